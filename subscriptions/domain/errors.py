@@ -1,0 +1,84 @@
+"""The catalogue of errors: every way the service says no, in one place.
+
+Each face maps `code` to its own status (HTTP, WebSocket, exit code); nothing else may invent a code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Machine-readable error codes; the names are part of the protocol."""
+
+    MALFORMED_JSON = "malformed_json"
+    INVALID_REQUEST = "invalid_request"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    CHANNEL_NOT_FOUND = "channel_not_found"
+    MESSAGE_NOT_FOUND = "message_not_found"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_ACCEPTABLE = "not_acceptable"
+    CONFLICT = "conflict"
+    HEAD_MISMATCH = "head_mismatch"
+    CURSOR_EXPIRED = "cursor_expired"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    URI_TOO_LONG = "uri_too_long"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
+    RATE_LIMITED = "rate_limited"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    REQUEST_TIMEOUT = "request_timeout"
+    UNAVAILABLE = "unavailable"
+    STORAGE_FULL = "storage_full"
+    INTERNAL = "internal"
+
+
+RETRYABLE = frozenset({Code.RATE_LIMITED, Code.UNAVAILABLE, Code.STORAGE_FULL, Code.REQUEST_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One thing wrong with one field; `field` is a path such as `messages[3].type`."""
+
+    field: str
+    message: str
+
+
+class GaplessError(Exception):
+    """A refusal the caller can act on. `retry_after` is in seconds."""
+
+    def __init__(
+        self,
+        code: Code,
+        detail: str,
+        *,
+        errors: tuple[FieldError, ...] = (),
+        retry_after: int | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.errors = errors
+        self.retry_after = retry_after
+        self.status = status
+
+    @property
+    def retryable(self) -> bool:
+        return self.code in RETRYABLE
+
+    def __repr__(self) -> str:
+        return f"GaplessError({self.code.value}: {self.detail})"
+
+
+def invalid(field: str, message: str) -> GaplessError:
+    """`invalid_request` about one field."""
+    return GaplessError(Code.INVALID_REQUEST, f"{field}: {message}", errors=(FieldError(field, message),))
+
+
+def unavailable(detail: str = "the database cannot be reached; nothing was stored") -> GaplessError:
+    """`unavailable`, to be tried again after a second."""
+    return GaplessError(Code.UNAVAILABLE, detail, retry_after=1)

@@ -1,0 +1,110 @@
+"""The nouns of the log as immutable values. Payload bytes are opaque here: faces encode and decode them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MAX_ID = 2**53 - 1
+"""Ids stay below 2^53 so that every JSON reader can hold one exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One stored message, as every reader sees it. Times are microseconds since the Unix epoch, UTC.
+
+    Exactly one of `data` (JSON text on one line) and `binary` is set; `headers` is the text of a JSON
+    object of strings, empty when there are none.
+    """
+
+    id: int
+    channel: str
+    seq: int
+    type: str
+    key: str | None
+    data: bytes | None
+    binary: bytes | None
+    headers: bytes
+    sender: str | None
+    created_at_us: int
+    expires_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message not yet stored. `ttl` is in seconds; the rest is as in `Message`."""
+
+    channel: str
+    data: bytes | None
+    binary: bytes | None = None
+    type: str = "message"
+    key: str | None = None
+    headers: bytes = b""
+    ttl: float | None = None
+    ephemeral: bool = False
+    sender: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one stored message stands: what a publisher is told. `created_at_us` is in microseconds."""
+
+    id: int
+    channel: str
+    seq: int
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One publish request: messages that become visible together or not at all.
+
+    `idempotency_key` and `fingerprint` (a hash of the whole request) come together. `expected_last_seq`
+    speaks about the channel of the first message.
+    """
+
+    namespace: str
+    messages: tuple[NewMessage, ...]
+    idempotency_key: str | None = None
+    fingerprint: bytes = b""
+    expected_last_seq: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """A close upper estimate of what this request costs to hold and to send, in bytes."""
+        return sum(
+            len(m.data or b"") + len(m.binary or b"") + len(m.headers) + len(m.channel) + 128
+            for m in self.messages
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A publish that is committed. `replayed` says that an earlier request with this key stored it."""
+
+    positions: tuple[Position, ...]
+    replayed: bool = False
+    before: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Channel name → (channel id, last message id, last seq) just before this request's messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a channel keeps: messages younger than `max_age` seconds, and the newest `max_messages`."""
+
+    max_age: int | None = None
+    max_messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel as the log sees it. `first_seq` is the oldest message kept, `last_seq` 0 while empty."""
+
+    namespace: str
+    name: str
+    last_id: int
+    last_seq: int
+    first_seq: int
+    trimmed_id: int
+    created_at_us: int
+    retention: Retention
+    message_ttl: float | None
