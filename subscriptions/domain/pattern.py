@@ -1,0 +1,66 @@
+"""Patterns over channel names: `*` stands for one token, a last `>` for one or more.
+
+A pattern becomes one regular expression in which every part ends where the next dot begins. There is thus
+one way to read any name, and matching takes time linear in its length whatever the pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from subscriptions.domain.errors import invalid
+from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
+
+_PATTERN: Final = re.compile(rf"(?:(?:{NAME_PART}|\*)\.)*(?:{NAME_PART}|\*|>)")
+_RULE: Final = "must be tokens as in a channel name, or *, joined by dots; the last may be >"
+_ONE: Final = r"[^.]+"
+_SOME: Final = r"[^.]+(\.[^.]+)*"
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a valid `text` stands for many channels rather than naming one."""
+    return "*" in text or ">" in text
+
+
+def check_pattern(text: str, field_name: str = "channel") -> str:
+    """Give `text` (a pattern or a plain channel name) back, or raise `invalid_request` about `field_name`."""
+    if not text:
+        raise invalid(field_name, "must not be empty")
+    if len(text) > MAX_NAME_CHARACTERS:
+        raise invalid(field_name, f"is longer than {MAX_NAME_CHARACTERS} characters")
+    if _PATTERN.fullmatch(text) is None:
+        raise invalid(field_name, _RULE)
+    return text
+
+
+def to_regex(pattern: str) -> str:
+    """An anchored regular expression that matches the same channel names, in Python and in Postgres (`~`).
+
+    Expects a pattern that `check_pattern` let through: its tokens hold nothing that needs quoting but dots.
+    """
+    return "^" + r"\.".join(_part(part) for part in pattern.split(".")) + "$"
+
+
+def _part(part: str) -> str:
+    if part == "*":
+        return _ONE
+    return _SOME if part == ">" else part
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A compiled pattern; made by `compile_pattern`."""
+
+    text: str
+    _regex: re.Pattern[str] = field(repr=False, compare=False)
+
+    def matches(self, channel: str) -> bool:
+        """Whether the channel of this (valid) name belongs to the pattern."""
+        return self._regex.fullmatch(channel) is not None
+
+
+def compile_pattern(text: str, field_name: str = "channel") -> Pattern:
+    """Compile a pattern or a plain name once, for many matches. Raises as `check_pattern` does."""
+    return Pattern(check_pattern(text, field_name), re.compile(to_regex(text)))
