@@ -1,0 +1,118 @@
+"""A history as a file: JSON lines, gzipped, one event a line; many deliveries share a line."""
+
+from __future__ import annotations
+
+import gzip
+from array import array
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from load.history import Cursor, Fault, Gap, History, Odd, Outcome
+
+PER_LINE = 2000
+"""So many deliveries, messages or tries share a line."""
+
+
+def write(history: History, path: str | Path) -> None:
+    """Keep a history. The folder is made when it is not there."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wb", compresslevel=3) as out:
+        for event in _events(history):
+            out.write(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def read(path: str | Path) -> History:
+    """A kept history, equal to the one that was written."""
+    history = History()
+    with gzip.open(path, "rb") as lines:
+        for line in lines:
+            _apply(history, orjson.loads(line))
+    return history
+
+
+def _events(history: History) -> Iterator[dict[str, Any]]:
+    log, attempts = history.log, history.attempts
+    yield {"e": "run", "seed": history.seed, "in_order": history.in_order, "channels": log.names}
+    for part in _parts(list(log.row)):
+        rows = [log.row[message_id] for message_id in part]
+        yield {"e": "message", "id": part, "ch": [log.channel[r] for r in rows],
+               "seq": [log.seq[r] for r in rows], "hash": [log.digest[r] for r in rows]}  # fmt: skip
+    for part in _parts(list(range(len(attempts)))):
+        states = [Outcome(attempts.outcome[a]).name.lower() for a in part]
+        keys = {str(a): attempts.key[a] for a in part if a in attempts.key}
+        yield {"e": "pub", "ch": [attempts.channel[a] for a in part], "outcome": states, "keys": keys,
+               "hash": [attempts.digest[a] for a in part], "id": [attempts.id[a] for a in part]}  # fmt: skip
+    for fault in history.faults:
+        yield {"e": "fault", **asdict(fault)}
+    for number, cursor in enumerate([history.told, *history.cursors], -1):
+        yield from _cursor_events(number, cursor)
+
+
+def _cursor_events(number: int, cursor: Cursor) -> Iterator[dict[str, Any]]:
+    yield {"e": "cursor", "cursor": number, "name": cursor.name, "patterns": cursor.patterns,
+           "start": cursor.start, "fresh": cursor.fresh}  # fmt: skip
+    for part in _parts(cursor.ids.tolist()):
+        yield {"e": "dlv", "cursor": number, "ids": part}
+    for odd in cursor.odd:
+        yield {"e": "odd", "cursor": number, **asdict(odd)}
+    for gap in cursor.gaps:
+        yield {"e": "gap", "cursor": number, **asdict(gap)}
+    for position, last_id in cursor.resumes:
+        yield {"e": "resume", "cursor": number, "position": position, "last_id": last_id}
+
+
+def _parts(values: list[int]) -> Iterator[list[int]]:
+    return (values[i : i + PER_LINE] for i in range(0, len(values), PER_LINE))
+
+
+def _apply(history: History, event: dict[str, Any]) -> None:
+    kind = event.pop("e")
+    if kind == "run":
+        history.seed, history.in_order = event["seed"], event["in_order"]
+        for name in event["channels"]:
+            history.log.intern(name)
+    elif kind == "message":
+        names = history.log.names
+        for message_id, ch, seq, value in zip(
+            event["id"], event["ch"], event["seq"], event["hash"], strict=True
+        ):
+            history.log.agrees(message_id, names[ch], seq, value)
+    elif kind == "pub":
+        _apply_tries(history, event)
+    elif kind == "fault":
+        history.faults.append(Fault(**event))
+    else:
+        _apply_to_cursor(history, kind, event)
+
+
+def _apply_tries(history: History, event: dict[str, Any]) -> None:
+    attempts = history.attempts
+    keys = event["keys"]
+    columns = zip(event["ch"], event["hash"], event["outcome"], event["id"], strict=True)
+    for ch, value, outcome, message_id in columns:
+        key = keys.get(str(len(attempts)))
+        attempt = history.invoke(history.log.names[ch], value, key)
+        attempts.outcome[attempt] = Outcome[outcome.upper()]
+        attempts.id[attempt] = message_id
+
+
+def _apply_to_cursor(history: History, kind: str, event: dict[str, Any]) -> None:
+    number = event.pop("cursor")
+    if kind == "cursor":
+        patterns = tuple(event["patterns"])
+        if number >= 0:
+            history.cursor(event["name"], patterns, event["start"], event["fresh"])
+        return
+    cursor = history.told if number < 0 else history.cursors[number]
+    if kind == "dlv":
+        cursor.ids.extend(array("q", event["ids"]))
+    elif kind == "odd":
+        cursor.odd.append(Odd(**event))
+    elif kind == "gap":
+        cursor.gaps.append(Gap(**event))
+    else:
+        cursor.resumes.append((event["position"], event["last_id"]))

@@ -1,0 +1,186 @@
+"""Decides from a history whether the promise was kept. Linear in the number of deliveries.
+
+`python -m load.checker FILE` judges a kept history again and exits with 1 when something is broken.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+
+from load.attempts import check_attempts
+from load.history import Cursor, Gap, History
+from load.patterns import matches_any
+from load.verdict import Breach, Verdict
+
+
+@dataclass(slots=True)
+class Truth:
+    """What every reader is owed: the log as fresh cursors read it, or all that anyone saw without them."""
+
+    history: History
+    drained: bool
+    ids: set[int]
+    by_channel: list[array[int]]
+    owed: dict[tuple[str, ...], array[int]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(history: History) -> Truth:
+        """Gather the truth; ids of one channel ascend."""
+        log = history.log
+        drained = any(True for _ in history.fresh())
+        ids = set(chain.from_iterable(c.ids for c in history.fresh())) if drained else set(log.row)
+        by_channel = [array("q") for _ in log.names]
+        for message_id in sorted(ids):
+            by_channel[log.channel[log.row[message_id]]].append(message_id)
+        return Truth(history, drained, ids, by_channel)
+
+    def owed_to(self, cursor: Cursor) -> array[int]:
+        """The ids this cursor must be given, in order, leaving announced gaps aside."""
+        every = self.owed.get(cursor.patterns)
+        if every is None:
+            names = self.history.log.names
+            runs = (ids for name, ids in zip(names, self.by_channel, strict=True)
+                    if ids and matches_any(cursor.patterns, name))  # fmt: skip
+            every = self.owed[cursor.patterns] = array("q", sorted(chain.from_iterable(runs)))
+        return every[bisect_right(every, cursor.start) :] if cursor.start else every
+
+
+def check(history: History) -> Verdict:
+    """Judge a whole run: the log itself, what publishers know, and every cursor."""
+    verdict = Verdict()
+    truth = Truth.of(history)
+    _check_density(truth, verdict)
+    stored = [_digests(history, ids) for ids in truth.by_channel]
+    check_attempts(history, stored, verdict)
+    _check_told(truth, verdict)
+    for cursor in history.cursors:
+        _check_cursor(cursor, truth, verdict)
+    deliveries = sum(len(cursor.ids) for cursor in history.readers())
+    verdict.checked = (
+        f"{len(truth.ids):,} messages in {sum(1 for ids in truth.by_channel if ids):,} channels, "
+        f"{deliveries:,} deliveries to {sum(1 for _ in history.readers()):,} readers, "
+        f"{sum(len(c.resumes) for c in history.readers()):,} reconnects, seed {history.seed}"
+    )
+    return verdict
+
+
+def _digests(history: History, ids: Iterable[int]) -> array[int]:
+    log = history.log
+    return array("q", (log.digest[log.row[message_id]] for message_id in ids))
+
+
+def _check_density(truth: Truth, verdict: Verdict) -> None:
+    """Within a channel seq must count 1, 2, 3, … along the ids, unless a gap was announced."""
+    log = truth.history.log
+    for name, ids in zip(log.names, truth.by_channel, strict=True):
+        if not ids:
+            continue
+        watchers = [c for c in truth.history.cursors if matches_any(c.patterns, name)]
+        announced = [gap for cursor in watchers for gap in cursor.gaps if gap.channel == name]
+        whole = any(cursor.start == 0 for cursor in watchers)
+        seqs = [log.seq[log.row[message_id]] for message_id in ids]
+        last = 0 if whole else seqs[0] - 1
+        for seq in seqs:
+            if seq == last:
+                verdict.add(Breach.DISAGREE, f"{name}: seq {seq} has two ids")
+            elif seq < last:
+                verdict.add(Breach.OUT_OF_ORDER, f"{name}: seq {seq} has a greater id than seq {last}")
+            elif missing := _unannounced(last + 1, seq, name, announced):
+                verdict.add(Breach.HOLES, f"{name}: a hole between seq {last} and {seq}", missing)
+            last = max(last, seq)
+
+
+def _unannounced(first: int, end: int, channel: str, gaps: list[Gap]) -> int:
+    """How many of the seqs from `first` up to and without `end` no gap event covers."""
+    if not gaps:
+        return end - first
+    return sum(not any(gap.covers(channel, seq) for gap in gaps) for seq in range(first, end))
+
+
+def _check_told(truth: Truth, verdict: Verdict) -> None:
+    """Every id a publisher was told is in the log, and means there what the publisher sent."""
+    told = truth.history.told
+    for odd in told.odd:
+        verdict.add(Breach.DISAGREE, f"a publisher was told id {odd.id}, seq {odd.seq} for another message")
+    for message_id in told.ids:
+        if message_id not in truth.ids:
+            verdict.add(Breach.LOST, f"id {message_id} was confirmed and is not in the log")
+
+
+def _check_cursor(cursor: Cursor, truth: Truth, verdict: Verdict) -> None:
+    owed = truth.owed_to(cursor)
+    if not cursor.odd and cursor.ids == owed:
+        return
+    for odd in cursor.odd:
+        verdict.add(Breach.DISAGREE, f"{cursor.name}: id {odd.id} as seq {odd.seq} of {odd.channel}")
+        if not matches_any(cursor.patterns, odd.channel):
+            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {odd.id} of {odd.channel}, never asked for")
+    seen = _check_given(cursor, set(owed), truth, verdict)
+    _check_missing(cursor, [i for i in owed if i not in seen], truth, verdict)
+
+
+def _check_given(cursor: Cursor, owed: set[int], truth: Truth, verdict: Verdict) -> set[int]:
+    """Judge what the cursor was given; returns the ids it has seen."""
+    seen: set[int] = set()
+    last = cursor.start
+    for message_id in cursor.ids:
+        if message_id in seen:
+            verdict.add(Breach.DOUBLED, f"{cursor.name}: id {message_id} again, at {last}")
+        elif message_id <= last:
+            verdict.add(Breach.OUT_OF_ORDER, f"{cursor.name}: id {message_id} after {last}")
+        if message_id not in truth.ids:
+            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {message_id} is not in the log")
+        elif message_id not in owed and message_id > cursor.start:
+            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {message_id} of a channel not asked for")
+        seen.add(message_id)
+        last = max(last, message_id)
+    return seen
+
+
+def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Verdict) -> None:
+    """Count what is owed and was never given, and the holes that the reader could see itself."""
+    log = truth.history.log
+    newest: dict[int, int] = {}
+    for message_id in cursor.ids:
+        row = log.row[message_id]
+        newest[log.channel[row]] = max(newest.get(log.channel[row], 0), log.seq[row])
+    for message_id in missing:
+        row = log.row[message_id]
+        number, seq = log.channel[row], log.seq[row]
+        name = log.names[number]
+        if any(gap.covers(name, seq) for gap in cursor.gaps):
+            continue
+        place = _place(cursor, message_id)
+        verdict.add(Breach.LOST, f"{cursor.name}: id {message_id}, seq {seq} of {name} ({place})")
+        if seq < newest.get(number, 0):
+            verdict.add(Breach.HOLES, f"{cursor.name}: seq {seq} of {name} skipped in silence")
+
+
+def _place(cursor: Cursor, message_id: int) -> str:
+    """Where a loss lies: one in the middle cannot be a slow reader, one at the start lost the history."""
+    if not cursor.ids:
+        return "got nothing"
+    if message_id < min(cursor.ids[0], cursor.ids[-1]):
+        return "before its first"
+    return "after its last" if message_id > max(cursor.ids[0], cursor.ids[-1]) else "in the middle"
+
+
+def main() -> int:
+    """Judge the history in the file named on the command line."""
+    from load.archive import read
+
+    if len(sys.argv) != 2:
+        print("usage: python -m load.checker HISTORY.jsonl.gz", file=sys.stderr)
+        return 2
+    verdict = check(read(sys.argv[1]))
+    print(verdict.report())
+    return verdict.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

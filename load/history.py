@@ -1,0 +1,197 @@
+"""What happened in a run, kept small: who tried to publish what, and what each reader was given.
+
+A delivery costs eight bytes, its id, as long as it says the same as every other delivery of that id;
+one that says something else is kept whole. So 200 readers of 200,000 messages fit in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+UNKNOWN = 0
+"""Stands for an id or a seq that the publisher was never told. Real ones start at 1."""
+
+
+class Outcome(IntEnum):
+    """What the publisher knows. The order matters: of several tries with one key the greatest counts."""
+
+    FAIL = 0
+    INFO = 1
+    OK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A delivery that disagrees with an earlier sight of the same id, at `position` of its cursor."""
+
+    position: int
+    id: int
+    channel: str
+    seq: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The server said that `missed` messages just below `first_seq` are gone for good."""
+
+    channel: str
+    first_seq: int
+    missed: int
+
+    def covers(self, channel: str, seq: int) -> bool:
+        """Whether the loss of this message was announced."""
+        return channel == self.channel and self.first_seq - self.missed <= seq < self.first_seq
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault began or ended, at a monotonic time in nanoseconds."""
+
+    name: str
+    on: bool
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Cursor:
+    """One reader across all its connections. `start` is the id after which it is owed everything.
+
+    A fresh cursor reads the log from the start after the run; what it reads is taken as stored.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    start: int = 0
+    fresh: bool = False
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    gaps: list[Gap] = field(default_factory=list)
+    odd: list[Odd] = field(default_factory=list)
+    resumes: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs of the position in `ids` and the last id the reader came back with."""
+
+
+@dataclass(slots=True)
+class Log:
+    """Every message anyone saw, by id; the first sight of an id says what it is."""
+
+    names: list[str] = field(default_factory=list)
+    number: dict[str, int] = field(default_factory=dict)
+    row: dict[int, int] = field(default_factory=dict)
+    channel: array[int] = field(default_factory=lambda: array("i"))
+    seq: array[int] = field(default_factory=lambda: array("q"))
+    digest: array[int] = field(default_factory=lambda: array("q"))
+
+    def intern(self, channel: str) -> int:
+        """The small number of a channel name in this history."""
+        number = self.number.setdefault(channel, len(self.names))
+        if number == len(self.names):
+            self.names.append(channel)
+        return number
+
+    def agrees(self, message_id: int, channel: str, seq: int, digest: int) -> bool:
+        """Learn a message, or say whether this sight of it equals the first one."""
+        row = self.row.get(message_id)
+        number = self.intern(channel)
+        if row is None:
+            self.row[message_id] = len(self.seq)
+            self.channel.append(number)
+            self.seq.append(seq)
+            self.digest.append(digest)
+            return True
+        return self.channel[row] == number and self.seq[row] == seq and self.digest[row] == digest
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Every try to publish, in the order of the invocations."""
+
+    channel: array[int] = field(default_factory=lambda: array("i"))
+    digest: array[int] = field(default_factory=lambda: array("q"))
+    outcome: bytearray = field(default_factory=bytearray)
+    id: array[int] = field(default_factory=lambda: array("q"))
+    key: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.outcome)
+
+    def outcome_of(self, attempt: int) -> Outcome:
+        """What the publisher knows of this try; one without any answer may have been stored."""
+        return Outcome(self.outcome[attempt])
+
+
+@dataclass(slots=True)
+class History:
+    """One run. `in_order` says that each channel had one publisher, which never had two tries in flight."""
+
+    seed: int = 0
+    in_order: bool = False
+    log: Log = field(default_factory=Log)
+    attempts: Attempts = field(default_factory=Attempts)
+    cursors: list[Cursor] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    told: Cursor = field(default_factory=lambda: Cursor("publishers", ()))
+    """What publishers were told about ids is held against the log like a delivery."""
+
+    def invoke(self, channel: str, digest: int, key: str | None = None) -> int:
+        """Note a publish before it is sent; returns the number of the try. `key` makes it idempotent."""
+        attempt = len(self.attempts)
+        self.attempts.channel.append(self.log.intern(channel))
+        self.attempts.digest.append(digest)
+        self.attempts.outcome.append(Outcome.INFO)
+        self.attempts.id.append(UNKNOWN)
+        if key is not None:
+            self.attempts.key[attempt] = key
+        return attempt
+
+    def ok(self, attempt: int, message_id: int = UNKNOWN, seq: int = UNKNOWN) -> None:
+        """The publish was confirmed, with the id and seq it was given where the publisher was told."""
+        self.attempts.outcome[attempt] = Outcome.OK
+        self.attempts.id[attempt] = message_id
+        if message_id != UNKNOWN:
+            channel = self.log.names[self.attempts.channel[attempt]]
+            self.deliver(self.told, message_id, channel, seq, self.attempts.digest[attempt])
+
+    def info(self, attempt: int) -> None:
+        """No answer, or a 5xx: the message may be stored once or not at all."""
+        self.attempts.outcome[attempt] = Outcome.INFO
+
+    def fail(self, attempt: int) -> None:
+        """Refused with a 4xx: the message must never be seen."""
+        self.attempts.outcome[attempt] = Outcome.FAIL
+
+    def cursor(self, name: str, patterns: tuple[str, ...], start: int = 0, fresh: bool = False) -> Cursor:
+        """A new reader that is owed every matching message with an id above `start`."""
+        cursor = Cursor(name, patterns, start, fresh)
+        self.cursors.append(cursor)
+        return cursor
+
+    def deliver(self, cursor: Cursor, message_id: int, channel: str, seq: int, digest: int) -> None:
+        """Note one message handed to one reader."""
+        if not self.log.agrees(message_id, channel, seq, digest):
+            cursor.odd.append(Odd(len(cursor.ids), message_id, channel, seq, digest))
+        cursor.ids.append(message_id)
+
+    def gap(self, cursor: Cursor, gap: Gap) -> None:
+        """Note an announced loss."""
+        cursor.gaps.append(gap)
+
+    def resume(self, cursor: Cursor, last_id: int) -> None:
+        """Note that the reader connected again with the last id it saw."""
+        cursor.resumes.append((len(cursor.ids), last_id))
+
+    def fault(self, name: str, on: bool) -> None:
+        """Note that a fault begins or ends now."""
+        self.faults.append(Fault(name, on, time.monotonic_ns()))
+
+    def readers(self) -> Iterator[Cursor]:
+        """The readers that followed the run live."""
+        return (cursor for cursor in self.cursors if not cursor.fresh)
+
+    def fresh(self) -> Iterator[Cursor]:
+        """The readers that read the log afterwards."""
+        return (cursor for cursor in self.cursors if cursor.fresh)

@@ -1,0 +1,25 @@
+"""Which channels a subscription follows, decided without the server, so that the two can disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def matches(pattern: str, channel: str) -> bool:
+    """Whether `channel` fits `pattern`: `*` stands for one token, a final `>` for one or more."""
+    if "*" not in pattern and ">" not in pattern:
+        return pattern == channel
+    wanted, given = pattern.split("."), channel.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        if len(given) <= len(wanted):
+            return False
+        given = given[: len(wanted)]
+    if len(wanted) != len(given):
+        return False
+    return all(want in ("*", have) for want, have in zip(wanted, given, strict=True))
+
+
+def matches_any(patterns: Iterable[str], channel: str) -> bool:
+    """Whether at least one of `patterns` fits `channel`."""
+    return any(matches(pattern, channel) for pattern in patterns)
