@@ -1,0 +1,1 @@
+"""The shapes on the wire: strict JSON and publish bodies in, messages and CloudEvents out."""

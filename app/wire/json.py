@@ -1,0 +1,148 @@
+"""Strict JSON: what is let in means the same to every reader, in every language, on one line.
+
+The common case is decided in C (msgspec) and by one walk over the containers; why a text is refused is found
+out afterwards, by the slower reader of the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+
+from subscriptions.domain.errors import Code, GaplessError, invalid
+
+MAX_DEPTH: Final = 32
+"""Arrays and objects within one another, the outermost included."""
+
+LOWEST_INTEGER: Final = -(2**63)
+HIGHEST_INTEGER: Final = 2**64 - 1
+
+TOO_DEEP: Final = f"is nested deeper than {MAX_DEPTH} levels"
+OUT_OF_RANGE: Final = "holds a number that does not fit: integers are of 64 bits, others of double precision"
+_NUL: Final = "holds \\u0000, which cannot be stored"
+_SURROGATE: Final = "holds half of a surrogate pair, which is no character"
+_CONSTANT: Final = "holds NaN or Infinity, which JSON does not have"
+_INFINITY: Final = float("inf")
+
+_decode: Final = msgspec.json.Decoder().decode
+_WHITESPACE: Final = b" \t\r\n"
+_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?:[ \t\r\n]*(:))?')
+
+
+def check(raw: bytes) -> Any:
+    """Decode a whole JSON text.
+
+    Raises `malformed_json` for what is not JSON (RFC 8259, no byte order mark) or repeats a key, and
+    `invalid_request` about `body` for what is JSON but cannot be kept: NUL, lone surrogates, NaN, numbers out
+    of range, more than `MAX_DEPTH` levels.
+    """
+    try:
+        value = _decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refusal(raw, error) from None
+    check_text(raw, count_keys(value, "body"))
+    return value
+
+
+def count_keys(value: Any, field: str) -> int:
+    """The number of object keys in a decoded value, at any depth.
+
+    Raises `invalid_request` about `field` when it is nested too deep or holds an integer out of range.
+    """
+    keys = 0
+    depth = -1  # The list made here to hold the value is no level of it.
+    level: list[Any] = [(value,)]
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for container in level:
+            if container.__class__ is dict:
+                keys += len(container)
+                container = container.values()
+            for item in container:
+                kind = item.__class__
+                if kind is dict or kind is list:
+                    below.append(item)
+                elif kind is int and not LOWEST_INTEGER <= item <= HIGHEST_INTEGER:
+                    raise invalid(field, OUT_OF_RANGE)
+        level = below
+    if depth > MAX_DEPTH:
+        raise invalid(field, TOO_DEEP)
+    return keys
+
+
+def check_text(raw: bytes, keys: int) -> None:
+    """Check what decoding hides, in a text that decoded to `keys` object keys.
+
+    Raises `malformed_json` when a key was repeated, `invalid_request` when a string holds NUL.
+    """
+    if b"\\u0000" in raw and b"\\u0000" in raw.replace(b"\\\\", b""):
+        raise invalid("body", _NUL)
+    # Without whitespace every key is followed by `":`. A string can only add to that count, so when it equals
+    # the keys that came out, none was lost; when it does not, the strings have to be told apart.
+    if raw.translate(None, _WHITESPACE).count(b'":') != keys and _STRING.findall(raw).count(b":") != keys:
+        raise GaplessError(Code.MALFORMED_JSON, "the same key occurs twice in one JSON object")
+
+
+def one_line(raw: bytes) -> bytes:
+    """The same JSON text without line breaks: valid strings hold none, so only whitespace changes."""
+    return raw.translate(_SPACES) if b"\n" in raw or b"\r" in raw else raw
+
+
+def refusal(raw: bytes, error: Exception) -> GaplessError:
+    """Why `raw`, which msgspec refused with `error`, is no acceptable JSON: see `check` for the codes."""
+    if isinstance(error, RecursionError):
+        return invalid("body", TOO_DEEP)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as wrong:
+        return GaplessError(Code.MALFORMED_JSON, f"not UTF-8 at byte {wrong.start}")
+    if text.startswith("\ufeff"):
+        return GaplessError(Code.MALFORMED_JSON, "starts with a byte order mark")
+    return _second_opinion(text, error)
+
+
+def _second_opinion(text: str, error: Exception) -> GaplessError:
+    """The standard library reads NaN, lone surrogates and numbers of any size: those are well formed."""
+    found: list[str] = []
+    try:
+        value = json.loads(
+            text,
+            parse_int=lambda digits: _note(found, OUT_OF_RANGE, not _fits(digits)),
+            parse_float=lambda digits: _note(found, OUT_OF_RANGE, float(digits) in (_INFINITY, -_INFINITY)),
+            parse_constant=lambda _: _note(found, _CONSTANT, True),
+        )
+    except RecursionError:
+        return invalid("body", TOO_DEEP)
+    except json.JSONDecodeError as wrong:
+        return GaplessError(
+            Code.MALFORMED_JSON, f"not JSON at line {wrong.lineno}, column {wrong.colno}: {wrong.msg}"
+        )
+    if not found and _has_surrogate(value):
+        found.append(_SURROGATE)
+    if found:
+        return invalid("body", found[0])
+    return GaplessError(Code.MALFORMED_JSON, f"not JSON: {error}")
+
+
+def _fits(digits: str) -> bool:
+    # Longer texts are not converted at all: that takes time quadratic in their length.
+    return len(digits) <= 20 and LOWEST_INTEGER <= int(digits) <= HIGHEST_INTEGER
+
+
+def _note(found: list[str], message: str, wrong: bool) -> int:
+    if wrong:
+        found.append(message)
+    return 0
+
+
+def _has_surrogate(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
