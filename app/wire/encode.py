@@ -1,0 +1,56 @@
+"""A message as its JSON text on one line, put together around the stored bytes without decoding them."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from app.wire.times import rfc3339
+from subscriptions.domain.model import Message, Position
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encode_message(message: Message) -> bytes:
+    """The message JSON of the protocol: one line of UTF-8, null members and empty headers left out."""
+    if message.data is not None:
+        payload = b',"data":' + message.data
+    else:
+        payload = b',"data_base64":"%b"' % b2a_base64(message.binary or b"", newline=False)
+    rest = b""
+    if message.headers and message.headers != b"{}":
+        rest = b',"headers":' + message.headers
+    if message.sender is not None:
+        rest += b',"sender":' + _quoted(message.sender)
+    if message.expires_at_us is not None:
+        rest += b',"expires_at":"%b"' % rfc3339(message.expires_at_us)
+    key = b"" if message.key is None else b',"key":' + _encode(message.key)
+    return b'{"id":%d,"channel":"%b","seq":%d,"type":%b%b%b%b,"created_at":"%b"}' % (
+        message.id,
+        message.channel.encode(),  # A channel name holds nothing that JSON would escape.
+        message.seq,
+        _quoted(message.type),
+        key,
+        payload,
+        rest,
+        rfc3339(message.created_at_us),
+    )
+
+
+def encode_position(position: Position) -> bytes:
+    """What a publisher is told of one stored message: `{"id", "channel", "seq", "created_at"}`."""
+    return b'{"id":%d,"channel":"%b","seq":%d,"created_at":"%b"}' % (
+        position.id,
+        position.channel.encode(),
+        position.seq,
+        rfc3339(position.created_at_us),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _quoted(text: str) -> bytes:
+    # Few types and senders occur over and over; keys may be all different and are not kept.
+    return _encode(text)
