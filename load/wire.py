@@ -1,0 +1,275 @@
+"""A small HTTP/1.1 client for load: keep-alive, one request in flight a connection, no copies it can avoid.
+
+The same code drives the service and its peers, so that a ratio compares servers and not clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+MAX_HEAD = 64 * 1024
+"""Response heads longer than this many bytes are taken for garbage."""
+
+
+class Response(NamedTuple):
+    """One whole answer. `head` is everything before the blank line, as it came."""
+
+    status: int
+    head: bytes
+    body: bytes
+
+
+class ProtocolError(Exception):
+    """The peer does not speak HTTP/1.1 as this client understands it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> bytes:
+        """A whole request as bytes. A body is sent as JSON unless `headers` names another type."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}:{self.port}"]
+        named = {"Content-Type": "application/json", **(headers or {})} if body else headers or {}
+        lines += [f"{name}: {value}" for name, value in named.items()]
+        if body or method not in ("GET", "HEAD"):
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def field(head: bytes, name: bytes) -> bytes | None:
+    """The value of a response header, by its lower-case name."""
+    lower = head.lower()
+    at = lower.find(b"\r\n" + name + b":")
+    if at < 0:
+        return None
+    start = at + len(name) + 3
+    end = head.find(b"\r\n", start)
+    return head[start : end if end >= 0 else len(head)].strip()
+
+
+class Dechunker:
+    """Takes the chunked transfer coding off a body as it arrives. `done` behind the last chunk's trailer."""
+
+    __slots__ = ("_ending", "_head", "_left", "done")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+        self._ending = False
+        self.done = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The body bytes in `data`. Anything behind the last chunk is ignored."""
+        pieces: list[bytes] = []
+        at, size = 0, len(data)
+        while at < size and not self.done:
+            if self._left > 2:
+                end = min(size, at + self._left - 2)
+                pieces.append(data[at:end])
+                self._left -= end - at
+                at = end
+            elif self._left:
+                skip = min(self._left, size - at)
+                self._left -= skip
+                at += skip
+            else:
+                at = self._size_line(data, at)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _size_line(self, data: bytes, at: int) -> int:
+        """Read the line that says how long the next chunk is; `_left` also counts the CRLF behind it."""
+        end = data.find(b"\n", at)
+        if end < 0:
+            self._head += data[at:]
+            if len(self._head) > MAX_HEAD:
+                raise ProtocolError("a chunk size without an end")
+            return len(data)
+        line = self._head + data[at:end]
+        self._head = b""
+        if self._ending:
+            self.done = line in (b"", b"\r")
+            return end + 1
+        try:
+            length = int(line.split(b";")[0], 16)
+        except ValueError as error:
+            raise ProtocolError(f"not a chunk size: {line[:40]!r}") from error
+        self._ending = length == 0
+        self._left = length + 2 if length else 0
+        return end + 1
+
+
+class Answers:
+    """Cuts the bytes of a keep-alive connection into whole responses."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Response | None:
+        """The answer that `data` completes, or nothing yet. One request is in flight at a time."""
+        data = self._rest + data if self._rest else data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(data) > MAX_HEAD:
+                raise ProtocolError("a response head without an end")
+            self._rest = data
+            return None
+        head, body = data[:end], _body(data, end)
+        if body is None:
+            self._rest = data
+            return None
+        self._rest = b""
+        return Response(int(head[9:12]), head, body)
+
+
+def _body(data: bytes, end: int) -> bytes | None:
+    head = data[:end]
+    length = field(head, b"content-length")
+    if length is not None:
+        start = end + 4
+        return data[start : start + int(length)] if len(data) - start >= int(length) else None
+    if b"chunked" in (field(head, b"transfer-encoding") or b"").lower():
+        coding = Dechunker()
+        body = coding.feed(data[end + 4 :])
+        return body if coding.done else None
+    if head[9:12] in (b"204", b"304"):
+        return b""
+    raise ProtocolError("a body that only ends with the connection")
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection. `ask` raises ConnectionError when it ends before the whole answer."""
+
+    def __init__(self) -> None:
+        self._answers = Answers()
+        self._waiter: asyncio.Future[Response] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @staticmethod
+    async def open(target: Target) -> Connection:
+        """A connected client."""
+        loop = asyncio.get_running_loop()
+        _, protocol = await loop.create_connection(Connection, target.host, target.port)
+        return protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        try:
+            answer = self._answers.feed(data)
+        except (ProtocolError, ValueError) as error:
+            self._fail(ConnectionError(str(error)))
+            self.close()
+            return
+        if answer is not None and self._waiter is not None:
+            waiter, self._waiter = self._waiter, None
+            if not waiter.done():
+                waiter.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._transport = None
+        self._fail(ConnectionError("the connection ended"))
+
+    def _fail(self, error: Exception) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request can be sent."""
+        return self._transport is not None and self._waiter is None
+
+    async def ask(self, request: bytes, wait: float = 30.0) -> Response:
+        """Send a request and wait up to `wait` seconds; the connection is closed when it takes longer."""
+        if self._transport is None:
+            raise ConnectionError("not connected")
+        assert self._waiter is None, "one request at a time"
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            return await asyncio.wait_for(waiter, wait)
+        except TimeoutError as error:
+            self.close()
+            raise ConnectionError(f"no answer in {wait} s") from error
+
+    def close(self) -> None:
+        """Close at once; a pending answer fails."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Pump(asyncio.Protocol):
+    """Sends request after request as fast as they are answered: no task, no future, a call per answer.
+
+    `source` gives the next request or nothing at the end; `sink` is told each status. `ended` is set
+    when the source is dry or the connection lost.
+    """
+
+    def __init__(self, source: Callable[[], bytes | None], sink: Callable[[Response], None]) -> None:
+        self._source = source
+        self._sink = sink
+        self._answers = Answers()
+        self._transport: asyncio.Transport | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def start(self) -> None:
+        """Send the first request."""
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        answer = self._answers.feed(data)
+        if answer is not None:
+            self._sink(answer)
+            self._next()
+
+    def _next(self) -> None:
+        request = self._source()
+        if request is None or self._transport is None:
+            self._end()
+        else:
+            self._transport.write(request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._transport = None
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def pump(
+    target: Target, connections: int, source: Callable[[], bytes | None], sink: Callable[[Response], None]
+) -> None:
+    """Run that many pumps from one source until it is dry and every answer is in."""
+    loop = asyncio.get_running_loop()
+    pumps: list[Pump] = []
+    for _ in range(connections):
+        _, one = await loop.create_connection(lambda: Pump(source, sink), target.host, target.port)
+        pumps.append(one)
+    for one in pumps:
+        one.start()
+    await asyncio.gather(*(one.ended for one in pumps))
