@@ -1,0 +1,94 @@
+"""Whom Postgres runs as: it refuses root, and root is what a container or a small machine offers."""
+
+import os
+import pwd
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from app.embedded.errors import EmbeddedError
+
+_ENTER = str(Path(__file__).with_name("enter.py"))
+
+
+class Kind(StrEnum):
+    SELF = "self"
+    NAMESPACE = "namespace"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A way to run a server. `uid` and `gid` are what the server sees itself as."""
+
+    kind: Kind
+    uid: int
+    gid: int
+
+    def command(self, program: list[str], *, death_signal: int, folder: Path | None = None) -> list[str]:
+        """The command that runs `program` as this identity and ends it when the calling thread ends.
+
+        With a `folder`, the program is refused (exit code 126) where the identity cannot write there.
+        """
+        needed = "" if folder is None else str(folder)
+        facts = [str(int(death_signal)), str(os.getpid()), self.kind, str(self.uid), str(self.gid), needed]
+        return [sys.executable, "-I", "-S", _ENTER, *facts, "--", *program]
+
+    def own(self, folder: Path) -> None:
+        """Hand a folder over, with all that is in it, where the identity is another user of the machine."""
+        if self.kind is not Kind.USER:
+            return
+        self.own_file(folder)
+        for parent, names, files in os.walk(folder):
+            for name in (*names, *files):
+                self.own_file(Path(parent) / name)
+
+    def own_file(self, path: Path) -> None:
+        if self.kind is Kind.USER:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+
+def own_identity() -> Identity:
+    return Identity(Kind.SELF, os.geteuid(), os.getegid())
+
+
+def choose(data: Path, program: Path) -> Identity:
+    """The identity for a server over `data`: this user, or for root the first of these that works here.
+
+    The user who owns existing data; a user namespace of one, which needs no change of ownership; `nobody`.
+    """
+    if os.geteuid() != 0:
+        return own_identity()
+    refusals = []
+    for identity in _candidates(data):
+        probe = identity.command(
+            [str(program), "--version"], death_signal=9, folder=_existing(data, identity)
+        )
+        result = subprocess.run(probe, capture_output=True, text=True, cwd="/", check=False)
+        if result.returncode == 0:
+            return identity
+        refusals.append(result.stderr.strip().removeprefix("gapless: "))
+    raise EmbeddedError(
+        f"Postgres does not run as root and found no other way: {'; '.join(refusals)}."
+        " Run Gapless as an ordinary user, or set GAPLESS_DATABASE_URL."
+    )
+
+
+def _candidates(data: Path) -> list[Identity]:
+    if data.exists() and (owner := data.stat()).st_uid != 0:
+        return [Identity(Kind.USER, owner.st_uid, owner.st_gid)]
+    nobody = pwd.getpwnam("nobody")
+    # Inside the namespace the user must have a name (initdb looks it up) and must not be `nobody`, whose
+    # number also stands for every file the namespace does not know.
+    known = next((entry for entry in pwd.getpwall() if entry.pw_uid not in (0, nobody.pw_uid)), nobody)
+    inside = Identity(Kind.NAMESPACE, known.pw_uid, known.pw_gid)
+    return [inside, Identity(Kind.USER, nobody.pw_uid, nobody.pw_gid)]
+
+
+def _existing(data: Path, identity: Identity) -> Path | None:
+    """The folder the identity must be able to write to already; `nobody` is given its own ones later."""
+    if identity.kind is Kind.USER:
+        return None
+    return data if data.exists() else data.parent

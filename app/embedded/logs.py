@@ -1,0 +1,37 @@
+"""A server's log file, bounded in size."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import IO
+
+
+class LogFile:
+    """A file a child writes to. `rotate` keeps it below about twice `limit_bytes`, one older copy included.
+
+    The child holds the file open in append mode, so the copy is taken and the file cut short in place; the
+    few lines written between the two are lost, which a log can bear.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int = 16 * 1024 * 1024) -> None:
+        self.path = path
+        self.limit_bytes = limit_bytes
+
+    def open(self) -> IO[bytes]:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.rotate()
+        return self.path.open("ab", buffering=0)
+
+    def rotate(self) -> None:
+        if self.path.exists() and self.path.stat().st_size > self.limit_bytes:
+            shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
+            os.truncate(self.path, 0)
+
+    def tail(self, count: int = 5) -> str:
+        """The last lines, for an error message."""
+        if not self.path.exists():
+            return ""
+        with self.path.open("rb") as file:
+            file.seek(max(0, self.path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-count:])

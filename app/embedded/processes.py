@@ -1,0 +1,99 @@
+"""Start servers, find those that a killed parent left behind, and end both without doubt."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from os import kill
+from pathlib import Path
+
+from app.embedded.errors import EmbeddedError
+from app.embedded.identity import Identity
+from app.embedded.logs import LogFile
+
+Process = subprocess.Popen[bytes]
+_POLL_S = 0.005
+
+
+def spawn(program: Sequence[str], identity: Identity, death_signal: int, log: LogFile) -> Process:
+    """Start a server that ends with this process, however this process ends (Linux).
+
+    It has a session of its own: a Ctrl-C in the terminal is for the parent alone, which ends the servers
+    last. Raises `EmbeddedError` off the main thread, since the death signal follows the starting thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise EmbeddedError(
+            "embedded servers must be started from the main thread: they end with their thread"
+        )
+    with log.open() as output:
+        return subprocess.Popen(
+            identity.command(list(program), death_signal=death_signal),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether the condition came true in time; asked every few milliseconds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def end(process: Process, steps: Sequence[tuple[int, float]]) -> None:
+    """End a child: each signal in turn, waiting that many seconds after it, and SIGKILL at the last."""
+    for number, patience_s in steps:
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+            return
+    process.kill()
+    process.wait()
+
+
+def end_leftovers(find: Callable[[], list[int]], steps: Sequence[tuple[int, float]]) -> None:
+    """Wait out, then signal, then kill the processes of a parent that was killed. Afterwards none is left.
+
+    `find` is asked again each time; it must name only processes that belong to this installation. Zombies
+    do not count: their memory and files are gone, only their parent has not looked yet.
+    """
+    for number, patience_s in (*steps, (signal.SIGKILL, 10.0)):
+        if not find():
+            return
+        for pid in find():
+            with suppress(ProcessLookupError):
+                kill(pid, number)
+        if wait_until(lambda: not find(), patience_s):
+            return
+    raise EmbeddedError(f"processes {find()} of an earlier run cannot be ended")
+
+
+def commands() -> list[tuple[int, str]]:
+    """The id and the command line of every process of the machine that has one (zombies have none)."""
+    if sys.platform.startswith("linux"):
+        return _linux_commands()
+    listing = subprocess.run(["ps", "-axo", "pid=,command="], capture_output=True, text=True, check=True)
+    rows = (line.split(None, 1) for line in listing.stdout.splitlines())
+    return [(int(row[0]), row[1]) for row in rows if len(row) == 2]
+
+
+def _linux_commands() -> list[tuple[int, str]]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                words = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+                if words:
+                    found.append((int(folder.name), words.decode(errors="replace")))
+    return found
