@@ -108,43 +108,55 @@ class Dechunker:
 
 
 class Answers:
-    """Cuts the bytes of a keep-alive connection into whole responses."""
+    """Cuts the bytes of a keep-alive connection into whole responses, looking at each byte once."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_coding", "_head", "_left", "_parts")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._head = b""
+        self._parts: list[bytes] | None = None
+        self._left = 0
+        self._coding: Dechunker | None = None
 
     def feed(self, data: bytes) -> Response | None:
         """The answer that `data` completes, or nothing yet. One request is in flight at a time."""
-        data = self._rest + data if self._rest else data
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > MAX_HEAD:
-                raise ProtocolError("a response head without an end")
-            self._rest = data
-            return None
-        head, body = data[:end], _body(data, end)
-        if body is None:
-            self._rest = data
-            return None
-        self._rest = b""
-        return Response(int(head[9:12]), head, body)
+        if self._parts is None:
+            data = self._head + data if self._head else data
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._head = data
+                if len(data) > MAX_HEAD:
+                    raise ProtocolError("a response head without an end")
+                return None
+            self._head, data = data[:end], data[end + 4 :]
+            self._begin_body()
+        return self._body(data)
 
+    def _begin_body(self) -> None:
+        head = self._head
+        self._parts, self._coding, self._left = [], None, 0
+        length = field(head, b"content-length")
+        if length is not None:
+            self._left = int(length)
+        elif b"chunked" in (field(head, b"transfer-encoding") or b"").lower():
+            self._coding = Dechunker()
+        elif head[9:12] not in (b"204", b"304"):
+            raise ProtocolError("a body that only ends with the connection")
 
-def _body(data: bytes, end: int) -> bytes | None:
-    head = data[:end]
-    length = field(head, b"content-length")
-    if length is not None:
-        start = end + 4
-        return data[start : start + int(length)] if len(data) - start >= int(length) else None
-    if b"chunked" in (field(head, b"transfer-encoding") or b"").lower():
-        coding = Dechunker()
-        body = coding.feed(data[end + 4 :])
-        return body if coding.done else None
-    if head[9:12] in (b"204", b"304"):
-        return b""
-    raise ProtocolError("a body that only ends with the connection")
+    def _body(self, data: bytes) -> Response | None:
+        assert self._parts is not None
+        if self._coding is not None:
+            self._parts.append(self._coding.feed(data))
+            if not self._coding.done:
+                return None
+        else:
+            self._parts.append(data)
+            self._left -= len(data)
+            if self._left > 0:
+                return None
+        head, parts = self._head, self._parts
+        self._head, self._parts = b"", None
+        return Response(int(head[9:12]), head, parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 class Connection(asyncio.Protocol):

@@ -1,0 +1,169 @@
+"""Child processes of a load run. Whatever happens to the run, none of them outlives it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_running: list[Child] = []
+
+
+def raise_file_limit() -> int:
+    """Let this process and its future children hold as many sockets as the machine allows; returns that."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def parents() -> dict[int, int]:
+    """Every process on this machine and its parent; processes that end meanwhile are left out."""
+    found: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text()
+            except OSError:
+                continue
+            # The name in brackets may hold anything, so the fields count from its closing one.
+            found[int(entry.name)] = int(text.rpartition(")")[2].split()[1])
+    return found
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all its descendants, parents before children."""
+    children: dict[int, list[int]] = {}
+    for child, parent in parents().items():
+        children.setdefault(parent, []).append(child)
+    found, at = [pid], 0
+    while at < len(found):
+        found += children.get(found[at], [])
+        at += 1
+    return found
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory a process occupies; 0 when it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def kill(pids: Sequence[int]) -> None:
+    """Kill -9; those already gone are fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Child:
+    """One started program; `log` holds what it prints."""
+
+    command: Sequence[str]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Child:
+        """Start it, with the environment of this process and `env` on top."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=CHECKOUT,
+                env={**os.environ, **self.env},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        _running.append(self)
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The process id of the program that was started."""
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    def code(self) -> int | None:
+        """The exit code, or nothing while it runs."""
+        assert self.process is not None, "not started"
+        return self.process.poll()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Ask it to end; after `patience` seconds kill it and all it started."""
+        assert self.process is not None, "not started"
+        family = tree(self.pid)
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+        kill(family)
+        self.process.wait()
+        if self in _running:
+            _running.remove(self)
+
+    def tail(self, lines: int = 20) -> str:
+        """The end of what it printed."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_for_port(port: int, child: Child, patience: float = 20.0) -> None:
+    """Return when something listens; raises when the child ends first or nothing does in time (seconds)."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if child.code() is not None:
+            raise RuntimeError(f"{child.command[0]} ended with {child.code()}:\n{child.tail()}")
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise RuntimeError(f"{child.command[0]} does not listen after {patience} s:\n{child.tail()}")
+
+
+@atexit.register
+def _end_all() -> None:
+    while _running:
+        _running[-1].stop(patience=3.0)

@@ -1,0 +1,158 @@
+"""A reader that checks: it follows channels over SSE, loses its connection at random, and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from load.digest import digest_of
+from load.history import Cursor, Gap, History, Odd
+from load.sse import Event, Stream
+from load.wire import Target
+
+LATEST = -1
+"""The start of a cursor that begins where the log ends when it first connects."""
+
+CONNECT_TIMEOUT = 10.0
+
+
+@dataclass(slots=True)
+class Crowd:
+    """What all readers of a run share. `texts` remembers how each id was first written.
+
+    A delivery whose text equals the first one needs no parsing, which is what keeps one core enough.
+    `mean_life` is the mean time in seconds between the cuts a reader makes in its own connection; 0: none.
+    """
+
+    history: History
+    target: Target
+    mean_life: float = 0.0
+    texts: dict[int, int] = field(default_factory=dict)
+    seen: Counter[str] = field(default_factory=Counter)
+    """How often connections opened, ended, were refused, said goodbye, and so on."""
+
+    def take(self, cursor: Cursor, message_id: int, text: bytes) -> None:
+        """Note one delivery; `text` is the message as JSON."""
+        mark = hash(text)
+        if self.texts.get(message_id) == mark:
+            cursor.ids.append(message_id)
+            return
+        message = orjson.loads(text)
+        position = len(cursor.ids)
+        self.history.deliver(cursor, message_id, message["channel"], message["seq"], digest_of(message))
+        if message["id"] != message_id:
+            cursor.odd.append(Odd(position, message["id"], message["channel"], message["seq"], 0))
+        elif not (cursor.odd and cursor.odd[-1].position == position):
+            self.texts.setdefault(message_id, mark)
+
+
+class Follower:
+    """One reader with one cursor over as many connections as it takes. `run` until `stop`.
+
+    `live` is set while the server has said that all history is sent.
+    """
+
+    def __init__(self, crowd: Crowd, cursor: Cursor, chance: random.Random, delay: float = 0.0) -> None:
+        self.cursor = cursor
+        self.live = asyncio.Event()
+        self._crowd = crowd
+        self._chance = chance
+        self._delay = delay
+        self._stream: Stream | None = None
+        self._closed = asyncio.Event()
+        self.stopping = False
+        self._connected_before = False
+
+    def __repr__(self) -> str:
+        state = "connected" if self._stream is not None and self._stream.transport else "away"
+        return f"<Follower {self.cursor.name} {state} after {len(self.cursor.ids)}>"
+
+    def stop(self) -> None:
+        """End for good."""
+        self.stopping = True
+        self._closed.set()
+
+    async def run(self) -> None:
+        """Follow until stopped, `delay` seconds from now on."""
+        await asyncio.sleep(self._delay)
+        while not self.stopping:
+            self._closed.clear()
+            if await self._connect():
+                await self._until_cut()
+            self.live.clear()
+            await asyncio.sleep(self._chance.uniform(0.02, 0.4))
+
+    async def _connect(self) -> bool:
+        stream = Stream(self._request(), self._opened, self._take, self._closed.set)
+        loop = asyncio.get_running_loop()
+        target = self._crowd.target
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await loop.create_connection(lambda: stream, target.host, target.port)
+        except (OSError, TimeoutError):
+            self._crowd.seen["unreachable"] += 1
+            return False
+        self._stream = stream
+        return True
+
+    async def _until_cut(self) -> None:
+        """Return when the server ended the connection, or when this reader has had enough of it."""
+        assert self._stream is not None
+        mean = self._crowd.mean_life
+        life = self._chance.expovariate(1 / mean) if mean else None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), life)
+        self._crowd.seen["ended by the server" if self._closed.is_set() else "cut by the reader"] += 1
+        self._stream.abort()
+
+    def _request(self) -> bytes:
+        """Ask for what comes after the last id seen, or for the beginning."""
+        cursor = self.cursor
+        query: list[tuple[str, str]] = [("channel", pattern) for pattern in cursor.patterns]
+        headers = {"Accept": "text/event-stream"}
+        if self._connected_before:
+            self._crowd.history.resume(cursor, cursor.ids[-1] if cursor.ids else cursor.start)
+        if cursor.ids:
+            headers["Last-Event-ID"] = str(cursor.ids[-1])
+        elif cursor.start != LATEST:
+            query.append(("after", str(cursor.start)))
+        path = "/v1/subscribe?" + urlencode(query)
+        return self._crowd.target.request("GET", path, headers=headers)
+
+    def _opened(self, status: int, head: bytes) -> None:
+        if status != 200:
+            self._crowd.seen[f"answered {status}"] += 1
+            if self._stream is not None:
+                self._stream.abort()
+            return
+        self._crowd.seen["opened"] += 1
+        self._connected_before = True
+
+    def _take(self, events: list[Event]) -> None:
+        crowd, cursor = self._crowd, self.cursor
+        for event in events:
+            if event.name == b"message" and event.id is not None:
+                if cursor.start == LATEST:
+                    cursor.start = int(event.id) - 1
+                crowd.take(cursor, int(event.id), event.data)
+            else:
+                self._other(event)
+
+    def _other(self, event: Event) -> None:
+        said: dict[str, Any] = orjson.loads(event.data) if event.data[:1] == b"{" else {}
+        if event.name == b"gap":
+            gap = Gap(said["channel"], said["first_seq"], said["missed"])
+            self._crowd.history.gap(self.cursor, gap)
+        elif event.name == b"ready":
+            if self.cursor.start == LATEST:
+                self.cursor.start = int(said["cursor"])
+            self.live.set()
+        name = event.name.decode(errors="replace")
+        self._crowd.seen[f"{name} {said.get('reason', '')}".strip()] += 1

@@ -1,0 +1,113 @@
+"""The service under load: started as its users start it, with its own home, looked at from outside only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from load.children import CHECKOUT, Child, command_of, free_port, kill, tree
+from load.wire import Connection, Response, Target
+
+LAUNCHER = str(CHECKOUT / "gapless")
+
+
+@dataclass(slots=True)
+class Server:
+    """One `./gapless serve` on a fresh home. `settings` are GAPLESS_* variables without the prefix."""
+
+    home: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    child: Child | None = None
+
+    @property
+    def target(self) -> Target:
+        """Where it listens."""
+        return Target("127.0.0.1", self.port)
+
+    @property
+    def url(self) -> str:
+        """Its base address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What tells any `./gapless` command which installation is meant."""
+        chosen = {f"GAPLESS_{name.upper()}": value for name, value in self.settings.items()}
+        return {
+            "GAPLESS_HOME": str(self.home),
+            "GAPLESS_PORT": str(self.port),
+            "GAPLESS_URL": self.url,
+            "GAPLESS_LOG_LEVEL": "warning",
+            **chosen,
+        }
+
+    def start(self) -> None:
+        """Start it, or start it again on the same home and port."""
+        command = [LAUNCHER, "serve", "--port", str(self.port)]
+        self.child = Child(command, self.home / "serve.log", self.env).start()
+
+    async def wait_ready(self, patience: float = 60.0) -> float:
+        """Wait until /readyz says so; returns the seconds it took, raises when it takes longer."""
+        started = time.monotonic()
+        while time.monotonic() - started < patience:
+            if self.child is not None and self.child.code() is not None:
+                raise RuntimeError(f"serve ended with {self.child.code()}:\n{self.child.tail()}")
+            answer = await self.get("/readyz")
+            if answer is not None and answer.status == 200:
+                return time.monotonic() - started
+            await asyncio.sleep(0.05)
+        raise RuntimeError(f"not ready after {patience} s:\n{self.child.tail() if self.child else ''}")
+
+    async def get(self, path: str, wait: float = 5.0) -> Response | None:
+        """One GET on a connection of its own; nothing when the server cannot be reached."""
+        try:
+            connection = await Connection.open(self.target)
+        except OSError:
+            return None
+        try:
+            return await connection.ask(self.target.request("GET", path), wait)
+        except ConnectionError:
+            return None
+        finally:
+            connection.close()
+
+    def family(self) -> list[int]:
+        """All its processes, the launcher first."""
+        assert self.child is not None, "not started"
+        return tree(self.child.pid)
+
+    def own(self) -> list[int]:
+        """Its Python processes: all but the embedded databases."""
+        return [pid for pid in self.family() if "python" in command_of(pid).split(" ")[0]]
+
+    def redis(self) -> int | None:
+        """The process of the embedded Redis."""
+        for pid in self.family():
+            program = Path(command_of(pid).split(" ")[0]).name
+            if program.startswith(("valkey", "redis")):
+                return pid
+        return None
+
+    def postgres(self) -> int | None:
+        """The embedded postmaster, by the pid file it keeps in its data folder."""
+        for path in self.home.rglob("postmaster.pid"):
+            try:
+                return int(path.read_text().split("\n", 1)[0])
+            except (OSError, ValueError):
+                continue
+        return None
+
+    def kill(self) -> None:
+        """Kill -9 of all its Python processes at once. The databases are left to notice it themselves."""
+        assert self.child is not None, "not started"
+        kill(self.own())
+        assert self.child.process is not None
+        self.child.process.wait()
+
+    def stop(self) -> None:
+        """Stop it as its users do."""
+        if self.child is not None:
+            self.child.stop(patience=20.0)
