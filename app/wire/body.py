@@ -1,0 +1,70 @@
+"""Reading a request body without ever holding more of it than is allowed."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from app.wire.checks import MAX_BODY_BYTES
+from app.wire.head import PublishHead
+from subscriptions.domain.errors import Code, GaplessError
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_MAX_GZIP_MEMBERS: Final = 16
+
+
+async def read_body(receive: Receive, head: PublishHead, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The whole body, decompressed, of at most `limit` bytes before and after.
+
+    Raises `payload_too_large` as soon as that is certain, `invalid_request` (400) for broken gzip, and
+    `ClientDisconnect` when the client went away.
+    """
+    if head.content_length is not None and head.content_length > limit:
+        raise _too_large(limit)
+    body = await _receive_all(receive, limit)
+    return decompress(body, limit) if head.gzip else body
+
+
+async def _receive_all(receive: Receive, limit: int) -> bytes:
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        first: bytes = message.get("body", b"")
+        if len(first) > limit:
+            raise _too_large(limit)
+        return first
+    chunks = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunks += message.get("body", b"")
+        if len(chunks) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body", False):
+            return bytes(chunks)
+        message = await receive()
+
+
+def decompress(raw: bytes, limit: int) -> bytes:
+    """Gunzip at most `limit` bytes. Raises `payload_too_large`, or `invalid_request` (400) when broken."""
+    whole = b""
+    for _ in range(_MAX_GZIP_MEMBERS):
+        reader = zlib.decompressobj(_GZIP)
+        try:
+            whole += reader.decompress(raw, limit + 1 - len(whole))
+        except zlib.error:
+            break
+        if len(whole) > limit:
+            raise _too_large(limit)
+        if not reader.eof:
+            break
+        raw = reader.unused_data
+        if not raw:
+            return whole
+    raise GaplessError(Code.INVALID_REQUEST, "the body is not valid gzip", status=400)
+
+
+def _too_large(limit: int) -> GaplessError:
+    return GaplessError(Code.PAYLOAD_TOO_LARGE, f"the body is longer than {limit} bytes")

@@ -1,0 +1,91 @@
+"""The limits of one message, checked alike however it arrives."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
+
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+MAX_MESSAGES: Final = 1000
+MAX_HEADERS: Final = 64
+MAX_HEADERS_BYTES: Final = 8 * 1024
+MAX_KEY_CHARACTERS: Final = 255
+MAX_TYPE_CHARACTERS: Final = 128
+MAX_TTL_S: Final = 10 * 365 * 24 * 3600
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def check_printable(text: str, field: str) -> None:
+    """Refuse control characters: they break lines in streams, logs and terminals."""
+    if not text.isprintable() and _CONTROL.search(text) is not None:
+        raise invalid(field, "must not contain control characters")
+
+
+def check_type(text: str) -> str:
+    """Give a message type back, or raise `invalid_request`."""
+    if not text:
+        raise invalid("type", "must not be empty")
+    if len(text) > MAX_TYPE_CHARACTERS:
+        raise invalid("type", f"is longer than {MAX_TYPE_CHARACTERS} characters")
+    check_printable(text, "type")
+    return text
+
+
+def check_key(text: str) -> str:
+    """Give a message key back, or raise `invalid_request`."""
+    if len(text) > MAX_KEY_CHARACTERS:
+        raise invalid("key", f"is longer than {MAX_KEY_CHARACTERS} characters")
+    check_printable(text, "key")
+    return text
+
+
+def check_headers(headers: dict[str, str]) -> bytes:
+    """Message headers as they are stored: the text of a JSON object, empty for none.
+
+    Raises `invalid_request` when there are too many, when names and values together are too long, or when one
+    holds a control character.
+    """
+    if not headers:
+        return b""
+    if len(headers) > MAX_HEADERS:
+        raise invalid("headers", f"has more than {MAX_HEADERS} entries")
+    text = "".join(headers) + "".join(headers.values())
+    if len(text.encode()) > MAX_HEADERS_BYTES:
+        raise invalid("headers", f"takes more than {MAX_HEADERS_BYTES} bytes")
+    if "" in headers:
+        raise invalid("headers", "has an entry with an empty name")
+    if not text.isprintable():
+        for name, value in headers.items():
+            check_printable(name, "headers")
+            check_printable(value, f"headers.{name}")
+    return _encode(headers)
+
+
+def check_size(payload: bytes, field: str) -> None:
+    """Raise `payload_too_large` about one message's payload."""
+    if len(payload) > MAX_MESSAGE_BYTES:
+        wrong = f"is longer than {MAX_MESSAGE_BYTES} bytes"
+        raise GaplessError(Code.PAYLOAD_TOO_LARGE, f"{field}: {wrong}", errors=(FieldError(field, wrong),))
+
+
+def within(error: GaplessError, place: str) -> GaplessError:
+    """The same error about a field of `place`, such as `messages[3]`."""
+    if not error.errors:
+        return error
+    errors = tuple(FieldError(join(place, e.field), e.message) for e in error.errors)
+    detail = "; ".join(f"{e.field}: {e.message}" for e in errors)
+    return GaplessError(error.code, detail, errors=errors, retry_after=error.retry_after, status=error.status)
+
+
+def join(place: str, field: str) -> str:
+    """A field path below another: `messages[3]` and `type` make `messages[3].type`."""
+    if not place or field == "body":
+        return field
+    return f"{place}{field}" if field.startswith("[") else f"{place}.{field}"

@@ -1,0 +1,212 @@
+"""Publish bodies: one message, an array of them, or messages for several channels.
+
+The common case is one typed decode by msgspec in which `data` stays as it was sent. Whatever is refused is
+looked at again: first whether it is acceptable JSON at all, then which field is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, NoReturn
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from app.wire import checks, cloudevents, json
+from app.wire.head import Form, PublishHead
+from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.model import NewMessage
+from subscriptions.domain.names import check_channel
+
+_Seconds = Annotated[float, Meta(ge=0, le=checks.MAX_TTL_S)]
+_Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    """One message as sent. Members that may be null in a message may be null here."""
+
+    data: Raw | UnsetType = UNSET
+    data_base64: bytes | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    key: str | UnsetType | None = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    ttl: Annotated[float, Meta(gt=0, le=checks.MAX_TTL_S)] | UnsetType | None = UNSET
+    deliver_at: _Moment | UnsetType | None = UNSET
+    delay: _Seconds | UnsetType | None = UNSET
+    ephemeral: bool | UnsetType = UNSET
+
+
+class _Addressed(_Body, kw_only=True, forbid_unknown_fields=True):
+    channel: str
+
+
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+    messages: Annotated[list[_Addressed], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+
+
+_Array = Annotated[list[_Body], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+
+_decode_any: Final = msgspec.json.Decoder().decode
+_decode_one_or_many: Final = msgspec.json.Decoder(_Body | _Array).decode
+_decode_batch: Final = msgspec.json.Decoder(_Batch).decode
+
+_GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
+_FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_PLACE: Final = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
+_NAMED: Final = re.compile(r"Object (contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What one request publishes. `is_array` decides the shape of the answer."""
+
+    messages: tuple[NewMessage, ...]
+    is_array: bool
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether this is a single message for live subscribers only."""
+        return self.messages[0].ephemeral
+
+
+def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str | None = None) -> Publication:
+    """Read the body of a publish to one channel.
+
+    Raises `malformed_json`, `invalid_request` or `payload_too_large`, about a field where there is one.
+    """
+    check_channel(channel)
+    if head.form is not Form.JSON:
+        is_array = head.form is Form.EVENTS
+        return Publication(cloudevents.parse(channel, head, body, sender), is_array)
+    try:
+        parsed = _decode_one_or_many(body)
+        if parsed.__class__ is not list:
+            message, keys = _message(parsed, channel, sender)
+            messages: tuple[NewMessage, ...] = (message,)
+        else:
+            messages, keys = _messages([(item, channel) for item in parsed], "", sender)
+    except _FAILURES as error:
+        _refuse(body, error)
+    json.check_text(body, keys)
+    return Publication(messages, parsed.__class__ is list)
+
+
+def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tuple[NewMessage, ...]:
+    """Read the body of a publish to several channels; raises as `parse_publication` does."""
+    if head.form is not Form.JSON:
+        detail = "CloudEvents name no channel: publish them to one, or send application/json"
+        raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, detail)
+    try:
+        parsed = _decode_batch(body)
+        messages, keys = _messages([(item, item.channel) for item in parsed.messages], "messages", sender)
+    except _FAILURES as error:
+        _refuse(body, error)
+    json.check_text(body, keys + 1 + len(messages))
+    return messages
+
+
+def _messages(
+    items: list[tuple[_Body, str]], place: str, sender: str | None
+) -> tuple[tuple[NewMessage, ...], int]:
+    messages = []
+    keys = 0
+    for index, (item, channel) in enumerate(items):
+        try:
+            message, of_item = _message(item, check_channel(channel), sender)
+            if message.ephemeral:
+                raise invalid("ephemeral", "is for a single message; an array is stored as a whole")
+        except GaplessError as error:
+            raise checks.within(error, f"{place}[{index}]") from None
+        messages.append(message)
+        keys += of_item
+    return tuple(messages), keys
+
+
+def _message(item: _Body, channel: str, sender: str | None) -> tuple[NewMessage, int]:
+    """The message, and how many object keys its JSON held."""
+    kind, key, headers, ttl = item.type, item.key, item.headers, item.ttl
+    given = (
+        item.data,
+        item.data_base64,
+        kind,
+        key,
+        headers,
+        ttl,
+        item.deliver_at,
+        item.delay,
+        item.ephemeral,
+    )
+    keys = len(given) - given.count(UNSET)
+    data, binary, inside = _payload(item)
+    stored_headers = b""
+    if headers is not UNSET:
+        keys += len(headers)
+        stored_headers = checks.check_headers(headers)
+    if item.delay is not UNSET or item.deliver_at is not UNSET:
+        _check_schedule(item)
+    message = NewMessage(
+        channel=channel,
+        data=data,
+        binary=binary,
+        type="message" if kind is UNSET else checks.check_type(kind),
+        key=None if key is UNSET or key is None else checks.check_key(key),
+        headers=stored_headers,
+        ttl=None if ttl is UNSET else ttl,
+        ephemeral=item.ephemeral is True,
+        sender=sender,
+    )
+    return message, keys + inside
+
+
+def _payload(item: _Body) -> tuple[bytes | None, bytes | None, int]:
+    """Data, binary and the number of object keys inside the data."""
+    if item.data is UNSET:
+        if item.data_base64 is UNSET:
+            raise invalid("data", "is required (or data_base64, for binary data)")
+        checks.check_size(item.data_base64, "data_base64")
+        return None, item.data_base64, 0
+    if item.data_base64 is not UNSET:
+        raise invalid("data_base64", "cannot be given together with data")
+    data = json.one_line(bytes(item.data))
+    checks.check_size(data, "data")
+    return data, None, json.count_keys(_decode_any(data), "data")
+
+
+def _check_schedule(item: _Body) -> None:
+    """Check the members that ask for later delivery, then refuse them. Null asks for nothing."""
+    delay, at, ttl = item.delay, item.deliver_at, item.ttl
+    asked = [("delay", delay), ("deliver_at", at)]
+    given = [name for name, value in asked if value is not UNSET and value is not None]
+    if len(given) == 2:
+        raise invalid("deliver_at", "cannot be given together with delay")
+    if isinstance(delay, float) and isinstance(ttl, float) and delay > ttl:
+        raise invalid("delay", "is longer than ttl: the message would expire before it is delivered")
+    if given and item.ephemeral is True:
+        raise invalid(given[0], "cannot be asked for an ephemeral message")
+    if given:
+        raise invalid(given[0], "scheduled delivery is not available yet")
+
+
+def _refuse(body: bytes, error: Exception) -> NoReturn:
+    """Say why a body did not decode: first as JSON, then as what it should have been."""
+    if isinstance(error, msgspec.ValidationError):
+        json.check(body)
+        raise _field_error(str(error)) from None
+    raise json.refusal(body, error) from None
+
+
+def _field_error(text: str) -> GaplessError:
+    """msgspec says in words what is wrong and where; this makes a field error of it."""
+    placed = _PLACE.fullmatch(text)
+    what, where = (placed["what"], placed["where"]) if placed else (text, "")
+    named = _NAMED.fullmatch(what)
+    if named is None:
+        return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))
+    name: Any = named["name"]
+    if what.startswith("Object missing"):
+        return invalid(checks.join(where, name), "is required")
+    if name in _GIVEN_BY_SERVER:
+        return invalid(checks.join(where, name), "is given by the server")
+    return invalid(checks.join(where, name), "is not a known member")

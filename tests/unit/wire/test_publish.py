@@ -1,0 +1,224 @@
+"""Publish bodies: what becomes a message, and which field each refusal is about."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from app.wire.head import Form, PublishHead
+from app.wire.publish import Publication, parse_batch, parse_publication
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import NewMessage
+
+HEAD = PublishHead(Form.JSON, "application/json", False, None, None, None, {})
+
+
+def publish(body: object, channel: str = "chat") -> Publication:
+    return parse_publication(channel, HEAD, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def refusal(body: object, channel: str = "chat") -> tuple[str, str | None]:
+    with pytest.raises(GaplessError) as caught:
+        publish(body, channel)
+    errors = caught.value.errors
+    return caught.value.code.value, errors[0].field if errors else None
+
+
+def test_data_is_kept_as_sent_on_one_line() -> None:
+    body = b'{"data": {"a":\r\n 1.50, "b":"x\\ny"} }'
+    assert publish(body).messages == (NewMessage("chat", b'{"a":   1.50, "b":"x\\ny"}'),)
+
+
+def test_every_member() -> None:
+    body = {
+        "data": [1],
+        "type": "t" * 128,
+        "key": "k" * 255,
+        "headers": {"x": "y"},
+        "ttl": 1,
+        "ephemeral": True,
+    }
+    publication = publish(body)
+    assert publication == Publication(
+        (NewMessage("chat", b"[1]", None, "t" * 128, "k" * 255, b'{"x":"y"}', 1.0, True, None),), False
+    )
+    assert publication.ephemeral
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"data": None}, NewMessage("chat", b"null")),
+        ({"data": ":"}, NewMessage("chat", b'":"')),
+        ({"data": 0, "key": None, "ttl": None, "delay": None, "deliver_at": None}, NewMessage("chat", b"0")),
+        ({"data_base64": "AP8="}, NewMessage("chat", None, b"\x00\xff")),
+        ({"data_base64": ""}, NewMessage("chat", None, b"")),
+        ({"data": 1, "headers": {}, "key": ""}, NewMessage("chat", b"1", key="")),
+        ({"data": 1, "ttl": 315_360_000, "ephemeral": False}, NewMessage("chat", b"1", ttl=315_360_000.0)),
+        ({"data": 1, "key": "zoë \u200d 👩\u200d🚀"}, NewMessage("chat", b"1", key="zoë \u200d 👩\u200d🚀")),
+    ],
+)
+def test_good(body: object, expected: NewMessage) -> None:
+    assert publish(body).messages == (expected,)
+
+
+BAD_HEADERS: list[Any] = [None, [], "x", {"": "x"}, {"a\nb": "x"}]
+BAD_MEMBERS: list[tuple[dict[str, Any], str]] = [
+    ({"data": 1, "x": 1}, "x"),
+    *[
+        ({"data": 1, name: 1}, name)
+        for name in ("id", "seq", "created_at", "sender", "channel", "expires_at")
+    ],
+    ({}, "data"),
+    ({"data": 1, "data_base64": ""}, "data_base64"),
+    *[({"data_base64": text}, "data_base64") for text in ("AP8", "*", "AP_-", None, 1)],
+    *[({"data": 1, "type": value}, "type") for value in ("", "t" * 129, "a\nb", "a\x00", "\x85", None, 1)],
+    *[({"data": 1, "key": value}, "key") for value in ("k" * 256, "a\r", "\x7f", 1, ["k"])],
+    *[({"data": 1, "ttl": value}, "ttl") for value in (0, -1, 1e30, "5", True, 315_360_001)],
+    *[({"data": 1, "ephemeral": value}, "ephemeral") for value in (1, "true", None)],
+    *[({"data": 1, "headers": value}, "headers") for value in BAD_HEADERS],
+    ({"data": 1, "headers": {"a": "x\r\ny"}}, "headers.a"),
+    ({"data": 1, "headers": {"a": 1}}, "headers[...]"),
+    ({"data": 1, "headers": {f"h{i}": "" for i in range(65)}}, "headers"),
+    ({"data": 1, "headers": {"a": "é" * 4096}}, "headers"),
+    ({"data": 1, "delay": 5}, "delay"),
+    ({"data": 1, "delay": 5, "ttl": 4}, "delay"),
+    ({"data": 1, "delay": -1}, "delay"),
+    ({"data": 1, "deliver_at": "2026-11-20T12:00:00Z"}, "deliver_at"),
+    *[({"data": 1, "deliver_at": value}, "deliver_at") for value in ("2026-11-20T12:00:00", "soon", 5)],
+    ({"data": 1, "delay": 5, "deliver_at": "2026-11-20T12:00:00Z"}, "deliver_at"),
+    ({"data": 1, "delay": 5, "ephemeral": True}, "delay"),
+]
+
+
+@pytest.mark.parametrize(("body", "field"), BAD_MEMBERS, ids=repr)
+def test_bad_members_alone_in_an_array_and_in_a_batch(body: dict[str, Any], field: str) -> None:
+    code = "invalid_request"
+    assert refusal(body) == (code, field)
+    assert refusal([{"data": 1}, body]) == (
+        code,
+        f"[1].{field}" if "headers[" not in field else "[1].headers[...]",
+    )
+    if "channel" in body:
+        return
+    messages = [{"channel": "a", "data": 1}, {"channel": "b", **body}]
+    with pytest.raises(GaplessError) as caught:
+        parse_batch(HEAD, json.dumps({"messages": messages}).encode())
+    assert (caught.value.code, caught.value.errors[0].field) == (code, f"messages[1].{field}")
+    assert caught.value.detail.startswith(f"messages[1].{field}: ")
+
+
+def test_scheduling_is_refused_in_words() -> None:
+    with pytest.raises(GaplessError, match="scheduled delivery is not available yet"):
+        publish({"data": 1, "delay": 5, "ttl": 5})
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"data":1,"data":2}', "malformed_json"),
+        (b'{"data":{"a":1,"a":2}}', "malformed_json"),
+        (b'{"data":1,"headers":{"a":"1","a":"2"}}', "malformed_json"),
+        (b'[{"data":1},{"data":1,"key":"a","key":":"}]', "malformed_json"),
+        (b'{"data":"\xff"}', "malformed_json"),
+        (b'{"data":1}]', "malformed_json"),
+        (b'{"type":5,', "malformed_json"),
+        (b'{"data":"\\x"}', "malformed_json"),
+        (b"", "malformed_json"),
+        (b'{"data":"\\u0000"}', "invalid_request"),
+        (b'{"data":"\\ud800"}', "invalid_request"),
+        (b'{"data":NaN}', "invalid_request"),
+        (b'{"data":1e400}', "invalid_request"),
+        (b'{"data":' + b"9" * 5000 + b"}", "invalid_request"),
+        (b'{"data":' + b"[" * 33 + b"]" * 33 + b"}", "invalid_request"),
+        (b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_request"),
+        (b'{"data":1,"key":"\\u0000"}', "invalid_request"),
+        (b"5", "invalid_request"),
+        (b"null", "invalid_request"),
+        (b"[]", "invalid_request"),
+        (b"[5]", "invalid_request"),
+        (b"[[]]", "invalid_request"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_bad_bodies(body: bytes, code: str) -> None:
+    assert refusal(body)[0] == code
+
+
+def test_depth_counts_within_the_data() -> None:
+    deep = b"[" * 32 + b"]" * 32
+    assert publish(b'[{"data":' + deep + b"}]").messages[0].data == deep
+
+
+@pytest.mark.parametrize("field", ["data", "data_base64"])
+def test_message_size(field: str) -> None:
+    def body(size: int) -> dict[str, str]:
+        text = "x" * (size - 2) if field == "data" else base64.b64encode(b"x" * size).decode()
+        return {field: text}
+
+    assert publish(body(1024 * 1024))
+    assert refusal(body(1024 * 1024 + 1)) == ("payload_too_large", field)
+    assert refusal([{"data": 1}, body(1024 * 1024 + 1)]) == ("payload_too_large", f"[1].{field}")
+
+
+def test_headers_to_the_limit() -> None:
+    assert publish({"data": 1, "headers": {f"h{i:02}": "" for i in range(64)}})
+    assert publish({"data": 1, "headers": {"aa": '"' * 8190}})
+
+
+def test_arrays() -> None:
+    assert publish([{"data": 1}]).is_array
+    assert len(publish([{"data": n} for n in range(1000)]).messages) == 1000
+    assert refusal([{"data": 1}] * 1001)[0] == "invalid_request"
+    assert refusal([{"data": 1, "ephemeral": True}]) == ("invalid_request", "[0].ephemeral")
+
+
+def test_the_channel_is_checked() -> None:
+    assert refusal({"data": 1}, "a..b") == ("invalid_request", "channel")
+
+
+def test_batch() -> None:
+    body = {
+        "messages": [{"channel": "a", "data": ":"}, {"channel": "b", "data": None, "headers": {"x": "y"}}]
+    }
+    assert parse_batch(HEAD, json.dumps(body).encode(), "ann") == (
+        NewMessage("a", b'":"', sender="ann"),
+        NewMessage("b", b"null", headers=b'{"x":"y"}', sender="ann"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"messages": []}, "invalid_request", "messages"),
+        ({}, "invalid_request", "messages"),
+        ([], "invalid_request", "body"),
+        ({"messages": [{"data": 1}]}, "invalid_request", "messages[0].channel"),
+        ({"messages": [{"data": 1, "channel": "a..b"}]}, "invalid_request", "messages[0].channel"),
+        ({"messages": [{"data": 1, "channel": "a"}], "x": 1}, "invalid_request", "x"),
+        (
+            {"messages": [{"data": 1, "channel": "a", "ephemeral": True}]},
+            "invalid_request",
+            "messages[0].ephemeral",
+        ),
+        ({"messages": [{"data": 1, "channel": "a"}] * 1001}, "invalid_request", "messages"),
+        (b'{"messages":[{"data":1,"channel":"a","channel":"b"}]}', "malformed_json", None),
+        (b'{"messages":[],"messages":[{"data":1,"channel":"a"}]}', "malformed_json", None),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_bad_batches(body: object, code: str, field: str | None) -> None:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(GaplessError) as caught:
+        parse_batch(HEAD, raw)
+    errors = caught.value.errors
+    assert (caught.value.code.value, errors[0].field if errors else None) == (code, field)
+
+
+def test_batch_takes_no_cloudevents() -> None:
+    with pytest.raises(GaplessError) as caught:
+        parse_batch(PublishHead(Form.EVENT, "", False, None, None, None, {}), b"{}")
+    assert caught.value.code is Code.UNSUPPORTED_MEDIA_TYPE
