@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,3 +115,17 @@ class Server:
         """Stop it as its users do."""
         if self.child is not None:
             self.child.stop(patience=20.0)
+
+
+@asynccontextmanager
+async def serving(**settings: str) -> AsyncIterator[Server]:
+    """A service on a fresh home for as long as the block runs; the home is removed afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="gapless-load-"))
+    server = Server(home, settings)
+    try:
+        server.start()
+        await server.wait_ready()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(home, ignore_errors=True)

@@ -21,10 +21,11 @@ from load.wire import Target
 class FakeService:
     """`spoil` is one of `lose`, `double` or nothing; it befalls the message with id 20."""
 
-    def __init__(self, spoil: str = "", seed: int = 1) -> None:
+    def __init__(self, spoil: str = "", seed: int = 1, cuts: bool = True) -> None:
         self.log: list[dict[str, Any]] = []
         self.heads: dict[str, int] = {}
         self.spoil = spoil
+        self._cuts = cuts
         self._chance = random.Random(seed)
         self._grown = asyncio.Condition()
         self.target = Target("127.0.0.1", 0)
@@ -60,8 +61,8 @@ class FakeService:
                     await self._stream(path, headers, writer)
                     return
                 await self._answer(method, urlsplit(path).path, body, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            return  # cancelled is the end of the loop, and nothing here waits for this task
         finally:
             writer.close()
 
@@ -77,8 +78,12 @@ class FakeService:
 
     async def _stream(self, path: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
         query = parse_qs(urlsplit(path).query)
-        after = headers.get("last-event-id") or query.get("after", [str(len(self.log))])[0]
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        after = (
+            headers.get("last-event-id")
+            or query.get("after", ["0" if "from" in query else str(len(self.log))])[0]
+        )
+        kind = b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked"
+        writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n\r\n")
         self._chunk(writer, b'event: ready\ndata: {"cursor":%d}\n\n' % int(after))
         at = int(after)
         while not writer.is_closing():
@@ -89,7 +94,7 @@ class FakeService:
             at = len(self.log)
             for message in self._spoiled(fit):
                 self._chunk(writer, b"id: %d\ndata: %s\n\n" % (message["id"], orjson.dumps(message)))
-                if self._chance.random() < 0.01:
+                if self._cuts and self._chance.random() < 0.01:
                     return
             await writer.drain()
 

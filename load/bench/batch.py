@@ -1,0 +1,108 @@
+"""Batches of 1,000 through REST, against one bare SQL statement on the same embedded Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncpg
+import orjson
+
+from load.bench.figure import Figure, UnfitError, versus
+from load.server import Server, serving
+from load.wire import Connection
+
+SIZE = 1000
+WRITERS = 2
+"""Both sides have this many batches in flight, each writer with a channel of its own."""
+
+GOAL = 0.6
+DATA = orjson.dumps({"text": "The quick brown fox jumps over the lazy dog, a thousand at a time."}).decode()
+STATEMENT = (Path(__file__).parent / "bare.sql").read_text()
+SCHEMA, INSERT = STATEMENT.split("-- the statement\n")
+
+
+async def through_rest(server: Server, seconds: float, confirmed: Counter[str]) -> float:
+    """Confirmed messages per second; what was confirmed is counted."""
+    body = orjson.dumps([{"data": orjson.Fragment(DATA)}] * SIZE)
+
+    async def write(number: int) -> int:
+        connection = await Connection.open(server.target)
+        request = server.target.request("POST", f"/v1/channels/bench.batch.{number}/messages", body)
+        batches = 0
+        while time.perf_counter() < deadline:
+            answer = await connection.ask(request)
+            if answer.status != 201:
+                raise UnfitError(f"a batch was answered {answer.status} {answer.body[:200]!r}")
+            batches += 1
+            confirmed["messages"] += SIZE
+        connection.close()
+        return batches
+
+    started = time.perf_counter()
+    deadline = started + seconds
+    batches = await asyncio.gather(*(write(number) for number in range(WRITERS)))
+    return sum(batches) * SIZE / (time.perf_counter() - started)
+
+
+async def through_sql(sessions: list[asyncpg.Connection], seconds: float) -> float:
+    """Committed messages per second."""
+
+    async def write(number: int, session: asyncpg.Connection) -> int:
+        statement = await session.prepare(INSERT)
+        names = [f"bench.batch.{number}"] * SIZE
+        types, data = ["message"] * SIZE, [DATA] * SIZE
+        batches = 0
+        while time.perf_counter() < deadline:
+            row = await statement.fetchrow(names, types, [None] * SIZE, data, [None] * SIZE)
+            if row is None or len(row["ids"]) != SIZE:
+                raise UnfitError("the bare statement did not store a whole batch")
+            batches += 1
+        return batches
+
+    started = time.perf_counter()
+    deadline = started + seconds
+    batches = await asyncio.gather(*(write(n, s) for n, s in enumerate(sessions)))
+    return sum(batches) * SIZE / (time.perf_counter() - started)
+
+
+async def sessions_of(server: Server) -> list[asyncpg.Connection]:
+    """Sessions in the service's own Postgres, as its owner, with a table of the same shape made ready."""
+    lines = (server.home / "postgres" / "postmaster.pid").read_text().splitlines()
+    folder, port = lines[4], int(lines[3])
+    sessions = [
+        await asyncpg.connect(host=folder, port=port, user="gapless_owner", database="gapless")
+        for _ in range(WRITERS)
+    ]
+    await sessions[0].execute(SCHEMA)
+    for number in range(WRITERS):
+        await sessions[0].execute("insert into bench.channels (name) values ($1)", f"bench.batch.{number}")
+    return sessions
+
+
+async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+    """Rounds in turn; then the service's rows and heads must both be what it confirmed."""
+    seconds, rounds = (1.5, 2) if short else (3.0, 5)
+    async with serving() as server:
+        sessions = await sessions_of(server)
+        confirmed: Counter[str] = Counter()
+        await through_rest(server, 1.0, confirmed)
+        await through_sql(sessions, 1.0)
+        pairs: list[tuple[float, float]] = []
+        for number in range(rounds):
+            pair = (await through_rest(server, seconds, confirmed), await through_sql(sessions, seconds))
+            pairs.append(pair)
+            say(f"batch, round {number + 1}: {pair[0]:,.0f}/s, bare SQL {pair[1]:,.0f}/s")
+        held = await sessions[0].fetchval("select count(*) from gapless.messages")
+        heads = await sessions[0].fetchval("select sum(last_seq) from gapless.channels")
+        for session in sessions:
+            await session.close()
+    if not held == heads == confirmed["messages"]:
+        raise UnfitError(f"{confirmed['messages']} confirmed, {held} rows stored, and the heads say {heads}")
+    sql = statistics.median(pair[1] for pair in pairs)
+    checked = f"{held:,} rows stored, as the heads say; bare SQL {sql:,.0f}/s with {WRITERS} sessions"
+    return [versus("batch of 1,000", "messages/s", pairs, GOAL, checked)]

@@ -1,0 +1,101 @@
+"""Deliveries per second to many readers of one channel, published as fast as confirmed, against Nchan."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+
+from load.bench import faces
+from load.bench.faces import Face
+from load.bench.figure import Figure, UnfitError, versus
+from load.bench.peers import nchan
+from load.server import serving
+from load.sse import Counter
+from load.wire import Response, pump
+
+CONNECTIONS = 64
+CROWDS = (500, 2000)
+GOAL = 5.0
+DRAIN_PATIENCE = 120.0
+BODY = orjson.dumps({"data": {"text": "The quick brown fox jumps over the lazy dog, in front of everyone."}})
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """One measurement: every reader got each of `published` messages in `seconds`."""
+
+    published: int
+    readers: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Deliveries per second."""
+        return self.published * self.readers / self.seconds
+
+
+async def burst(face: Face, channel: str, readers: int, seconds: float) -> Burst:
+    """Publish for so many seconds, wait for the last delivery, and count."""
+    crowd = await faces.follow(face, [channel] * readers)
+    request = face.publish(channel, BODY)
+    published = refused = 0
+    started = time.perf_counter()
+    deadline = started + seconds
+
+    def sink(answer: Response) -> None:
+        nonlocal published, refused
+        if answer.status in face.accepted:
+            published += 1
+        else:
+            refused += 1
+
+    await pump(face.target, CONNECTIONS, lambda: request if time.perf_counter() < deadline else None, sink)
+    ended = await _until_all(crowd, published)
+    counts = {reader.count for reader in crowd}
+    await faces.hang_up(crowd)
+    if counts != {published} or refused:
+        raise UnfitError(
+            f"{face.name}: {published} published, {refused} refused, readers got {sorted(counts)[:5]}"
+        )
+    return Burst(published, readers, ended - started)
+
+
+async def _until_all(crowd: list[Counter], published: int) -> float:
+    """The time at which the last reader had everything."""
+    deadline = time.perf_counter() + DRAIN_PATIENCE
+    while time.perf_counter() < deadline:
+        if all(reader.count >= published for reader in crowd):
+            break
+        await asyncio.sleep(0.005)
+    ended = time.perf_counter()
+    # What comes twice would come now.
+    await asyncio.sleep(0.3)
+    return ended
+
+
+async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+    """Both crowds, rounds in turn."""
+    seconds, rounds = (2.0, 1) if short else (5.0, 3)
+    figures: list[Figure] = []
+    with nchan() as peer:
+        async with serving() as server:
+            ours, theirs = faces.gapless(server.target), faces.nchan(peer)
+            for readers in CROWDS:
+                pairs: list[tuple[float, float]] = []
+                for number in range(rounds):
+                    channel = f"bench.fanout.{readers}.{number}"
+                    mine = await burst(ours, channel, readers, seconds)
+                    peers = await burst(theirs, channel, readers, seconds)
+                    pairs.append((mine.rate, peers.rate))
+                    say(
+                        f"fan-out to {readers:,}, round {number + 1}: {mine.rate:,.0f}/s of "
+                        f"{mine.published / mine.seconds:,.0f} publishes/s, Nchan {peers.rate:,.0f}/s of "
+                        f"{peers.published / peers.seconds:,.0f} publishes/s"
+                    )
+                checked = f"each of {readers:,} readers counted every published message, on both"
+                figures.append(versus(f"fan-out {readers:,}", "deliveries/s", pairs, GOAL, checked))
+    return figures

@@ -1,0 +1,85 @@
+"""Two thousand readers of one channel come back at once: how many database queries that costs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Callable
+
+import orjson
+
+from load.bench import faces
+from load.bench.faces import Face
+from load.bench.figure import Figure, UnfitError
+from load.server import Server, serving
+from load.sse import Counter
+from load.wire import Connection
+
+READERS = 2000
+HISTORY = 1000
+RECENT = 500
+"""So many messages are there; the readers come back with ids among this many newest."""
+
+GOAL = 20.0
+COUNTER = re.compile(r"^gapless_db_queries_total\{(.*?)\} ([0-9.e+]+)$", re.M)
+BACKGROUND = re.compile(r"tick|sweep|settle|retention|reap|schedul|purge|segment", re.I)
+"""Queries that run by the clock, with or without a herd."""
+
+
+async def queries(server: Server) -> dict[str, float]:
+    """The service's own count of database queries, by label."""
+    answer = await server.get("/metrics")
+    if answer is None or answer.status != 200:
+        raise UnfitError(f"/metrics was answered {answer.status if answer else 'not at all'}")
+    return {label: float(count) for label, count in COUNTER.findall(answer.body.decode())}
+
+
+async def publish(face: Face, channel: str, count: int) -> list[int]:
+    """Publish so many messages in one batch; returns their ids."""
+    connection = await Connection.open(face.target)
+    body = orjson.dumps([{"data": {"n": n}} for n in range(count)])
+    answer = await connection.ask(face.publish(channel, body))
+    connection.close()
+    if answer.status != 201:
+        raise UnfitError(f"a batch was answered {answer.status} {answer.body[:200]!r}")
+    return [message["id"] for message in orjson.loads(answer.body)["messages"]]
+
+
+async def _all_of(readers: list[Counter], owed: list[int]) -> None:
+    for _ in range(2000):
+        if all(r.count >= o for r, o in zip(readers, owed, strict=True)):
+            break
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    wrong = sum(r.count != o for r, o in zip(readers, owed, strict=True))
+    if wrong:
+        raise UnfitError(f"{wrong} readers did not get exactly what they had missed")
+
+
+async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+    """Connect, publish, drop everybody, and let all come back with what each had seen last."""
+    readers, chance = (500 if short else READERS), random.Random(1)
+    channel = "bench.herd"
+    async with serving() as server:
+        face = faces.gapless(server.target)
+        crowd = await faces.follow(face, [channel] * readers)
+        ids = await publish(face, channel, HISTORY)
+        await _all_of(crowd, [HISTORY] * readers)
+        await faces.hang_up(crowd)
+        places = [chance.randrange(HISTORY - RECENT, HISTORY) for _ in range(readers)]
+        before, started = await queries(server), time.perf_counter()
+        crowd = await faces.follow(face, [channel] * readers, [ids[place] for place in places])
+        seconds = time.perf_counter() - started
+        after = await queries(server)
+        await _all_of(crowd, [HISTORY - 1 - place for place in places])
+        await faces.hang_up(crowd)
+    spent = {label: after[label] - before.get(label, 0) for label in after}
+    spent = {label: count for label, count in spent.items() if count}
+    say(f"herd: all live after {seconds:.2f} s; queries {spent}")
+    counted = sum(count for label, count in spent.items() if not BACKGROUND.search(label))
+    if not after:
+        raise UnfitError("the service does not count its database queries")
+    checked = f"{readers:,} readers live after {seconds:.2f} s, each got exactly what it had missed"
+    return [Figure("herd", counted, None, "queries", counted, GOAL, False, checked)]

@@ -1,0 +1,155 @@
+"""Time from sending a publish until the last of 100 readers has it, at a steady rate, against Nchan."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import orjson
+
+from load.bench import faces
+from load.bench.faces import Face
+from load.bench.figure import Figure, UnfitError, versus
+from load.bench.peers import nchan
+from load.server import serving
+from load.wire import Connection
+
+READERS = 100
+RATE = 500
+"""Messages per second."""
+
+PUBLISHERS = 32
+GOAL = 2.0
+NUMBER = re.compile(rb'"n":\s*(\d+)')
+
+
+@dataclass(slots=True)
+class Board:
+    """When each message was sent and when its last reader had it, in seconds; how many readers have it."""
+
+    size: int
+    sent: array[float] = field(init=False)
+    last: array[float] = field(init=False)
+    readers: array[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sent = array("d", bytes(8 * self.size))
+        self.last = array("d", bytes(8 * self.size))
+        self.readers = array("i", bytes(4 * self.size))
+
+    def arrive(self, number: int, now: float) -> None:
+        """One reader has message `number`."""
+        self.readers[number] += 1
+        self.last[number] = now
+
+    def quantile(self, share: float) -> float:
+        """A quantile of the latencies, in milliseconds; the first tenth of the run is warming up."""
+        spans = sorted(
+            last - sent for last, sent in list(zip(self.last, self.sent, strict=True))[self.size // 10 :]
+        )
+        return 1000 * spans[min(len(spans) - 1, int(share * len(spans)))]
+
+
+class Watcher(asyncio.Protocol):
+    """A reader that notes the arrival of each message by the number in its data."""
+
+    def __init__(self, request: bytes, live_mark: bytes, board: Board) -> None:
+        self._request, self._live_mark, self._board = request, live_mark, board
+        self._rest = b""
+        self.live = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        now = time.perf_counter()
+        data = self._rest + data
+        whole, mark, self._rest = data.rpartition(b"\n\n")
+        if not self.live.is_set() and self._live_mark in data:
+            self.live.set()
+        for number in NUMBER.findall(whole + mark):
+            self._board.arrive(int(number), now)
+
+
+async def measure(face: Face, channel: str, seconds: float) -> Board:
+    """Publish at the rate for so many seconds; every reader must get every message once."""
+    board = Board(int(RATE * seconds))
+    loop = asyncio.get_running_loop()
+    watchers: list[Watcher] = []
+    for _ in range(READERS):
+        _, watcher = await loop.create_connection(
+            lambda: Watcher(face.subscribe(channel), face.live_mark, board),
+            face.target.host,
+            face.target.port,
+        )
+        watchers.append(watcher)
+    await asyncio.gather(*(asyncio.wait_for(watcher.live.wait(), 30) for watcher in watchers))
+    await _publish(face, channel, board)
+    for _ in range(1000):
+        if min(board.readers) >= READERS:
+            break
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    for watcher in watchers:
+        if watcher.transport is not None:
+            watcher.transport.abort()
+    if set(board.readers) != {READERS}:
+        raise UnfitError(
+            f"{face.name}: messages reached between {min(board.readers)} and {max(board.readers)} readers"
+        )
+    return board
+
+
+async def _publish(face: Face, channel: str, board: Board) -> None:
+    """Send each message at its time; one that must wait for a free connection counts from before the wait."""
+    free: asyncio.Queue[Connection] = asyncio.Queue()
+    for _ in range(PUBLISHERS):
+        free.put_nowait(await Connection.open(face.target))
+    started = time.perf_counter()
+
+    async def send(number: int) -> None:
+        board.sent[number] = time.perf_counter()
+        connection = await free.get()
+        body = orjson.dumps({"data": {"n": number, "text": "How long until the last one hears of this?"}})
+        answer = await connection.ask(face.publish(channel, body))
+        if answer.status not in face.accepted:
+            raise UnfitError(f"{face.name}: a publish was answered {answer.status} {answer.body[:200]!r}")
+        free.put_nowait(connection)
+
+    async with asyncio.TaskGroup() as sends:
+        for number in range(board.size):
+            await asyncio.sleep(started + number / RATE - time.perf_counter())
+            sends.create_task(send(number))
+    while not free.empty():
+        free.get_nowait().close()
+
+
+async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+    """Rounds in turn."""
+    seconds, rounds = (3.0, 2) if short else (10.0, 3)
+    quantiles: dict[str, list[tuple[float, float]]] = {"p50": [], "p99": []}
+    with nchan() as peer:
+        async with serving() as server:
+            ours, theirs = faces.gapless(server.target), faces.nchan(peer)
+            for number in range(rounds):
+                mine = await measure(ours, f"bench.latency.{number}", seconds)
+                peers = await measure(theirs, f"bench.latency.{number}", seconds)
+                for name, share in (("p50", 0.5), ("p99", 0.99)):
+                    pair = (mine.quantile(share), peers.quantile(share))
+                    quantiles[name].append(pair)
+                    say(f"latency, round {number + 1}, {name}: {pair[0]:.2f} ms, Nchan {pair[1]:.2f} ms")
+    checked = f"{RATE} messages/s, all {READERS} readers got each one once"
+    p50, p99 = quantiles["p50"], quantiles["p99"]
+    return [
+        versus("latency p50", "ms", p50, float("inf"), "no goal; for comparison", more=False),
+        versus("latency p99", "ms", p99, GOAL, checked, more=False),
+    ]

@@ -1,0 +1,101 @@
+"""The peers as child processes: a plain FastAPI application, and Nchan in nginx with one worker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from load.children import Child, free_port, wait_for_port
+from load.wire import Target
+
+MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
+
+NGINX = """
+load_module {module};
+daemon off;
+worker_processes 1;
+worker_rlimit_nofile {files};
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections {files}; multi_accept on; }}
+http {{
+    access_log off;
+    tcp_nodelay on;
+    keepalive_requests 1000000000;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    nchan_shared_memory_size 1024M;
+    nchan_message_buffer_length 100000;
+    nchan_message_timeout 10m;
+    server {{
+        listen 127.0.0.1:{port} backlog=8192;
+        location = /pub {{
+            nchan_publisher http;
+            nchan_channel_id $arg_channel;
+        }}
+        location = /sub {{
+            nchan_subscriber eventsource;
+            nchan_channel_id $arg_channel;
+            nchan_subscriber_first_message newest;
+        }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def plain() -> Iterator[Target]:
+    """The FastAPI application on one uvicorn worker with uvloop and httptools."""
+    folder = Path(tempfile.mkdtemp(prefix="gapless-plain-"))
+    port = free_port()
+    command = [
+        sys.executable, "-m", "uvicorn", "load.bench.plain:app", "--port", str(port), "--workers", "1",
+        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
+    ]  # fmt: skip
+    yield from _running(command, folder, port)
+
+
+@contextmanager
+def nchan() -> Iterator[Target]:
+    """Nchan with one nginx worker: `/pub?channel=`, `/sub?channel=`."""
+    _install_nchan()
+    folder = Path(tempfile.mkdtemp(prefix="gapless-nchan-"))
+    port = free_port()
+    text = NGINX.format(module=MODULE, folder=folder, port=port, files=16000)
+    (folder / "nginx.conf").write_text(text)
+    yield from _running(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")], folder, port)
+
+
+def _running(command: list[str], folder: Path, port: int) -> Iterator[Target]:
+    child = Child(command, folder / "log").start()
+    try:
+        wait_for_port(port, child)
+        yield Target("127.0.0.1", port)
+    finally:
+        child.stop(patience=3.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _install_nchan() -> None:
+    if MODULE.exists() and shutil.which("nginx"):
+        return
+    print("installing nginx with Nchan (Debian packages nginx-light and libnginx-mod-nchan)", flush=True)
+    command = [
+        "apt-get",
+        "install",
+        "-y",
+        "-q",
+        "--no-install-recommends",
+        "nginx-light",
+        "libnginx-mod-nchan",
+    ]
+    subprocess.run(command, check=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})

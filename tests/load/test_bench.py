@@ -1,0 +1,47 @@
+"""What the benchmarks make of their measurements, and the readers they measure with, over real sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from load.bench import faces, fanout, latency
+from load.bench.figure import Figure, UnfitError, Word, versus
+from load.bench.herd import BACKGROUND, COUNTER
+from tests.load.fake_service import FakeService
+
+
+def test_a_figure_is_the_median_of_the_rounds_ratios() -> None:
+    figure = versus("x", "1/s", [(10, 5), (30, 10), (8, 8)], 1.5, "")
+    assert (figure.score, figure.word) == (2.0, Word.PASS)
+    assert versus("x", "1/s", [(10, 10)], 1.5, "").word is Word.SHORT
+
+
+def test_less_can_be_better() -> None:
+    assert Figure("x", 3, None, "ms", 3, 2, False, "").word is Word.SHORT
+    assert Figure("x", 2, None, "ms", 2, 2, False, "").word is Word.PASS
+
+
+async def test_a_burst_counts_what_every_reader_got() -> None:
+    async with FakeService(cuts=False).running() as service:
+        burst = await fanout.burst(faces.gapless(service.target), "c", readers=5, seconds=0.2)
+        assert burst.published == len(service.log) > 0
+
+
+async def test_a_burst_with_a_lost_message_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "DRAIN_PATIENCE", 0.5)
+    async with FakeService("lose", cuts=False).running() as service:
+        with pytest.raises(UnfitError):
+            await fanout.burst(faces.gapless(service.target), "c", readers=3, seconds=0.2)
+
+
+async def test_latency_is_measured_to_the_last_reader() -> None:
+    async with FakeService(cuts=False).running() as service:
+        board = await latency.measure(faces.gapless(service.target), "c", seconds=0.2)
+    assert 0 < board.quantile(0.5) <= board.quantile(0.99) < 1000
+
+
+def test_queries_are_read_from_the_metrics_by_label() -> None:
+    text = '# TYPE x counter\ngapless_db_queries_total{query="history"} 4.0\nother{query="x"} 1.0\n'
+    assert COUNTER.findall(text) == [('query="history"', "4.0")]
+    assert BACKGROUND.search('query="settle_tick"')
+    assert not BACKGROUND.search('query="history"')
