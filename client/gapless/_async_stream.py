@@ -1,0 +1,141 @@
+"""Carries out a stream on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import httpx
+
+from gapless._config import Config
+from gapless._effects import AsyncEffects
+from gapless._errors import GaplessError
+from gapless._retry import Break, Ended
+from gapless._stream import Stream
+from gapless._transport import build, head_of, no_reply, reply_of
+
+T = TypeVar("T")
+
+
+class AsyncStream(Generic[T]):
+    """An asynchronous iterator over a stream that outlives its connections, until it is closed.
+
+    `async with` opens it and returns once nothing published from then on can be missed. Cancelling a wait for
+    the next item loses nothing, but costs a reconnect. For one task at a time, except `aclose`.
+    """
+
+    def __init__(
+        self, stream: Stream[T], http: httpx.AsyncClient, config: Config, effects: AsyncEffects
+    ) -> None:
+        self._stream = stream
+        self._http = http
+        self._config = config
+        self._effects = effects
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._not_before = effects.clock()
+        self._closing = asyncio.Event()
+        self._complete = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._over else "open" if self._response else "not connected"
+        return f"<{type(self).__name__} {state}, cursor={self.cursor}>"
+
+    @property
+    def cursor(self) -> int | None:
+        """The id of the last message handed out, or where the server said the reader stands.
+
+        Stored once that message is dealt with, it is the `after` of the next subscription.
+        """
+        return self._stream.cursor
+
+    async def __aenter__(self) -> Self:
+        while not (self._stream.started or self._complete or self._over):
+            await self._step()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._over:
+            item = self._stream.take()
+            if item is not None:
+                return item
+            if self._complete:
+                break
+            await self._step()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Ends the iteration, also one that another task waits in. Closing twice is harmless."""
+        self._closing.set()
+        await self._drop()
+
+    @property
+    def _over(self) -> bool:
+        return self._closing.is_set() or self._http.is_closed
+
+    async def _step(self) -> None:
+        """Brings the stream one read further; a connection that is over is dropped and its loss judged."""
+        try:
+            cause = await self._advance()
+            if cause is not None and not self._over:
+                await self._drop()
+                now = self._effects.clock()
+                delay = self._stream.lost(cause, now)
+                self._complete = delay is None
+                self._not_before = now + (delay or 0.0)
+            if self._over:
+                await self._drop()
+        except GaplessError:
+            await self.aclose()
+            raise
+        except BaseException:
+            # A cancelled wait leaves the connection in no known state; the cursor is all that is needed.
+            await self._drop()
+            raise
+
+    async def _advance(self) -> Break | None:
+        """Waits, opens or reads, whichever is due; tells what ended the connection, None while it goes on."""
+        if self._stream.leaving:
+            return Ended()
+        try:
+            if self._chunks is None:
+                return await self._open()
+            chunk = await anext(self._chunks, None)
+        except httpx.RequestError as error:
+            return no_reply(error)
+        if chunk is None:
+            return Ended()
+        self._stream.feed(chunk)
+        return None
+
+    async def _open(self) -> Break | None:
+        wait_seconds = self._not_before - self._effects.clock()
+        if wait_seconds > 0:
+            await self._effects.sleep(wait_seconds, self._closing)
+            if self._over:
+                return None
+        request = build(self._http, self._config, self._stream.request())
+        self._response = response = await self._http.send(request, stream=True)
+        if response.status_code != 200:
+            await response.aread()
+            return reply_of(response)
+        self._stream.opened(head_of(response), self._effects.clock())
+        self._chunks = response.aiter_bytes()
+        return None
+
+    async def _drop(self) -> None:
+        response, self._response, self._chunks = self._response, None, None
+        if response is not None:
+            with suppress(httpx.RequestError):
+                await response.aclose()

@@ -1,0 +1,106 @@
+"""A call as a value: the request to send and how to read the answer. The faces only carry it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from gapless._effects import Effects
+from gapless._errors import ProtocolError
+from gapless._retry import Attempts, Reply, RetryPolicy
+
+T = TypeVar("T")
+
+Params = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request. `silence_seconds` bounds the wait for the next byte of a streamed answer."""
+
+    method: str
+    path: str
+    params: Params = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+    silence_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request with one whole answer. `repeatable`: a second arrival changes nothing more than the first."""
+
+    request: Request
+    decode: Callable[[Reply], T]
+    repeatable: bool = True
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Generic[T]):
+    """A part of a listing, and the call that gets the next part (None: this was the last)."""
+
+    items: tuple[T, ...]
+    following: Call[Slice[T]] | None
+
+
+def attempts_for(call: Call[Any], policy: RetryPolicy, effects: Effects) -> Attempts:
+    """The attempts of this call, beginning now."""
+    return Attempts(
+        policy,
+        repeatable=call.repeatable,
+        now=effects.clock(),
+        chance=effects.chance,
+        idempotency_key=call.idempotency_key,
+    )
+
+
+def channel_path(channel: str, *rest: str) -> str:
+    """The path of a channel or of what is below it. Raises `ValueError` for names no URL can carry."""
+    return "/".join(("/v1/channels", _segment(channel), *(_segment(part) for part in rest)))
+
+
+def _segment(text: str) -> str:
+    # A dot segment would be resolved away on the road and reach another resource.
+    if text in ("", ".", ".."):
+        raise ValueError(f"not a name: {text!r}")
+    return quote(text, safe="~:@")
+
+
+def json_body(value: Any) -> bytes:
+    """Compact JSON in UTF-8. Raises `ValueError` for NaN and infinities, `TypeError` for what is not JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def json_of(reply: Reply) -> Any:
+    """The JSON of a successful answer. Raises `ProtocolError`."""
+    try:
+        return json.loads(reply.body)
+    except ValueError as error:
+        raise ProtocolError(f"the answer is not JSON: {reply.body!r:.200}", status=reply.status) from error
+
+
+def params_from(values: Mapping[str, Any]) -> Params:
+    """Query parameters: None is left out, a sequence is repeated, a time is written as RFC 3339.
+
+    Raises `ValueError` for a time without a zone: it would mean another instant on another machine.
+    """
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        many = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        pairs += [(name, _text(name, one)) for one in many]
+    return tuple(pairs)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, datetime):
+        return str(value)
+    if value.tzinfo is None:
+        raise ValueError(f"{name} needs a time with a zone, such as datetime.now(timezone.utc)")
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,54 @@
+"""Time and chance, passed in so that tests run without either."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+
+def _new_key() -> str:
+    return str(uuid4())
+
+
+async def _wait_async(seconds: float, closing: asyncio.Event | None) -> None:
+    if closing is None:
+        await asyncio.sleep(seconds)
+        return
+    with suppress(TimeoutError):
+        await asyncio.wait_for(closing.wait(), seconds)
+
+
+def _wait(seconds: float, closing: threading.Event | None) -> None:
+    if closing is None:
+        time.sleep(seconds)
+    else:
+        closing.wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """`clock` is monotonic, in seconds; `chance` is even in [0, 1); `new_key` names a publish uniquely."""
+
+    clock: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+    new_key: Callable[[], str] = _new_key
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncEffects(Effects):
+    """`sleep` waits that many seconds, or until the event is set by another task that closes the stream."""
+
+    sleep: Callable[[float, asyncio.Event | None], Awaitable[None]] = _wait_async
+
+
+@dataclass(frozen=True, slots=True)
+class SyncEffects(Effects):
+    """`sleep` waits that many seconds, or until the event is set by another thread that closes the stream."""
+
+    sleep: Callable[[float, threading.Event | None], None] = _wait

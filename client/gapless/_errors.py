@@ -1,0 +1,202 @@
+"""What can go wrong, as classes. `code`, `status` and `retryable` come from the service's own catalogue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gapless._models import Gap
+
+
+class GaplessError(Exception):
+    """A call that did not succeed.
+
+    `code` is the machine-readable name and `status` the HTTP status (0 when there was no answer). `retryable`
+    says that the same call may succeed later. `errors` lists what was wrong with which field. `retry_after`
+    is in seconds. `idempotency_key` is the key a failed publish went out with: publishing the same again
+    under it stores the messages once, whether or not this attempt did.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str = "error",
+        status: int = 0,
+        retryable: bool = False,
+        errors: tuple[Mapping[str, Any], ...] = (),
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code
+        self.status = status
+        self.retryable = retryable
+        self.errors = errors
+        self.request_id = request_id
+        self.retry_after = retry_after
+        self.idempotency_key: str | None = None
+
+    def __str__(self) -> str:
+        where = f" (request {self.request_id})" if self.request_id else ""
+        return f"{self.code}: {self.detail}{where}"
+
+
+class InvalidRequest(GaplessError):
+    """The request does not fit: a bad name, body, query or cursor. `errors` says where."""
+
+
+class Unauthenticated(GaplessError):
+    """There was no credential, or a bad or expired one."""
+
+
+class Forbidden(GaplessError):
+    """The credential does not grant this."""
+
+
+class NotFound(GaplessError):
+    """The channel, message or other thing does not exist here."""
+
+
+class Conflict(GaplessError):
+    """The state of the service contradicts the request."""
+
+
+class HeadMismatch(Conflict):
+    """`expected_last_seq` is not the channel's last seq; nothing was stored."""
+
+
+class IdempotencyMismatch(GaplessError):
+    """The idempotency key was used before with another body; nothing was stored."""
+
+
+class CursorExpired(GaplessError):
+    """Retention removed history that the cursor still asked for."""
+
+
+class PayloadTooLarge(GaplessError):
+    """The message or batch is over the service's limit."""
+
+
+class RateLimited(GaplessError):
+    """Too many requests; `retry_after` says when to come back."""
+
+
+class Unavailable(GaplessError):
+    """The service cannot reach its database; nothing was stored."""
+
+
+class ServerError(GaplessError):
+    """The service, or something between it and here, failed. A publish may or may not be stored."""
+
+
+class Unreachable(GaplessError):
+    """No complete answer came: no connection, a cut, a timeout. A publish may or may not be stored."""
+
+
+class ProtocolError(GaplessError):
+    """The answer is not what Gapless would send; most likely something else listens at this address."""
+
+
+class CredentialExpired(Unauthenticated):
+    """The credential ran out while a subscription was open. Its cursor stays valid for the next one."""
+
+
+class HistoryLost(GaplessError):
+    """Retention removed messages before this subscription read them; `gap` says which.
+
+    The subscription stays usable: iterating further gives what comes after the gap.
+    """
+
+    def __init__(self, detail: str, *, gap: Gap | None = None) -> None:
+        super().__init__(detail, code="gap")
+        self.gap = gap
+
+
+_BY_CODE: dict[str, type[GaplessError]] = {
+    "invalid_request": InvalidRequest,
+    "malformed_json": InvalidRequest,
+    "unsupported_media_type": InvalidRequest,
+    "unauthenticated": Unauthenticated,
+    "forbidden": Forbidden,
+    "conflict": Conflict,
+    "head_mismatch": HeadMismatch,
+    "idempotency_mismatch": IdempotencyMismatch,
+    "cursor_expired": CursorExpired,
+    "payload_too_large": PayloadTooLarge,
+    "rate_limited": RateLimited,
+    "unavailable": Unavailable,
+}
+
+_BY_STATUS: dict[int, type[GaplessError]] = {
+    400: InvalidRequest,
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: CursorExpired,
+    413: PayloadTooLarge,
+    415: InvalidRequest,
+    422: InvalidRequest,
+    429: RateLimited,
+    503: Unavailable,
+}
+
+_PASSING_STATUSES = frozenset({408, 425, 429})
+_LASTING_SERVER_STATUSES = frozenset({501, 505})
+
+
+def error_from_answer(status: int, headers: Mapping[str, str], body: bytes) -> GaplessError:
+    """The typed error for an answer that is no success. `headers` has lower-case names.
+
+    A proxy's answer without `application/problem+json` gets the code `http_<status>`, and its status decides.
+    """
+    problem = _problem(body)
+    code = problem.get("code")
+    named = isinstance(code, str)
+    kind = _BY_CODE.get(code) if isinstance(code, str) else None
+    if kind is None:
+        kind = _BY_STATUS.get(status) or (ServerError if status >= 500 else GaplessError)
+    errors = problem.get("errors")
+    return kind(
+        str(problem.get("detail") or problem.get("title") or f"the server answered with status {status}"),
+        code=str(code) if named else f"http_{status}",
+        status=status,
+        retryable=is_passing(status) or problem.get("retryable") is True,
+        errors=tuple(e for e in errors if isinstance(e, dict)) if isinstance(errors, list) else (),
+        request_id=headers.get("x-request-id"),
+        retry_after=_seconds(headers.get("retry-after")),
+    )
+
+
+def is_passing(status: int) -> bool:
+    """Whether an answer with this status is worth another attempt whatever its body says."""
+    return status in _PASSING_STATUSES or (status >= 500 and status not in _LASTING_SERVER_STATUSES)
+
+
+def _problem(body: bytes) -> dict[str, Any]:
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """`Retry-After` in seconds: a number, or a date measured against this machine's clock."""
+    if retry_after is None:
+        return None
+    text = retry_after.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())

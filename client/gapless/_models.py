@@ -1,0 +1,195 @@
+"""The nouns a caller holds, as immutable values, and how they are read from JSON."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gapless._errors import ProtocolError
+
+Payload = Any
+"""What a message carries: any JSON value, or `bytes`, which travel as `data_base64`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to publish. `ttl` is in seconds; the service's limits apply to every member."""
+
+    data: Payload
+    type: str | None = None
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message. `id` orders all messages of the installation, `seq` is dense in the channel."""
+
+    id: int
+    channel: str
+    seq: int
+    type: str
+    key: str | None
+    data: Payload
+    headers: Mapping[str, str]
+    sender: str | None
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ephemeral:
+    """A message sent to live subscribers only: it has no id and is never stored."""
+
+    channel: str
+    type: str
+    key: str | None
+    data: Payload
+    headers: Mapping[str, str]
+    sender: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Retention removed `missed` messages of `channel` before this reader came to them.
+
+    What the channel still holds begins at `first_seq`.
+    """
+
+    channel: str
+    first_seq: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where a message was stored. `replayed` says that an earlier attempt with the same key stored it."""
+
+    id: int
+    channel: str
+    seq: int
+    created_at: datetime
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of history. `cursor` is the id of the last message on it, where the next page goes on."""
+
+    messages: tuple[Message, ...]
+    has_more: bool
+    cursor: int
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a channel keeps: messages younger than `max_age` seconds, and the newest `max_messages`.
+
+    None is no limit.
+    """
+
+    max_age: float | None = None
+    max_messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel. `last_seq` is 0 while it is empty; `first_seq` is the oldest message kept.
+
+    `message_ttl` is in seconds, None when messages do not expire by themselves.
+    """
+
+    name: str
+    last_id: int
+    last_seq: int
+    first_seq: int
+    created_at: datetime | None = None
+    retention: Retention = field(default_factory=Retention)
+    message_ttl: float | None = None
+
+
+def message_from(raw: Any) -> Message:
+    """A `Message` from its JSON object; members left out are as if null. Raises `ProtocolError`."""
+    try:
+        return Message(
+            id=int(raw["id"]),
+            channel=raw["channel"],
+            seq=int(raw["seq"]),
+            type=raw.get("type") or "message",
+            key=raw.get("key"),
+            data=_payload(raw),
+            headers=raw.get("headers") or {},
+            sender=raw.get("sender"),
+            created_at=datetime.fromisoformat(raw["created_at"]),
+            expires_at=_time(raw.get("expires_at")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a message: {raw!r:.200}") from error
+
+
+def ephemeral_from(raw: Any) -> Ephemeral:
+    """An `Ephemeral` from its JSON object. Raises `ProtocolError`."""
+    try:
+        return Ephemeral(
+            channel=raw["channel"],
+            type=raw.get("type") or "message",
+            key=raw.get("key"),
+            data=_payload(raw),
+            headers=raw.get("headers") or {},
+            sender=raw.get("sender"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not an ephemeral message: {raw!r:.200}") from error
+
+
+def gap_from(raw: Any) -> Gap:
+    """A `Gap` from the data of a `gap` event. Raises `ProtocolError`."""
+    try:
+        return Gap(raw["channel"], int(raw["first_seq"]), int(raw["missed"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"not a gap: {raw!r:.200}") from error
+
+
+def published_from(raw: Any, *, replayed: bool) -> Published:
+    """A `Published` from the answer to a publish. Raises `ProtocolError`."""
+    try:
+        created_at = datetime.fromisoformat(raw["created_at"])
+        return Published(int(raw["id"]), raw["channel"], int(raw["seq"]), created_at, replayed)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"not the answer to a publish: {raw!r:.200}") from error
+
+
+def channel_from(raw: Any) -> Channel:
+    """A `Channel` from its JSON object. Raises `ProtocolError`."""
+    try:
+        retention = raw.get("retention") or {}
+        return Channel(
+            name=raw["name"],
+            last_id=int(raw.get("last_id") or 0),
+            last_seq=int(raw.get("last_seq") or 0),
+            first_seq=int(raw.get("first_seq") or 0),
+            created_at=_time(raw.get("created_at")),
+            retention=Retention(retention.get("max_age"), retention.get("max_messages")),
+            message_ttl=raw.get("message_ttl"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a channel: {raw!r:.200}") from error
+
+
+def _payload(raw: Mapping[str, Any]) -> Payload:
+    binary = raw.get("data_base64")
+    return raw.get("data") if binary is None else b64decode(binary, validate=True)
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,145 @@
+"""Publishing as calls: bodies, idempotency keys, and what the answers mean."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+from gapless._call import Call, Request, channel_path, json_body, json_of
+from gapless._errors import ProtocolError
+from gapless._models import NewMessage, Payload, Published, published_from
+from gapless._retry import Reply
+
+
+class MessageOptions(TypedDict, total=False):
+    """What any message may say of itself beside its data."""
+
+    type: str | None
+    key: str | None
+    headers: Mapping[str, str] | None
+
+
+class BatchOptions(TypedDict, total=False):
+    """`idempotency_key`: up to 255 characters, remembered 24 h; made up when left out.
+
+    `expected_last_seq`: publish only when this is the channel's last seq (0: still empty).
+    """
+
+    idempotency_key: str | None
+    expected_last_seq: int | None
+
+
+class PublishOptions(MessageOptions, BatchOptions, total=False):
+    """As in `MessageOptions` and `BatchOptions`; `ttl` is in seconds."""
+
+    ttl: float | None
+
+
+def publish(
+    channel: str,
+    data: Payload,
+    new_key: Callable[[], str],
+    *,
+    ttl: float | None = None,
+    idempotency_key: str | None = None,
+    expected_last_seq: int | None = None,
+    **options: Any,
+) -> Call[Published]:
+    """One message into one channel."""
+    message = NewMessage(data, ttl=ttl, **options)
+    headers = _headers(idempotency_key or new_key(), expected_last_seq)
+    return _posted(channel_path(channel, "messages"), member(message), headers, _one)
+
+
+def publish_ephemeral(
+    channel: str,
+    data: Payload,
+    *,
+    type: str | None = None,  # noqa: A002 (the protocol's word for it)
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Call[None]:
+    """One message to those who listen now. It is never stored, so the service cannot tell a repetition."""
+    body = {**member(NewMessage(data, type, key, headers)), "ephemeral": True}
+    request = Request(
+        "POST", channel_path(channel, "messages"), headers=_headers(None, None), content=json_body(body)
+    )
+    return Call(request, lambda reply: None, repeatable=False)
+
+
+def publish_many(
+    channel: str,
+    messages: Iterable[NewMessage | Payload],
+    new_key: Callable[[], str],
+    *,
+    idempotency_key: str | None = None,
+    expected_last_seq: int | None = None,
+) -> Call[list[Published]]:
+    """Several messages into one channel, all or none."""
+    body = [member(as_new_message(message)) for message in messages]
+    headers = _headers(idempotency_key or new_key(), expected_last_seq)
+    return _posted(channel_path(channel, "messages"), body, headers, _several)
+
+
+def publish_all(
+    messages: Iterable[tuple[str, NewMessage | Payload]],
+    new_key: Callable[[], str],
+    *,
+    idempotency_key: str | None = None,
+) -> Call[list[Published]]:
+    """Several messages into several channels, all or none."""
+    members = [{"channel": channel, **member(as_new_message(message))} for channel, message in messages]
+    headers = _headers(idempotency_key or new_key(), None)
+    return _posted("/v1/messages", {"messages": members}, headers, _several)
+
+
+def as_new_message(message: NewMessage | Payload) -> NewMessage:
+    """Bare data is a message with that data and nothing else said."""
+    return message if isinstance(message, NewMessage) else NewMessage(message)
+
+
+def member(message: NewMessage) -> dict[str, Any]:
+    """The JSON object of a message; what it does not say is left to the service's defaults."""
+    body: dict[str, Any] = {}
+    if isinstance(message.data, bytes | bytearray | memoryview):
+        body["data_base64"] = b64encode(message.data).decode()
+    else:
+        body["data"] = message.data
+    said = {
+        "type": message.type,
+        "key": message.key,
+        "headers": dict(message.headers) if message.headers else None,
+        "ttl": message.ttl,
+    }
+    return body | {name: value for name, value in said.items() if value is not None}
+
+
+def _posted(path: str, body: Any, headers: dict[str, str], decode: Callable[[Reply], Any]) -> Call[Any]:
+    # The body is encoded once: every attempt sends the same bytes, as the idempotency key demands.
+    request = Request("POST", path, headers=headers, content=json_body(body))
+    return Call(request, decode, idempotency_key=headers["Idempotency-Key"])
+
+
+def _headers(idempotency_key: str | None, expected_last_seq: int | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = idempotency_key
+    if expected_last_seq is not None:
+        headers["Expected-Last-Seq"] = str(expected_last_seq)
+    return headers
+
+
+def _replayed(reply: Reply) -> bool:
+    return reply.headers.get("idempotent-replayed", "").lower() == "true"
+
+
+def _one(reply: Reply) -> Published:
+    return published_from(json_of(reply), replayed=_replayed(reply))
+
+
+def _several(reply: Reply) -> list[Published]:
+    answer = json_of(reply)
+    if not isinstance(answer, dict) or not isinstance(answer.get("messages"), list):
+        raise ProtocolError(f"not the answer to a publish: {answer!r:.200}", status=reply.status)
+    return [published_from(raw, replayed=_replayed(reply)) for raw in answer["messages"]]

@@ -1,0 +1,171 @@
+"""History and channels as calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict
+
+from gapless._call import Call, Params, Request, Slice, channel_path, json_body, json_of, params_from
+from gapless._errors import ProtocolError
+from gapless._models import Channel, Message, Page, Retention, channel_from, message_from
+from gapless._retry import Reply
+
+
+class HistoryOptions(TypedDict, total=False):
+    """Which messages: ids `after` and `before` (both exclusive), not older than `since`, of these types and
+    keys.
+
+    `since` is an aware datetime or an age such as `10m`, `2h`, `1d`.
+    """
+
+    after: int | None
+    before: int | None
+    since: datetime | str | None
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    order: Literal["asc", "desc"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """A question about a channel's history that can be taken up again behind any message."""
+
+    channel: str
+    after: int | None = None
+    before: int | None = None
+    since: datetime | str | None = None
+    types: Sequence[str] | None = None
+    keys: Sequence[str] | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+    @property
+    def path(self) -> str:
+        return channel_path(self.channel, "messages")
+
+    def params(self, limit: int | None) -> Params:
+        """The query's parameters; without a limit the service streams everything."""
+        return params_from(
+            {
+                "after": self.after,
+                "before": self.before,
+                "since": self.since,
+                "type": self.types,
+                "key": self.keys,
+                "limit": limit,
+                "order": self.order,
+            }
+        )
+
+    def past(self, message_id: int) -> HistoryQuery:
+        """The same question from behind this message."""
+        return replace(self, after=message_id) if self.order == "asc" else replace(self, before=message_id)
+
+    def is_past(self, message_id: int) -> bool:
+        """Whether this message lies behind where the question now starts: it was given out already."""
+        if self.order == "asc":
+            return self.after is not None and message_id <= self.after
+        return self.before is not None and message_id >= self.before
+
+
+def history_pages(query: HistoryQuery, page_size: int) -> Call[Slice[Page]]:
+    """The pages of a channel's history; `page_size` is in messages, up to 1000."""
+
+    def decode(reply: Reply) -> Slice[Page]:
+        page = _page(json_of(reply))
+        if not page.has_more:
+            return Slice((page,) if page.messages else (), None)
+        if query.is_past(page.cursor):
+            raise ProtocolError(f"the next page of history begins at {page.cursor} again")
+        return Slice((page,), history_pages(query.past(page.cursor), page_size))
+
+    return Call(Request("GET", query.path, query.params(page_size), _JSON), decode)
+
+
+def get_message(channel: str, message_id: int) -> Call[Message]:
+    """One message by its id."""
+    request = Request("GET", channel_path(channel, "messages", str(message_id)), headers=_JSON)
+    return Call(request, lambda reply: message_from(json_of(reply)))
+
+
+def channels(pattern: str | None, page_size: int, cursor: str | None = None) -> Call[Slice[Channel]]:
+    """The channels whose names match the pattern."""
+
+    def decode(reply: Reply) -> Slice[Channel]:
+        answer = json_of(reply)
+        if not isinstance(answer, dict) or not isinstance(answer.get("channels"), list):
+            raise ProtocolError(f"not a list of channels: {answer!r:.200}")
+        following = answer.get("cursor")
+        more = answer.get("has_more", following is not None) and following not in (None, "", cursor)
+        items = tuple(channel_from(raw) for raw in answer["channels"])
+        return Slice(items, channels(pattern, page_size, str(following)) if more else None)
+
+    params = params_from({"pattern": pattern, "limit": page_size, "cursor": cursor})
+    return Call(Request("GET", "/v1/channels", params, _JSON), decode)
+
+
+class Unset:
+    """The type of `UNSET`: leave this setting as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+
+def get_channel(name: str) -> Call[Channel]:
+    """A channel's state and settings."""
+    return Call(Request("GET", channel_path(name), headers=_JSON), _channel)
+
+
+def put_channel(name: str, retention: Retention | None, message_ttl: float | None) -> Call[Channel]:
+    """Makes the channel, or gives it exactly these settings."""
+    body = {"retention": _retention(retention), "message_ttl": message_ttl}
+    said = {name: value for name, value in body.items() if value is not None}
+    return Call(Request("PUT", channel_path(name), headers=_SENDING, content=json_body(said)), _channel)
+
+
+def patch_channel(
+    name: str, retention: Retention | Unset | None, message_ttl: float | Unset | None
+) -> Call[Channel]:
+    """Changes the settings that are said; None takes a setting away."""
+    body: dict[str, Any] = {}
+    if not isinstance(retention, Unset):
+        body["retention"] = _retention(retention)
+    if not isinstance(message_ttl, Unset):
+        body["message_ttl"] = message_ttl
+    return Call(Request("PATCH", channel_path(name), headers=_SENDING, content=json_body(body)), _channel)
+
+
+def delete_channel(name: str) -> Call[None]:
+    """Removes the channel and its messages. A repetition would find nothing and fail, so there is none."""
+    return Call(Request("DELETE", channel_path(name), headers=_JSON), lambda reply: None, repeatable=False)
+
+
+_JSON: Mapping[str, str] = {"Accept": "application/json"}
+_SENDING: Mapping[str, str] = {**_JSON, "Content-Type": "application/json"}
+
+
+def _channel(reply: Reply) -> Channel:
+    return channel_from(json_of(reply))
+
+
+def _retention(retention: Retention | None) -> dict[str, Any] | None:
+    if retention is None:
+        return None
+    limits = {"max_age": retention.max_age, "max_messages": retention.max_messages}
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _page(answer: Any) -> Page:
+    if not isinstance(answer, dict) or not isinstance(answer.get("messages"), list):
+        raise ProtocolError(f"not a page of history: {answer!r:.200}")
+    messages = tuple(message_from(raw) for raw in answer["messages"])
+    cursor = answer.get("cursor")
+    if not isinstance(cursor, int):
+        cursor = messages[-1].id if messages else 0
+    return Page(messages, bool(answer.get("has_more")), cursor)

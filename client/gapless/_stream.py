@@ -1,0 +1,72 @@
+"""What a streamed answer is to the faces: bytes go in, items come out, and a break is answered with a delay.
+
+A `Stream` decides and never waits; `AsyncStream` and `SyncStream` carry it out and decide nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from gapless._call import Request
+from gapless._errors import ProtocolError
+from gapless._retry import Break, Reply
+
+T = TypeVar("T")
+
+log = logging.getLogger("gapless")
+
+
+class Stream(ABC, Generic[T]):
+    """A sequence of items read over one connection after another.
+
+    In turn: `request` is sent; `opened` takes the head of a successful answer; `feed` takes its bytes and
+    `take` gives the items; when the connection is over, or could not be made, `lost` says how long to wait
+    before the next, in seconds, or None when the stream is complete. Each may raise the `GaplessError` that
+    ends the stream, except `take`, after which it goes on.
+    """
+
+    cursor: int | None
+    """The id of the last message handed out, or where the server said the reader stands; else None."""
+
+    @abstractmethod
+    def request(self) -> Request: ...
+
+    @abstractmethod
+    def opened(self, head: Reply, now: float) -> None: ...
+
+    @abstractmethod
+    def feed(self, chunk: bytes) -> None: ...
+
+    @abstractmethod
+    def take(self) -> T | None: ...
+
+    @abstractmethod
+    def lost(self, cause: Break, now: float) -> float | None: ...
+
+    @property
+    @abstractmethod
+    def started(self) -> bool:
+        """Whether it is settled where the stream begins: nothing published from now on can be missed."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the server said that this connection is over, so that no more bytes need be awaited."""
+        return False
+
+
+def expect_type(head: Reply, media_type: str) -> None:
+    """Raises `ProtocolError` unless the answer is of this type: a login page must not look like silence."""
+    actual = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if actual != media_type:
+        raise ProtocolError(f"expected {media_type}, got {actual or 'no type'}", status=head.status)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The JSON value of one line or event. Raises `ProtocolError`."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ProtocolError(f"not JSON: {text!r:.200}") from error

@@ -1,0 +1,30 @@
+"""The client is a package of its own; where it is not installed, it is taken from the checkout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("gapless") is None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "client"))
+
+from tests.client.faces import AsyncFace, Face, SyncFace
+from tests.client.raw_server import RawServer
+
+
+@pytest.fixture(params=["sync", "async"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Each test with it runs once on either face of the client, with virtual time and no chance."""
+    with SyncFace() if request.param == "sync" else AsyncFace() as face:
+        yield face
+
+
+@pytest.fixture
+def raw_server() -> Iterator[RawServer]:
+    """A socket server whose every byte the test decides."""
+    with RawServer() as server:
+        yield server

@@ -1,0 +1,70 @@
+"""The two faces are one interface, and the settings they share."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from gapless import AsyncClient, AsyncStream, Client, SyncStream
+from gapless._config import Config
+
+RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
+RENAMED |= {"__aiter__": "__iter__", "__anext__": "__next__"}
+SPECIAL = {"__init__", *RENAMED, *RENAMED.values()}
+TYPES = [("AsyncClient", "Client"), ("AsyncIterator", "Iterator"), ("AsyncStream", "SyncStream")]
+TYPES += [("AsyncEffects", "SyncEffects")]
+
+
+def methods(kind: type[Any]) -> dict[str, str]:
+    """The public methods with their signatures and promises, as text."""
+    found = {}
+    for name, member in vars(kind).items():
+        if name.startswith("_") and name not in SPECIAL:
+            continue
+        text = f"{inspect.signature(member)} {inspect.getdoc(member)}" if callable(member) else "property"
+        for asynchronous, blocking in TYPES:
+            text = text.replace(asynchronous, blocking)
+        found[RENAMED.get(name, name)] = text.replace("another task", "another thread")
+    return found
+
+
+@pytest.mark.parametrize(("one", "other"), [(AsyncClient, Client), (AsyncStream, SyncStream)])
+def test_both_faces_offer_the_same_under_the_same_names(one: type[Any], other: type[Any]) -> None:
+    assert methods(one) == methods(other)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GAPLESS_URL", raising=False)
+    monkeypatch.delenv("GAPLESS_TOKEN", raising=False)
+    assert Config.resolve(None, None, 1, None).base_url == "http://127.0.0.1:8080"
+    monkeypatch.setenv("GAPLESS_URL", "https://chat.example/gapless/")
+    monkeypatch.setenv("GAPLESS_TOKEN", "from-the-environment\n")
+    config = Config.resolve(None, None, 1, None)
+    assert config.base_url == "https://chat.example/gapless"
+    assert config.headers()["Authorization"] == "Bearer from-the-environment"
+    assert Config.resolve("http://other", "mine", 1, None).headers()["Authorization"] == "Bearer mine"
+
+
+@pytest.mark.parametrize(
+    "url", ["chat.example", "ftp://chat.example", "http://", "http://a?x=1", "http://a#b"]
+)
+def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError):
+        Client(url)
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_timeout_without_sense_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError):
+        Client(timeout=timeout)
+
+
+def test_no_representation_shows_the_token() -> None:
+    with Client("http://gapless.test", token="secret-token") as client:
+        assert "gapless.test" in repr(client)
+        stream = client.subscribe("a", after=7)
+        assert "not connected" in repr(stream)
+        assert "7" in repr(stream)
+        shown = repr((client, stream, client._config, vars(client), vars(stream)))
+    assert "secret-token" not in shown

@@ -1,0 +1,59 @@
+"""The package stands alone: typed, small, and nothing of the service's in it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import gapless
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "client" / "gapless"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(source: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names.add(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_only_the_standard_library_and_httpx_are_imported(source: Path) -> None:
+    assert imported(source) <= set(sys.stdlib_module_names) | {"gapless", "httpx"}
+
+
+def test_the_decisions_import_no_transport() -> None:
+    faces = {"_async.py", "_async_stream.py", "_sync.py", "_sync_stream.py", "_transport.py"}
+    assert {source.name for source in SOURCES if "httpx" in imported(source)} == faces
+
+
+def test_the_package_says_what_it_is() -> None:
+    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "gapless"
+    assert project["license"] == "Apache-2.0"
+    assert [one.partition(">")[0] for one in project["dependencies"]] == ["httpx"]
+    assert (PACKAGE / "py.typed").exists()
+    assert gapless.__version__.count(".") == 2
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    for name in gapless.__all__:
+        assert getattr(gapless, name).__doc__, name
+
+
+@pytest.mark.slow
+def test_a_type_checker_concludes_what_a_caller_expects() -> None:
+    cases = Path(__file__).with_name("typing_cases.py")
+    command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "gapless", str(cases)]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
