@@ -145,6 +145,7 @@ def _check_given(cursor: Cursor, owed: set[int], truth: Truth, verdict: Verdict)
 def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Verdict) -> None:
     """Count what is owed and was never given, and the holes that the reader could see itself."""
     log = truth.history.log
+    seen = (min(cursor.ids), max(cursor.ids)) if cursor.ids else None
     newest: dict[int, int] = {}
     for message_id in cursor.ids:
         row = log.row[message_id]
@@ -155,19 +156,19 @@ def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Ve
         name = log.names[number]
         if any(gap.covers(name, seq) for gap in cursor.gaps):
             continue
-        place = _place(cursor, message_id)
+        place = _place(message_id, seen)
         verdict.add(Breach.LOST, f"{cursor.name}: id {message_id}, seq {seq} of {name} ({place})")
         if seq < newest.get(number, 0):
             verdict.add(Breach.HOLES, f"{cursor.name}: seq {seq} of {name} skipped in silence")
 
 
-def _place(cursor: Cursor, message_id: int) -> str:
+def _place(message_id: int, seen: tuple[int, int] | None) -> str:
     """Where a loss lies: one in the middle cannot be a slow reader, one at the start lost the history."""
-    if not cursor.ids:
+    if seen is None:
         return "got nothing"
-    if message_id < min(cursor.ids[0], cursor.ids[-1]):
+    if message_id < seen[0]:
         return "before its first"
-    return "after its last" if message_id > max(cursor.ids[0], cursor.ids[-1]) else "in the middle"
+    return "after its last" if message_id > seen[1] else "in the middle"
 
 
 def main() -> int:

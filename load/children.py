@@ -133,15 +133,16 @@ class Child:
     def stop(self, patience: float = 10.0) -> None:
         """Ask it to end; after `patience` seconds kill it and all it started."""
         assert self.process is not None, "not started"
-        family = tree(self.pid)
-        if self.process.poll() is None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(patience)
-        kill(family)
-        self.process.wait()
         if self in _running:
             _running.remove(self)
+        if self.process.poll() is not None:
+            return  # its number may be another program's by now
+        family = tree(self.pid)
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience)
+        kill(family)
+        self.process.wait()
 
     def tail(self, lines: int = 20) -> str:
         """The end of what it printed."""

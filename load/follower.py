@@ -136,14 +136,21 @@ class Follower:
         self._connected_before = True
 
     def _take(self, events: list[Event]) -> None:
+        """Note what came. The loop runs for every delivery of the run, so its common case calls nothing."""
         crowd, cursor = self._crowd, self.cursor
+        first_text, note = crowd.texts.get, cursor.ids.append
+        if cursor.start == LATEST and events[0].id is not None:
+            cursor.start = int(events[0].id) - 1  # history before `ready`: it is held to what it began with
         for event in events:
-            if event.name == b"message" and event.id is not None:
-                if cursor.start == LATEST:
-                    cursor.start = int(event.id) - 1
-                crowd.take(cursor, int(event.id), event.data)
-            else:
+            event_id, name, text = event
+            if event_id is None or name != b"message":
                 self._other(event)
+                continue
+            message_id = int(event_id)
+            if first_text(message_id) == hash(text):
+                note(message_id)
+                continue
+            crowd.take(cursor, message_id, text)
 
     def _other(self, event: Event) -> None:
         said: dict[str, Any] = orjson.loads(event.data) if event.data[:1] == b"{" else {}

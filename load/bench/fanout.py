@@ -13,9 +13,10 @@ from load.bench import faces
 from load.bench.faces import Face
 from load.bench.figure import Figure, UnfitError, versus
 from load.bench.peers import nchan
+from load.pump import pump
 from load.server import serving
 from load.sse import Counter
-from load.wire import Response, pump
+from load.wire import Response
 
 CONNECTIONS = 64
 CROWDS = (500, 2000)

@@ -11,8 +11,9 @@ import orjson
 
 from load.bench.figure import Figure, UnfitError, versus
 from load.bench.peers import plain
+from load.pump import pump
 from load.server import Server, serving
-from load.wire import Response, Target, pump
+from load.wire import Response, Target
 
 CONNECTIONS = 64
 CHANNELS = [f"bench.publish.{n}" for n in range(8)]

@@ -12,8 +12,9 @@ from load.digest import digest
 from load.drain import drain
 from load.follower import LATEST, Crowd, Follower
 from load.history import History
+from load.pump import Pump, pump
 from load.verdict import Breach, Verdict
-from load.wire import Connection, Pump, Response, pump
+from load.wire import Connection, Response
 from tests.load.fake_service import FakeService
 
 CHANNELS = ["chat.a", "chat.b", "news.c"]
