@@ -20,7 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import httptools
@@ -62,6 +62,46 @@ class _RefusedError(Exception):
     def __init__(self, error: GaplessError) -> None:
         super().__init__(error.detail)
         self.error = error
+
+
+class _Event:
+    """asyncio.Event without the queue of waiters that each of those keeps, used or not (some 800 bytes)."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self, is_set: bool = False) -> None:
+        self._is_set = is_set
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> Literal[True]:
+        while not self._is_set:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # Those that gave up are left behind here, so that waiting with a time limit gathers none.
+            self._waiters = [*(w for w in self._waiters or () if not w.done()), waiter]
+            await waiter
+        return True
+
+
+class _Pipeline(list[Any]):
+    """The part of a deque that uvicorn uses, for requests that wait their turn; empty on most connections."""
+
+    __slots__ = ()
+
+    def appendleft(self, item: Any) -> None:
+        self.insert(0, item)
 
 
 class Watch:
@@ -134,6 +174,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         if watch is None:
             watch = _watches[server_state] = Watch(self.loop, self.tick_s)
         self._watch = watch
+        self.pipeline = _Pipeline()  # type: ignore[assignment]
         self._extensions: dict[str, Any] = {"gapless": self}
         self.on_lost: Callable[[], None] | None = None
         """Called once when the connection is gone; a stream handler sets it instead of watching `receive`."""
@@ -157,6 +198,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow._is_writable_event = _Event(is_set=True)  # type: ignore[assignment]
         self._watch.expect(self, self.loop.time() + self.patience_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -203,6 +245,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         self._enter(_Phase.BODY)
         super().on_headers_complete()
         if not self.parser.should_upgrade():
+            self.cycle.message_event = _Event()  # type: ignore[assignment]
             # Trailers would be added to the headers that the application is already reading.
             self.headers = []
 

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 import uvicorn
 
-from app.http_protocol import MAX_REQUEST_BYTES, MAX_TARGET_BYTES, GaplessHttpProtocol, Watch, _watches
+from app.http_protocol import (
+    MAX_REQUEST_BYTES,
+    MAX_TARGET_BYTES,
+    GaplessHttpProtocol,
+    Watch,
+    _Event,
+    _watches,
+)
 
 GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -329,3 +336,18 @@ def test_upload_continues_only_when_it_is_asked_for(hasty: Running) -> None:
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"x")
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_the_small_event_wakes_all_and_gathers_none() -> None:
+    event = _Event()
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(event.wait(), 0)
+    waiting = [asyncio.create_task(event.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert event._waiters is not None
+    assert len(event._waiters) == 3
+    event.set()
+    assert await asyncio.gather(*waiting, event.wait()) == [True] * 4
+    event.clear()
+    assert not event.is_set()
