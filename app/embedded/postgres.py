@@ -124,11 +124,13 @@ class EmbeddedPostgres:
 
     def _servers(self) -> list[int]:
         mark = f"postgres -D {self.data} -c "
-        return [pid for pid, command in processes.commands() if mark in command]
+        found = {process.pid: process.parent for process in processes.running() if mark in process.command}
+        # A child just forked still bears its parent's command line.
+        return [pid for pid, parent in found.items() if parent not in found]
 
     def _children(self) -> list[int]:
         mark = f"postgres: {self.cluster_name}:"
-        return [pid for pid, command in processes.commands() if command.startswith(mark)]
+        return [process.pid for process in processes.running() if process.command.startswith(mark)]
 
     def _refuse_to_overwrite(self) -> None:
         if self.data.exists():

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from os import kill
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from app.embedded.logs import LogFile
 
 Process = subprocess.Popen[bytes]
 _POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    pid: int
+    parent: int
+    command: str
 
 
 def spawn(program: Sequence[str], identity: Identity, death_signal: int, log: LogFile) -> Process:
@@ -79,21 +87,25 @@ def end_leftovers(find: Callable[[], list[int]], steps: Sequence[tuple[int, floa
     raise EmbeddedError(f"processes {find()} of an earlier run cannot be ended")
 
 
-def commands() -> list[tuple[int, str]]:
-    """The id and the command line of every process of the machine that has one (zombies have none)."""
+def running() -> list[Running]:
+    """Every process of the machine that has a command line (zombies have none)."""
     if sys.platform.startswith("linux"):
-        return _linux_commands()
-    listing = subprocess.run(["ps", "-axo", "pid=,command="], capture_output=True, text=True, check=True)
-    rows = (line.split(None, 1) for line in listing.stdout.splitlines())
-    return [(int(row[0]), row[1]) for row in rows if len(row) == 2]
+        return _running_on_linux()
+    listing = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,command="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split(None, 2) for line in listing.stdout.splitlines())
+    return [Running(int(row[0]), int(row[1]), row[2]) for row in rows if len(row) == 3]
 
 
-def _linux_commands() -> list[tuple[int, str]]:
+def _running_on_linux() -> list[Running]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
                 words = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+                # The program's name stands in parentheses and may hold anything; the parent comes second after.
+                parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[1]
                 if words:
-                    found.append((int(folder.name), words.decode(errors="replace")))
+                    found.append(Running(int(folder.name), int(parent), words.decode(errors="replace")))
     return found

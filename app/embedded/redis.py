@@ -91,4 +91,6 @@ class EmbeddedRedis:
     def _leftovers(self) -> list[int]:
         """Servers on this socket: its path stands in their arguments and in the title they take later."""
         marks = (f"unixsocket:{self.socket}", f"--unixsocket {self.socket} ")
-        return [pid for pid, command in processes.commands() if any(mark in command for mark in marks)]
+        return [
+            process.pid for process in processes.running() if any(mark in process.command for mark in marks)
+        ]

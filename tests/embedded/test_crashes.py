@@ -18,13 +18,15 @@ KEEPER = str(Path(__file__).with_name("keep_postgres.py"))
 
 
 def servers(server: EmbeddedPostgres) -> list[int]:
-    mark = f"-D {server.data} "
-    return [pid for pid, command in processes.commands() if mark in command and "enter.py" not in command]
+    found = {
+        one.pid: one.parent for one in processes.running() if f"postgres -D {server.data} " in one.command
+    }
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def children(server: EmbeddedPostgres) -> list[int]:
     mark = f"postgres: {server.cluster_name}:"
-    return [pid for pid, command in processes.commands() if command.startswith(mark)]
+    return [one.pid for one in processes.running() if one.command.startswith(mark)]
 
 
 def test_killing_every_process_loses_nothing_committed(postgres: EmbeddedPostgres) -> None:
@@ -48,7 +50,7 @@ def test_servers_end_with_a_killed_parent(home: Path, launch: Launch) -> None:
     parent = launch(KEEPER, str(home))
     pids = started(parent)
     kill(parent.pid)
-    eventually(lambda: not set(pids) & {pid for pid, _ in processes.commands()}, timeout_s=5)
+    eventually(lambda: not set(pids) & {one.pid for one in processes.running()}, timeout_s=5)
 
 
 def test_a_start_right_after_the_parent_was_killed(home: Path, launch: Launch) -> None:

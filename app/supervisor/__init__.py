@@ -1,0 +1,9 @@
+"""The parent process of `gapless serve`: embedded servers, the listening socket and the workers.
+
+`run(config, prepare)` returns the exit code. It must be called on the main thread.
+"""
+
+from app.supervisor.config import Endpoints, SupervisorConfig
+from app.supervisor.run import run
+
+__all__ = ["Endpoints", "SupervisorConfig", "run"]

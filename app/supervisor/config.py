@@ -1,0 +1,37 @@
+"""What the supervisor is told, and what it tells."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorConfig:
+    """Times in seconds. A URL of None asks for an embedded server under `home`.
+
+    A worker is `worker_argv` with this environment added to the supervisor's own: `environment`,
+    `GAPLESS_DATABASE_URL`, `GAPLESS_REDIS_URL`, `GAPLESS_LISTEN_FD` (the listening socket),
+    `GAPLESS_READY_FD` (a pipe: the worker writes one byte when it serves), `GAPLESS_WORKER_INDEX` and
+    `GAPLESS_WORKER_RESTARTS` (how often this worker's place was filled again after a death).
+    """
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    database_url: str | None = None
+    redis_url: str | None = None
+    worker_argv: tuple[str, ...] = (sys.executable, "-P", "-m", "app.worker")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 60.0
+    stop_timeout_s: float = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the servers are. With an external database both its URLs are the one that was given."""
+
+    owner_url: str
+    service_url: str
+    redis_url: str

@@ -1,0 +1,124 @@
+"""Start everything in order, watch it in one loop, stop it in the reverse order."""
+
+import resource
+import select
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+from app.embedded import EmbeddedError
+from app.supervisor import listener
+from app.supervisor.config import Endpoints, SupervisorConfig
+from app.supervisor.pool import Pool
+from app.supervisor.servers import Servers
+from app.supervisor.signals import Signals
+from app.supervisor.worker import Worker
+
+_TICK_S = 0.2  # signals and readiness wake the loop at once; this is for what is only due by the clock
+_FILES = 65_536
+
+
+def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None]) -> int:
+    """Serve until SIGTERM or SIGINT, then stop in order: workers, Redis, Postgres. Returns the exit code.
+
+    `prepare` runs once, before the first worker; what it raises goes to the caller after everything it
+    needed has been stopped. SIGHUP replaces the workers one by one. A second SIGTERM or SIGINT does not
+    wait for the workers.
+    """
+    signals = Signals()
+    with signals.installed():
+        try:
+            return _serve(config, prepare, signals)
+        except (EmbeddedError, listener.ListenError) as error:
+            if signals.stops:
+                return 0
+            _say(str(error))
+            return 1
+        except KeyboardInterrupt:
+            return 0
+
+
+def _serve(config: SupervisorConfig, prepare: Callable[[Endpoints], None], signals: Signals) -> int:
+    _allow_many_files()
+    servers = Servers(config, _say, stopping=lambda: signals.stops > 0)
+    try:
+        with listener.listen(config.host, config.port) as listening:
+            signals.raising = True
+            if signals.stops:
+                return 0
+            try:
+                prepare(servers.endpoints)
+            finally:
+                signals.raising = False
+            pool = _pool(config, servers.endpoints, listening)
+            try:
+                return _watch(pool, servers, signals, listener.url(listening))
+            finally:
+                listening.close()
+                _stop(pool, signals, config.stop_timeout_s)
+    finally:
+        servers.stop()
+
+
+def _watch(pool: Pool, servers: Servers, signals: Signals, url: str) -> int:
+    announced = False
+    while not signals.stops:
+        if signals.reload:
+            signals.reload = False
+            pool.roll()
+        servers.step()
+        pool.step()
+        if pool.hopeless():
+            _say("the workers end as soon as they start; giving up")
+            return 1
+        if not announced and pool.all_ready():
+            announced = True
+            _say(f"Gapless is ready on {url}", sys.stdout)
+        _wait(pool, signals)
+    return 0
+
+
+def _stop(pool: Pool, signals: Signals, patience_s: float) -> None:
+    asked = signals.stops
+    pool.stop(patience_s)
+    while not pool.stopped():
+        if signals.stops > max(asked, 1):
+            pool.stop(0.0)
+        _wait(pool, signals)
+
+
+def _wait(pool: Pool, signals: Signals) -> None:
+    pipes = [pipe for worker in pool.workers() for pipe in worker.listening_for()]
+    select.select([signals.fileno(), *pipes], [], [], _TICK_S)
+    signals.drain()
+
+
+def _pool(config: SupervisorConfig, endpoints: Endpoints, listening: socket.socket) -> Pool:
+    shared = {
+        **config.environment,
+        "GAPLESS_DATABASE_URL": endpoints.service_url,
+        "GAPLESS_REDIS_URL": endpoints.redis_url,
+    }
+
+    def spawn(index: int, restarts: int) -> Worker:
+        own = {"GAPLESS_WORKER_INDEX": str(index), "GAPLESS_WORKER_RESTARTS": str(restarts)}
+        return Worker(config.worker_argv, {**shared, **own}, listening.fileno())
+
+    return Pool(config, spawn, _say)
+
+
+def _allow_many_files() -> None:
+    """Every stream is an open file, and the usual soft limit is 1024. Children inherit what is set here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _say(text: str, to: TextIO = sys.stderr) -> None:
+    # Whoever read this may have gone, which is no reason to stop serving.
+    with suppress(OSError, ValueError):
+        print(text, file=to, flush=True)

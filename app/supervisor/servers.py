@@ -1,0 +1,92 @@
+"""The embedded servers of a supervisor: started in order, brought back when they die, stopped last."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from app.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, HomeLock
+from app.embedded.logs import LogFile
+from app.supervisor.config import Endpoints, SupervisorConfig
+
+_ROTATE_EVERY_S = 60.0
+_MAX_DELAY_S = 10.0
+
+
+Say = Callable[[str], None]
+
+
+class Server(Protocol):
+    @property
+    def log(self) -> LogFile: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def alive(self) -> bool: ...
+
+
+class Servers:
+    """Those for which no URL was given; with both given there are none, and the home stays untouched."""
+
+    def __init__(self, config: SupervisorConfig, say: Say, stopping: Callable[[], bool]) -> None:
+        self._say = say
+        self._stopping = stopping
+        self._lock: HomeLock | None = None
+        self._running: dict[str, Server] = {}
+        self._retry_at: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._rotate_at = 0.0
+        self.endpoints = self._start(config)
+
+    def step(self) -> None:
+        """Bring back what died. While a server recovers this waits for it, or for the request to stop."""
+        for name, server in self._running.items():
+            if not server.alive() and time.monotonic() >= self._retry_at.get(name, 0.0):
+                self._revive(name, server)
+        if time.monotonic() >= self._rotate_at:
+            self._rotate_at = time.monotonic() + _ROTATE_EVERY_S
+            for server in self._running.values():
+                server.log.rotate()
+
+    def stop(self) -> None:
+        for server in reversed(self._running.values()):
+            server.stop()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _start(self, config: SupervisorConfig) -> Endpoints:
+        owner, service, redis = config.database_url, config.database_url, config.redis_url
+        if service is None or redis is None:
+            self._lock = HomeLock(config.home)
+            self._lock.take()
+        try:
+            if owner is None or service is None:
+                self._say(f"no GAPLESS_DATABASE_URL: using a Postgres of its own in {config.home}")
+                postgres = EmbeddedPostgres(config.home, interrupted=self._stopping)
+                self._begin("Postgres", postgres)
+                owner, service = postgres.owner_url, postgres.service_url
+            if redis is None:
+                self._say(f"no GAPLESS_REDIS_URL: using a Redis of its own in {config.home}")
+                own = EmbeddedRedis(config.home)
+                self._begin("Redis", own)
+                redis = own.url
+        except BaseException:
+            self.stop()
+            raise
+        return Endpoints(owner, service, redis)
+
+    def _begin(self, name: str, server: Server) -> None:
+        self._running[name] = server
+        server.start()
+
+    def _revive(self, name: str, server: Server) -> None:
+        self._say(f"{name} is gone; starting it again")
+        started_at = time.monotonic()
+        try:
+            server.start()
+        except EmbeddedError as error:
+            self._failures[name] = self._failures.get(name, 0) + 1
+            delay_s = min(_MAX_DELAY_S, 0.5 * 2 ** self._failures[name])
+            self._retry_at[name] = time.monotonic() + delay_s
+            self._say(f"{name} did not start, next try in {delay_s:.0f} s: {error}")
+        else:
+            self._failures[name] = 0
+            self._say(f"{name} is back after {time.monotonic() - started_at:.1f} s")

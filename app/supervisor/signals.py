@@ -1,0 +1,69 @@
+"""Signals as flags that wake a select, so that everything is decided in one place."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+
+class Signals:
+    """`stops` counts the requests to stop (SIGTERM, SIGINT), `reload` is set by SIGHUP.
+
+    While `raising` is set, a request to stop raises KeyboardInterrupt instead: for code that cannot look.
+    """
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self.reload = False
+        self.raising = False
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._on_terminal = sys.stdout.isatty()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        handlers = {
+            signal.SIGTERM: self._stop,
+            signal.SIGINT: self._stop,
+            signal.SIGHUP: self._hang_up,
+            signal.SIGCHLD: self._wake,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        before_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before_fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._read)
+            os.close(self._write)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def drain(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._read, 4096):
+                pass
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stops += 1
+        if self.raising:
+            raise KeyboardInterrupt
+
+    def _hang_up(self, number: int, frame: FrameType | None) -> None:
+        """A reload, unless the terminal itself has gone: then nobody is left who could stop this."""
+        if self._on_terminal:
+            try:
+                os.tcgetpgrp(1)
+            except OSError:
+                self._stop(number, frame)
+                return
+        self.reload = True
+
+    def _wake(self, number: int, frame: FrameType | None) -> None:
+        """The byte that woke the select is all there is to do."""
