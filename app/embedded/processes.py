@@ -104,7 +104,7 @@ def _running_on_linux() -> list[Running]:
         if folder.name.isdigit():
             with suppress(OSError):
                 words = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
-                # The program's name stands in parentheses and may hold anything; the parent comes second after.
+                # The name before it stands in parentheses and may hold anything, parentheses too.
                 parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[1]
                 if words:
                     found.append(Running(int(folder.name), int(parent), words.decode(errors="replace")))
