@@ -139,12 +139,11 @@ class Follower:
         """Note what came. The loop runs for every delivery of the run, so its common case calls nothing."""
         crowd, cursor = self._crowd, self.cursor
         first_text, note = crowd.texts.get, cursor.ids.append
-        if cursor.start == LATEST and events[0].id is not None:
-            cursor.start = int(events[0].id) - 1  # history before `ready`: it is held to what it began with
-        for event in events:
-            event_id, name, text = event
-            if event_id is None or name != b"message":
-                self._other(event)
+        if cursor.start == LATEST and events[0][0] is not None:
+            cursor.start = int(events[0][0]) - 1  # history before `ready`: it is held to what it began with
+        for event_id, text, name in events:
+            if name or event_id is None:
+                self._other(name, text)
                 continue
             message_id = int(event_id)
             if first_text(message_id) == hash(text):
@@ -152,14 +151,14 @@ class Follower:
                 continue
             crowd.take(cursor, message_id, text)
 
-    def _other(self, event: Event) -> None:
-        said: dict[str, Any] = orjson.loads(event.data) if event.data[:1] == b"{" else {}
-        if event.name == b"gap":
+    def _other(self, name: bytes, text: bytes) -> None:
+        said: dict[str, Any] = orjson.loads(text) if text[:1] == b"{" else {}
+        if name == b"gap":
             gap = Gap(said["channel"], said["first_seq"], said["missed"])
             self._crowd.history.gap(self.cursor, gap)
-        elif event.name == b"ready":
+        elif name == b"ready":
             if self.cursor.start == LATEST:
                 self.cursor.start = int(said["cursor"])
             self.live.set()
-        name = event.name.decode(errors="replace")
-        self._crowd.seen[f"{name} {said.get('reason', '')}".strip()] += 1
+        what = name.decode(errors="replace") or "message without an id"
+        self._crowd.seen[f"{what} {said.get('reason', '')}".strip()] += 1

@@ -48,7 +48,7 @@ async def _one_connection(target: Target) -> list[Event]:
     stream = Stream(request, lambda status, head: None, got.extend, closed.set)
     await asyncio.get_running_loop().create_connection(lambda: stream, target.host, target.port)
     await asyncio.wait_for(closed.wait(), 5)
-    return [event for event in got if event.id is not None]
+    return [event for event in got if event[0] is not None]
 
 
 async def test_a_stream_through_the_proxy_ends_after_seven_messages() -> None:

@@ -13,12 +13,12 @@ TEXT = (
     b': hello\n\nretry: 1000\n\nid: 1\ndata: {"a":1}\n\nretry: 5\nid: 2\ndata: x\ndata: y\n\n'
     b'event: ready\ndata: {"cursor":2}\n\nid:3\ndata:z\n\n: beat\n\nid: 4\nevent: gap\ndata: g\n\nid: 5\n'
 )
-SAID = [
-    Event(b"1", b"message", b'{"a":1}'),
-    Event(b"2", b"message", b"x\ny"),
-    Event(None, b"ready", b'{"cursor":2}'),
-    Event(b"3", b"message", b"z"),
-    Event(b"4", b"gap", b"g"),
+SAID: list[Event] = [
+    (b"1", b'{"a":1}', b""),
+    (b"2", b"x\ny", b""),
+    (None, b'{"cursor":2}', b"ready"),
+    (b"3", b"z", b""),
+    (b"4", b"g", b"gap"),
 ]
 
 
@@ -38,6 +38,20 @@ def test_events_survive_every_cut(seed: int, ending: bytes) -> None:
     events = Events()
     got = [e for part in _cut(TEXT.replace(b"\n", ending), chance) for e in events.feed(part)]
     assert got == SAID
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_plain_messages_survive_every_cut(seed: int) -> None:
+    chance = random.Random(seed)
+    events = Events()
+    text = b"".join(b'id: %d\ndata: {"text":"id: 7 event: x"}\n\n' % n for n in range(20))
+    got = [e for part in _cut(text, chance) for e in events.feed(part)]
+    assert got == [(b"%d" % n, b'{"text":"id: 7 event: x"}', b"") for n in range(20)]
+
+
+def test_a_named_event_between_messages_keeps_its_name() -> None:
+    text = b"id: 1\ndata: a\n\nevent: gap\nid: 2\ndata: b\n\nid: 3\ndata: c\n\n"
+    assert Events().feed(text) == [(b"1", b"a", b""), (b"2", b"b", b"gap"), (b"3", b"c", b"")]
 
 
 @pytest.mark.parametrize("seed", range(50))
