@@ -46,12 +46,13 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where one stored message stands: what a publisher is told. `created_at_us` is in microseconds."""
+    """Where one stored message stands: what a publisher is told. Times are in microseconds."""
 
     id: int
     channel: str
     seq: int
     created_at_us: int
+    expires_at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The loops that carry decisions out, over the ports: publishing, live reading, maintenance."""

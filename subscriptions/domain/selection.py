@@ -1,0 +1,42 @@
+"""What a reader asks for: channels, patterns and filters, as one comparable value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Channels and patterns of one namespace, narrowed to message types and keys (empty: all of them).
+
+    Two readers with equal selections read the same sequence, so they share one feed. Build it with
+    `select`, which sorts and dedupes its parts.
+    """
+
+    namespace: str
+    names: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @property
+    def single(self) -> str | None:
+        """The one channel this is about, or None. One channel needs no watermark: its seq is dense."""
+        return self.names[0] if len(self.names) == 1 and not self.patterns else None
+
+    def admits(self, type_: str, key: str | None) -> bool:
+        """Whether the filters let a message of this type and key through."""
+        if self.types and type_ not in self.types:
+            return False
+        return not self.keys or key in self.keys
+
+
+def select(
+    namespace: str,
+    names: tuple[str, ...] | list[str] = (),
+    patterns: tuple[str, ...] | list[str] = (),
+    types: tuple[str, ...] | list[str] = (),
+    keys: tuple[str, ...] | list[str] = (),
+) -> Selection:
+    """The canonical `Selection` of these parts."""
+    return Selection(namespace, *(tuple(sorted(set(part))) for part in (names, patterns, types, keys)))

@@ -1,0 +1,324 @@
+"""Feeds: one per selection and process. A feed is itself a live cursor; its output is a run that any number
+of subscriptions read at their own positions, so the work of merging is done once however many read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol
+
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.merge import MAX_AHEAD, Merge
+from subscriptions.domain.selection import Selection
+from subscriptions.engine.entry import Encode, Entry, Wire, entry_of
+from subscriptions.engine.hints import ChannelHint
+from subscriptions.engine.run import Run
+from subscriptions.ports import Head, Page, ReadPort, Trim
+
+PAGE_LIMIT = 1000
+CHUNK_BYTES = 256 * 1024
+PAGES_KEPT = 8
+MEMO_KEPT = 64
+EPHEMERAL_BYTES = 1024 * 1024
+"""Ephemeral messages kept for readers that have not looked yet; the newest one always fits."""
+REORDER_GRACE_S = 0.005
+"""How long a hole between hints may close by itself before the database is read."""
+RETRY_S = 0.5
+WAKE_EVERY_S = 0.002
+WAKE_SHARE_S = 0.00002
+"""Seconds between two wakings of a feed's readers: at least the first, and the second for each reader."""
+
+
+class Waker(Protocol):
+    """A subscription as its feed sees it."""
+
+    def wake(self) -> None: ...
+
+
+class HistoryPage:
+    """A page of history as entries: everything of the selection in (`after`, `complete_to`]."""
+
+    __slots__ = ("after", "complete_to", "entries", "trims")
+
+    def __init__(self, after: int, complete_to: int, entries: list[Entry], trims: tuple[Trim, ...]) -> None:
+        self.after = after
+        self.complete_to = complete_to
+        self.entries = entries
+        self.trims = trims
+
+
+class Feed:
+    """What all feeds share: the run, the memo of joined writes, pages of history, waking the readers.
+
+    Bounds: the run by `run_bytes`, pages by number, the memo by number; whoever is behind all of them
+    reads the database, one read at a time a feed.
+    """
+
+    def __init__(
+        self, selection: Selection, read: ReadPort, encode: Encode, base: int, run_bytes: int
+    ) -> None:
+        self.selection = selection
+        self.run = Run(base, run_bytes)
+        self.subscribers: dict[Waker, None] = {}
+        self.unready = 0
+        self.idle_since: float | None = None
+        self.ephemeral: deque[tuple[int, bytes]] = deque()
+        self.ephemeral_count = 0
+        self._ephemeral_bytes = 0
+        self._read = read
+        self._encode = encode
+        self._memo: dict[tuple[int, str], tuple[bytes, int]] = {}
+        self._pages: OrderedDict[int, HistoryPage] = OrderedDict()
+        self._wanted: set[int] = set()
+        self._fetch: asyncio.Task[None] | None = None
+        self._wake_at: asyncio.TimerHandle | None = None
+        self._woke_at = 0.0
+
+    def __repr__(self) -> str:
+        name = self.selection.single or f"{self.selection.names + self.selection.patterns}"
+        return f"{type(self).__name__}({name}: {self.run!r}, {len(self.subscribers)} readers)"
+
+    # --- reading
+
+    def chunk(self, cursor: int, wire: Wire) -> tuple[bytes, int] | None:
+        """What follows `cursor` as one write and the cursor after it; None when it lies below the run.
+
+        Readers at the same position get the same bytes object.
+        """
+        if cursor < self.run.base:
+            return None
+        key = (cursor, wire.name)
+        hit = self._memo.get(key)
+        if hit is None:
+            entries, after = self.run.after(cursor, CHUNK_BYTES)
+            hit = (b"".join([entry.frame(wire) for entry in entries]), after)
+            if len(self._memo) >= MEMO_KEPT:
+                self._memo.clear()
+            self._memo[key] = hit
+        return hit
+
+    async def page(self, cursor: int) -> HistoryPage | None:
+        """The page of history that holds what follows `cursor`; None once the run covers it.
+
+        Raises GaplessError `unavailable` when the database cannot be read.
+        """
+        while cursor < self.run.base:
+            for after, page in self._pages.items():
+                if after <= cursor < page.complete_to:
+                    self._pages.move_to_end(after)
+                    return page
+            self._wanted.add(cursor)
+            if self._fetch is None:
+                self._fetch = asyncio.create_task(self._fetch_page())
+                self._fetch.add_done_callback(_look_at)
+            # Shielded: a reader that goes away must not take the page from the others.
+            await asyncio.shield(self._fetch)
+        return None
+
+    async def _fetch_page(self) -> None:
+        await asyncio.sleep(0)  # Everybody who wakes in this round of the loop gets its wish in.
+        after = min(self._wanted)
+        self._wanted.clear()
+        try:
+            page = await self._read.page(self.selection, after, self._readable_to(), PAGE_LIMIT)
+        finally:
+            self._fetch = None
+        entries = self.entries(page)
+        # A channel that was deleted meanwhile has no history left up to the run.
+        complete_to = page.complete_to if page.complete_to > after else self.run.base
+        self._pages[after] = HistoryPage(after, complete_to, entries, page.trims)
+        while len(self._pages) > PAGES_KEPT:
+            self._pages.popitem(last=False)
+
+    def entries(self, page: Page) -> list[Entry]:
+        """A page's messages, encoded."""
+        return [entry_of(self.selection.namespace, m, self._encode) for m in page.messages]
+
+    def _readable_to(self) -> int | None:
+        """Up to which id history may be read."""
+        raise NotImplementedError
+
+    # --- growing
+
+    def _grow(self, entries: list[Entry], head: int) -> None:
+        admits = self.selection.admits
+        if self.selection.types or self.selection.keys:
+            entries = [e for e in entries if admits(e.type, e.key)]
+        self.run.append(entries, head)
+        self._memo.clear()
+        # Whoever waits to hear that history is sent wants to know of progress without messages too.
+        if entries or self.unready:
+            self.wake()
+
+    def add_ephemeral(self, type_: str, key: str | None, body: bytes) -> None:
+        """Hand a message that is not stored to whoever listens; a slow reader misses the oldest."""
+        if self.selection.admits(type_, key):
+            self.ephemeral_count += 1
+            self.ephemeral.append((self.ephemeral_count, body))
+            self._ephemeral_bytes += len(body)
+            while self._ephemeral_bytes > EPHEMERAL_BYTES and len(self.ephemeral) > 1:
+                self._ephemeral_bytes -= len(self.ephemeral.popleft()[1])
+            self.wake()
+
+    def wake(self) -> None:
+        """Have every subscription look: at once after a quiet moment, else once a pace for all that came.
+
+        The pace grows with the readers, so that writing to them leaves time for what they are written.
+        """
+        if self._wake_at is not None or not self.subscribers:
+            return
+        loop = asyncio.get_running_loop()
+        pace_s = max(WAKE_EVERY_S, len(self.subscribers) * WAKE_SHARE_S)
+        wait_s = self._woke_at + pace_s - loop.time()
+        if wait_s <= 0:
+            self._wake_all()
+        else:
+            self._wake_at = loop.call_later(wait_s, self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._wake_at = None
+        self._woke_at = asyncio.get_running_loop().time()
+        for subscriber in self.subscribers:
+            subscriber.wake()
+
+    async def close(self) -> None:
+        """End running reads."""
+        if self._wake_at is not None:
+            self._wake_at.cancel()
+        if self._fetch is not None:
+            self._fetch.cancel()
+
+
+class ChannelFeed(Feed):
+    """A feed of one channel. Its seq is dense, so a hot copy that follows the floor is proof enough."""
+
+    def __init__(self, selection: Selection, read: ReadPort, encode: Encode, run_bytes: int) -> None:
+        super().__init__(selection, read, encode, 0, run_bytes)
+        self.merge: Merge[Entry] = Merge(0)
+        self.channel_id = 0
+        self._early: list[tuple[ChannelHint, list[Entry]]] | None = []
+        self._catching_up: asyncio.Task[None] | None = None
+
+    def begin(self, head: Head) -> None:
+        """Start from the head that was read after hints were first heard."""
+        assert self._early is not None, "a feed begins once"
+        early, self._early = self._early, None
+        self.run = Run(head.last_id, self.run.max_bytes)
+        self.merge = Merge(head.last_seq)
+        self.channel_id = head.channel_id
+        for hint, entries in early:
+            self.hint(hint, entries)
+
+    def _readable_to(self) -> int | None:
+        return None
+
+    def hint(self, hint: ChannelHint, entries: list[Entry]) -> None:
+        """Something was committed in this channel."""
+        if self._early is not None:
+            if len(self._early) < MAX_AHEAD:  # What does not fit is found by the first sweep.
+                self._early.append((hint, entries))
+            return
+        if hint.channel_id != self.channel_id:
+            if hint.channel_id < self.channel_id:
+                return
+            self._begin_anew(hint.channel_id)
+        for entry in entries:
+            self.merge.offer(entry.seq, entry)
+        if hint.copies:
+            self.merge.note(hint.copies[-1].seq)
+        self._advance()
+
+    def swept(self, head: Head) -> None:
+        """What the database says is there: heals lost hints."""
+        if self._early is not None:
+            return
+        if head.channel_id > self.channel_id:
+            self._begin_anew(head.channel_id)
+        if head.channel_id == self.channel_id:
+            self.merge.note(head.last_seq)
+            self._advance(patient=False)
+
+    def _begin_anew(self, channel_id: int) -> None:
+        """The channel was deleted and made again: its seq begins at 1; ids go on rising."""
+        self.channel_id = channel_id
+        self.merge = Merge(0)
+
+    def _advance(self, *, patient: bool = True) -> None:
+        ready = self.merge.take()
+        if ready:
+            self._grow(ready, ready[-1].id)
+        if self.merge.missing() is not None and self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._catch_up(REORDER_GRACE_S if patient else 0))
+
+    async def _catch_up(self, grace_s: float) -> None:
+        """Read what hints promised and did not bring, until nothing is missing."""
+        try:
+            await asyncio.sleep(grace_s)
+            while self.merge.missing() is not None:
+                try:
+                    await self._read_on()
+                except GaplessError:
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._catching_up = None
+
+    async def _read_on(self) -> None:
+        known, after, channel_id = self.merge.known, self.run.head, self.channel_id
+        page = await self._read.page(self.selection, after, None, PAGE_LIMIT)
+        if channel_id != self.channel_id:
+            return
+        if page.trims:
+            # Retention overtook this feed: its readers learn of the gap from the page they read instead.
+            self.run.reset(page.trims[0].trimmed_id)
+        entries = self.entries(page)
+        ready = self.merge.fill([(e.seq, e) for e in entries], page.complete_seq)
+        head = max(page.complete_to, ready[-1].id if ready else 0)
+        self._grow([e for e in ready if e.id > self.run.head], head)
+        if self.merge.known == known and page.complete_seq < known and len(page.messages) < PAGE_LIMIT:
+            # Promised, and not there: a hint from before a restore, say. The database decides.
+            self.merge.known = self.merge.floor
+        if page.trims:
+            self.wake()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+
+
+class LogFeed(Feed):
+    """A feed of several channels or a pattern, filled by the follower of the whole log in id order."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        read: ReadPort,
+        encode: Encode,
+        base: int,
+        run_bytes: int,
+        settled: Callable[[], int],
+    ) -> None:
+        super().__init__(selection, read, encode, base, run_bytes)
+        self._settled = settled
+
+    def _readable_to(self) -> int | None:
+        return max(self._settled(), self.run.base)
+
+    def grow(self, entries: list[Entry], head: int) -> None:
+        """What the log holds for this selection up to and with `head`."""
+        if head > self.run.head:
+            self._grow([e for e in entries if e.id > self.run.head], head)
+
+    def jump(self, base: int) -> None:
+        """Too much to catch up with, or retention overtook it: the readers go through history instead."""
+        self.run.reset(base)
+        self._memo.clear()
+        self.wake()
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Whoever waits gets the error; when all of them left, nobody needs to."""
+    if not task.cancelled():
+        task.exception()

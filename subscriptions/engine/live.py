@@ -1,0 +1,324 @@
+"""The live engine: one a process. Hints come in, ticks and sweeps heal what they left out, feeds grow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.selection import Selection
+from subscriptions.domain.watermark import Tick, Watermark
+from subscriptions.engine.entry import Encode, Entry, Wire
+from subscriptions.engine.feed import ChannelFeed, Feed, LogFeed
+from subscriptions.engine.hints import ChannelHint, EphemeralHint
+from subscriptions.engine.log import LogFollower
+from subscriptions.engine.shared import Shared
+from subscriptions.engine.start import After, Earliest, Last, Latest, Since, Start
+from subscriptions.engine.subscription import Goodbye, LiveSubscription
+from subscriptions.ports import Head, ReadPort
+
+log = logging.getLogger(__name__)
+
+TICK_IDLE_S = 0.05
+TICK_HOLE_S = 0.01
+SWEEP_S = 1.0
+RETRY_S = 0.5
+LINGER_S = 10.0
+"""A feed nobody reads is kept this long: whoever was cut off comes back to a warm one."""
+START_TIMEOUT_S = 8.0
+MIN_RUN_BYTES = 64 * 1024
+MAX_RUN_BYTES = 8 * 1024 * 1024
+NOWHERE = Head(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLimits:
+    """Streams a process serves at most, and bytes its hot tails hold together, roughly."""
+
+    max_streams: int = 10_000
+    tail_bytes: int = 128 * 1024 * 1024
+
+
+class LiveEngine:
+    """Feeds and subscriptions of one process."""
+
+    def __init__(
+        self,
+        read: ReadPort,
+        encode: Encode,
+        *,
+        clock: Callable[[], float],
+        limits: LiveLimits | None = None,
+    ) -> None:
+        self.read = read
+        self.watermark = Watermark()
+        self.follower = LogFollower(read, encode, self.watermark)
+        self.subscriptions: dict[LiveSubscription, None] = {}
+        self.stopping = False
+        self.tick = Shared(self._tick)
+        self.sweep = Shared(self._sweep)
+        self._encode = encode
+        self._limits = limits or LiveLimits()
+        self._clock = clock
+        self._channels: dict[tuple[str, str], dict[Selection, ChannelFeed]] = {}
+        self._feeds: dict[Selection, Feed] = {}
+        self._opening: dict[Selection, asyncio.Task[Feed]] = {}
+        self._attention = asyncio.Event()
+        self._hinted = 0
+        self._swept = 0
+        self._suspect = 0
+        self._sweep_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"LiveEngine({len(self.subscriptions)} streams, {len(self._feeds)} feeds, {self.watermark!r})"
+
+    @property
+    def feeds(self) -> list[Feed]:
+        """The feeds that are open now."""
+        return list(self._feeds.values())
+
+    # --- hints
+
+    def hear(self, hints: Iterable[tuple[ChannelHint, list[Entry]]]) -> None:
+        """What a commit told, in this process or another: hot copies may be missing."""
+        follower = self.follower
+        for hint, entries in hints:
+            if not hint.copies:
+                continue
+            last_id = hint.copies[-1].id
+            self._hinted = max(self._hinted, last_id)
+            for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():
+                feed.hint(hint, entries)
+            if follower.active:
+                follower.offer(entries)
+                follower.note(last_id)
+        if follower.active:
+            follower.advance()
+            if follower.behind:
+                self._attention.set()
+
+    def hear_ephemeral(self, hint: EphemeralHint) -> None:
+        """Hand a message that is not stored to whoever listens now."""
+        for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():
+            feed.add_ephemeral(hint.type, hint.key, hint.body)
+        for log_feed in self.follower.routes(hint.namespace, hint.channel):
+            log_feed.add_ephemeral(hint.type, hint.key, hint.body)
+
+    def sweep_soon(self) -> None:
+        """Hints may have been lost just now: look at once rather than at the next sweep."""
+        self._sweep_at = 0.0
+        self._attention.set()
+
+    # --- subscribing
+
+    async def subscribe(
+        self, selection: Selection, start: Start, wire: Wire, heartbeat_s: float
+    ) -> LiveSubscription:
+        """A live subscription from `start`. The caller gives it back with `unsubscribe`.
+
+        Raises GaplessError: `rate_limited` with too many streams, `invalid_request` (400) for a cursor that
+        lies in the future, `unavailable` when the database cannot be asked.
+        """
+        if self.stopping:
+            raise unavailable("the server is stopping; another one will take you")
+        if len(self.subscriptions) >= self._limits.max_streams:
+            raise GaplessError(Code.RATE_LIMITED, "this process serves no more streams", retry_after=2)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                feed = await self._open(selection)
+                latest = await self._latest(feed)
+                cursor, starts = await self._resolve(feed, start, latest)
+        except TimeoutError as error:
+            raise unavailable("the database does not answer") from error
+        subscription = LiveSubscription(feed, cursor, wire, heartbeat_s, latest, starts)
+        subscription.spoke_at = self._clock()
+        feed.subscribers[subscription] = None
+        feed.idle_since = None
+        self.subscriptions[subscription] = None
+        return subscription
+
+    def unsubscribe(self, subscription: LiveSubscription) -> None:
+        """Forget it. Its feed stays warm for a while."""
+        feed = subscription.feed
+        feed.subscribers.pop(subscription, None)
+        self.subscriptions.pop(subscription, None)
+        if not feed.subscribers:
+            feed.idle_since = self._clock()
+
+    def stop(self) -> None:
+        """No new subscriptions; every one is told goodbye."""
+        self.stopping = True
+        for subscription in self.subscriptions:
+            subscription.dismiss(Goodbye.SHUTDOWN)
+
+    async def _resolve(self, feed: Feed, start: Start, latest: int) -> tuple[int, dict[int, int] | None]:
+        """Where to begin: the cursor and, for `last`, a start of its own for each channel."""
+        match start:
+            case Latest():
+                return latest, None
+            case Earliest():
+                return 0, None
+            case After(cursor):
+                if cursor > max(self.watermark.last_id, self._hinted):
+                    await self.tick()
+                if cursor > max(self.watermark.last_id, self._hinted):
+                    raise GaplessError(
+                        Code.INVALID_REQUEST, f"cursor {cursor} lies in the future of this log", status=400
+                    )
+                return cursor, None
+            case Last(count):
+                starts = await self.read.last(feed.selection, count, latest)
+                return min(starts.values(), default=latest), starts or None
+            case Since(time):
+                first = await self.read.since(feed.selection, time)
+                return (latest if first is None else min(first, latest)), None
+
+    async def _latest(self, feed: Feed) -> int:
+        """An id: whatever was committed before this call lies at or below it, and it will never be passed
+        by something older."""
+        if isinstance(feed, ChannelFeed):
+            heads = await self.sweep()
+            name = feed.selection.single
+            assert name is not None, "a channel feed has one channel"
+            return heads.get((feed.selection.namespace, name), NOWHERE).last_id
+        return await self._settle()
+
+    async def _settle(self) -> int:
+        """The last id taken as of this call, once it is settled."""
+        last_id = (await self.tick()).last_id
+        while self.watermark.settled < last_id:
+            await asyncio.sleep(TICK_HOLE_S / 2)
+            await self.tick()
+        self._attention.set()
+        return last_id
+
+    # --- feeds
+
+    async def _open(self, selection: Selection) -> Feed:
+        feed = self._feeds.get(selection)
+        if feed is not None:
+            feed.idle_since = None
+            return feed
+        opening = self._opening.get(selection)
+        if opening is None:
+            opening = self._opening[selection] = asyncio.create_task(self._open_new(selection))
+            opening.add_done_callback(lambda _: self._opening.pop(selection, None))
+        return await asyncio.shield(opening)
+
+    async def _open_new(self, selection: Selection) -> Feed:
+        if selection.single is None:
+            await self._settle()
+            feed: Feed = self.follower.open(selection, self._run_bytes())
+        else:
+            feed = await self._open_channel(selection, (selection.namespace, selection.single))
+        # It counts as idle until its first subscriber is there, who may have gone meanwhile.
+        feed.idle_since = self._clock()
+        self._feeds[selection] = feed
+        self._attention.set()
+        return feed
+
+    async def _open_channel(self, selection: Selection, channel: tuple[str, str]) -> ChannelFeed:
+        feed = ChannelFeed(selection, self.read, self._encode, self._run_bytes())
+        # Hints are heard from before the head is read, so that none falls between the two.
+        feeds = self._channels.setdefault(channel, {})
+        feeds[selection] = feed
+        try:
+            feed.begin((await self.read.heads([channel])).get(channel, NOWHERE))
+        except BaseException:
+            self._drop_channel(selection)
+            raise
+        return feed
+
+    def _run_bytes(self) -> int:
+        share = self._limits.tail_bytes // (len(self._feeds) + 1)
+        return max(MIN_RUN_BYTES, min(MAX_RUN_BYTES, share))
+
+    def _drop_channel(self, selection: Selection) -> None:
+        channel = (selection.namespace, selection.names[0])
+        feeds = self._channels.get(channel, {})
+        feeds.pop(selection, None)
+        if not feeds:
+            self._channels.pop(channel, None)
+
+    async def _drop_idle(self) -> None:
+        before = self._clock() - LINGER_S
+        for selection, feed in list(self._feeds.items()):
+            if feed.subscribers or feed.idle_since is None or feed.idle_since > before:
+                continue
+            del self._feeds[selection]
+            if isinstance(feed, LogFeed):
+                self.follower.close(feed)
+            else:
+                self._drop_channel(selection)
+            await feed.close()
+
+    # --- the loops
+
+    async def run(self) -> None:
+        """Tick, catch up and sweep until cancelled. Idle while nobody reads."""
+        while True:
+            self._attention.clear()
+            try:
+                if self._feeds:
+                    await self._round()
+            except GaplessError as error:
+                log.warning("live engine cannot read: %s", error.detail)
+                await asyncio.sleep(RETRY_S)
+            await self._drop_idle()
+            await self._pause()
+
+    async def _round(self) -> None:
+        await self.tick()
+        if self.follower.missing():
+            await self.follower.catch_up()
+        if self._sweep_due():
+            await self.sweep()
+
+    async def _pause(self) -> None:
+        if self.follower.behind:
+            await asyncio.sleep(TICK_HOLE_S)
+            return
+        try:
+            async with asyncio.timeout(TICK_IDLE_S if self._feeds else SWEEP_S):
+                await self._attention.wait()
+        except TimeoutError:
+            return
+        # Whatever called for attention may settle by itself in a moment.
+        await asyncio.sleep(TICK_HOLE_S if self.follower.behind else 0)
+
+    def _sweep_due(self) -> bool:
+        """Every second; and when the watermark stays past all that hints told for two ticks."""
+        settled, explained = self.watermark.settled, max(self._hinted, self._swept)
+        overtaken = self._suspect > explained
+        self._suspect = settled
+        return overtaken or self._clock() >= self._sweep_at
+
+    async def _tick(self) -> Tick:
+        tick = await self.read.tick()
+        self.watermark.observe(tick)
+        return tick
+
+    async def _sweep(self) -> dict[tuple[str, str], Head]:
+        """Compare what the database has in every followed channel with what was delivered."""
+        settled = self.watermark.settled
+        channels = list(self._channels)
+        heads = await self.read.heads(channels) if channels else {}
+        for channel in channels:
+            for feed in (self._channels.get(channel) or {}).values():
+                feed.swept(heads.get(channel, NOWHERE))
+        self._swept = max(self._swept, settled)
+        self._sweep_at = self._clock() + SWEEP_S
+        return heads
+
+    async def beat(self) -> None:
+        """Make subscriptions that were silent for their heartbeat say so, until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            now = self._clock()
+            for subscription in self.subscriptions:
+                # Half a second early rather than late: clients count the seconds too.
+                if now - subscription.spoke_at >= subscription.heartbeat_s - 0.5:
+                    subscription.spoke_at = now
+                    subscription.beat()

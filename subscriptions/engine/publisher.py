@@ -1,0 +1,190 @@
+"""Group commit: while one transaction commits, the next batch gathers.
+
+A few appenders drain one queue. Nobody waits for a timer: an idle appender takes what is there at once, so a
+lone publish is a batch of one and a busy second makes large batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.model import Append, Appended, Message, NewMessage, Position
+from subscriptions.engine.entry import Encode, Entry, entry_of
+from subscriptions.engine.hints import ChannelHint, Copy
+from subscriptions.ports import AppendPort
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH_MESSAGES = 1000
+MAX_BATCH_REQUESTS = 512
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+MAX_QUEUED = 20_000
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+
+Committed = Callable[[list[tuple[ChannelHint, list[Entry]]]], None]
+"""Told of every commit, in the order in which this process saw them."""
+
+
+class _Waiting:
+    __slots__ = ("append", "outcome", "size_bytes")
+
+    def __init__(self, append: Append, outcome: asyncio.Future[Appended]) -> None:
+        self.append = append
+        self.outcome = outcome
+        self.size_bytes = append.size_bytes
+
+
+class Publisher:
+    """Answers a publish when it is committed. Bounds: `MAX_QUEUED` requests and `MAX_QUEUED_BYTES` wait at
+    most; one more is refused with `rate_limited`."""
+
+    def __init__(self, appenders: Sequence[AppendPort], encode: Encode, committed: Committed) -> None:
+        self._appenders = appenders
+        self._encode = encode
+        self._committed = committed
+        self._queue: deque[_Waiting] = deque()
+        self._queued_bytes = 0
+        self._arrived = asyncio.Event()
+        self._workers: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Publisher({len(self._queue)} waiting, {self._queued_bytes} bytes)"
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no transaction has taken up yet."""
+        return len(self._queue)
+
+    def start(self) -> None:
+        """Begin to drain the queue."""
+        self._workers = [asyncio.create_task(self._drain(appender)) for appender in self._appenders]
+
+    async def stop(self) -> None:
+        """Answer what is queued, then end. Nothing further is taken."""
+        self._closed = True
+        self._arrived.set()
+        if self._workers:
+            await asyncio.gather(*self._workers)
+
+    async def publish(self, append: Append) -> Appended:
+        """Store the request's messages; the answer comes after the commit.
+
+        Raises GaplessError as `AppendPort.append` gives it, `rate_limited` when too much is queued. A caller
+        that is cancelled takes nothing back: the request is committed all the same.
+        """
+        if self._closed:
+            raise unavailable("the server is stopping; nothing was stored")
+        waiting = _Waiting(append, asyncio.get_running_loop().create_future())
+        if len(self._queue) >= MAX_QUEUED or self._queued_bytes + waiting.size_bytes > MAX_QUEUED_BYTES:
+            raise GaplessError(Code.RATE_LIMITED, "too many publishes are waiting", retry_after=1)
+        self._queue.append(waiting)
+        self._queued_bytes += waiting.size_bytes
+        self._arrived.set()
+        return await waiting.outcome
+
+    # --- draining
+
+    async def _drain(self, appender: AppendPort) -> None:
+        while True:
+            while not self._queue:
+                if self._closed:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+            batch = self._gather()
+            try:
+                answers = await appender.append([w.append for w in batch])
+            except GaplessError as error:
+                answers = [error] * len(batch)
+            except Exception:
+                log.exception("appending failed in a way nobody foresaw")
+                answers = [unavailable("appending failed; the message is stored once or not at all")] * len(
+                    batch
+                )
+            self._answer(batch, answers)
+
+    def _gather(self) -> list[_Waiting]:
+        """The next batch, in order of arrival.
+
+        Two requests with one idempotency key never share a batch: the second must see the first one's
+        answer. An expected seq is judged before the batch, so such a request comes first on its channel:
+        whatever would have to come before it ends the batch.
+        """
+        batch: list[_Waiting] = []
+        keys: set[tuple[str, str]] = set()
+        touched: set[tuple[str, str]] = set()
+        messages = size = 0
+        while self._queue and len(batch) < MAX_BATCH_REQUESTS:
+            waiting = self._queue[0]
+            append = waiting.append
+            messages += len(append.messages)
+            size += waiting.size_bytes
+            if batch and (messages > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES):
+                break
+            if append.idempotency_key is not None:
+                if (append.namespace, append.idempotency_key) in keys:
+                    break
+                keys.add((append.namespace, append.idempotency_key))
+            channels = {(append.namespace, m.channel) for m in append.messages}
+            if append.expected_last_seq is not None and not channels.isdisjoint(touched):
+                break
+            touched |= channels
+            self._queue.popleft()
+            self._queued_bytes -= waiting.size_bytes
+            batch.append(waiting)
+        return batch
+
+    def _answer(self, batch: list[_Waiting], answers: list[Appended | GaplessError]) -> None:
+        stored: list[tuple[Append, Appended]] = []
+        for waiting, answer in zip(batch, answers, strict=True):
+            outcome = waiting.outcome
+            if isinstance(answer, GaplessError):
+                if not outcome.done():
+                    outcome.set_exception(answer)
+                continue
+            if not answer.replayed:
+                stored.append((waiting.append, answer))
+            if not outcome.done():
+                outcome.set_result(answer)
+        if stored:
+            try:
+                self._committed(self._hints(stored))
+            except Exception:  # Hints are only hints: the sweep finds what they left out.
+                log.exception("telling of a commit failed")
+
+    def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
+        """One hint a channel and batch, with an entry for each message."""
+        hints: dict[tuple[str, str], tuple[ChannelHint, list[Entry]]] = {}
+        for append, appended in stored:
+            for new, position in zip(append.messages, appended.positions, strict=True):
+                entry = entry_of(append.namespace, _message(new, position), self._encode)
+                place = (append.namespace, new.channel)
+                if place not in hints:
+                    channel_id, after_id, after_seq = appended.before[new.channel]
+                    hint = ChannelHint(append.namespace, new.channel, channel_id, after_id, after_seq, [])
+                    hints[place] = (hint, [])
+                hint, entries = hints[place]
+                hint.copies.append(Copy(entry.id, entry.seq, entry.type, entry.key, entry.body))
+                entries.append(entry)
+        return list(hints.values())
+
+
+def _message(new: NewMessage, position: Position) -> Message:
+    return Message(
+        id=position.id,
+        channel=position.channel,
+        seq=position.seq,
+        type=new.type,
+        key=new.key,
+        data=new.data,
+        binary=new.binary,
+        headers=new.headers,
+        sender=new.sender,
+        created_at_us=position.created_at_us,
+        expires_at_us=position.expires_at_us,
+    )

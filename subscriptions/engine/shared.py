@@ -1,0 +1,45 @@
+"""Many askers, few questions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """Calls `ask` at most once at a time; every caller gets an answer that was asked for after its call.
+
+    So an answer is never older than its question, and a thousand callers cost one or two askings.
+    """
+
+    __slots__ = ("_ask", "_current", "_next")
+
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+        self._ask = ask
+        self._current: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        """The answer, or the error that asking raised."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._begin(self._current))
+            self._next.add_done_callback(_look_at)
+        return await asyncio.shield(self._next)
+
+    async def _begin(self, previous: asyncio.Task[T] | None) -> T:
+        if previous is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.shield(previous)
+        # Whoever calls from here on gets another asking.
+        self._current, self._next = self._next, None
+        return await self._ask()
+
+
+def _look_at(task: asyncio.Task[T]) -> None:
+    """Callers got the error; when all of them left, nobody needs to."""
+    if not task.cancelled():
+        task.exception()

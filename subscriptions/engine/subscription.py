@@ -1,0 +1,261 @@
+"""A live subscription: a cursor on a feed, level-triggered. It has no queue; awake, it looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from subscriptions.domain.errors import GaplessError
+from subscriptions.engine.entry import Entry, Wire
+from subscriptions.engine.feed import CHUNK_BYTES, PAGE_LIMIT, RETRY_S, Feed
+from subscriptions.ports import ReadPort, Trim
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages as the wire writes them, joined."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All history is sent; from `cursor` on it is live."""
+
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Retention removed `missed` messages of `channel` that this reader had not seen; `first_seq` is the
+    oldest that is left. It comes before what is left, and moves no cursor: a reader that is cut off right
+    after it hears it again."""
+
+    channel: str
+    first_seq: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ephemeral:
+    """A message that was never stored: its JSON text."""
+
+    body: bytes
+
+
+class Beat(Enum):
+    """Nothing new for a heartbeat's time."""
+
+    BEAT = "beat"
+
+
+class Goodbye(Enum):
+    """Why the server ends a stream."""
+
+    SHUTDOWN = "shutdown"
+    SLOW_CONSUMER = "slow_consumer"
+    CREDENTIAL_EXPIRED = "credential_expired"
+
+
+Event = Chunk | Ready | Gap | Ephemeral | Beat | Goodbye
+
+
+class LiveSubscription:
+    """One reader. `next` gives what comes next, forever; the cursor only rises and only past what was given.
+    `ready_at` is the id up to which history was there when it began: `Ready` comes right after that.
+
+    Not for concurrent use. Bounds: what `next` gives is about `CHUNK_BYTES` at most, or one message.
+    """
+
+    __slots__ = (
+        "_announced",
+        "_beat_due",
+        "_ephemeral_seen",
+        "_goodbye",
+        "_pending",
+        "_ready",
+        "_ready_at",
+        "_starts",
+        "_waiter",
+        "_wire",
+        "cursor",
+        "feed",
+        "gone",
+        "heartbeat_s",
+        "spoke_at",
+    )
+
+    def __init__(
+        self,
+        feed: Feed,
+        cursor: int,
+        wire: Wire,
+        heartbeat_s: float,
+        ready_at: int,
+        starts: dict[int, int] | None = None,
+    ) -> None:
+        self.feed = feed
+        self.cursor = cursor
+        self.heartbeat_s = heartbeat_s
+        self.spoke_at = 0.0
+        self.gone = False
+        self._wire = wire
+        self._ready_at = ready_at
+        self._starts = starts
+        self._announced: dict[str, int] | None = None
+        self._pending: Iterator[Event] | None = None
+        self._ephemeral_seen = feed.ephemeral_count
+        self._ready = False
+        feed.unready += 1
+        self._beat_due = False
+        self._goodbye: Goodbye | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"LiveSubscription(at {self.cursor} of {self.feed!r})"
+
+    # --- what others tell it
+
+    def wake(self) -> None:
+        """Something may be there."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def beat(self) -> None:
+        """A heartbeat is due."""
+        self._beat_due = True
+        self.wake()
+
+    def dismiss(self, reason: Goodbye) -> None:
+        """Let it say goodbye next; its client resumes elsewhere with its cursor."""
+        self._goodbye = reason
+        self.wake()
+
+    def leave(self) -> None:
+        """The client is gone: `next` raises `ConnectionResetError` from here on."""
+        self.gone = True
+        if not self._ready:
+            self._ready = True
+            self.feed.unready -= 1
+        self.wake()
+
+    # --- what its face asks
+
+    async def next(self, read: ReadPort) -> Event:
+        """The next event. Raises ConnectionResetError once the client is known to be gone.
+
+        While the database cannot be read it goes on waiting, beating, and trying again.
+        """
+        while True:
+            if self.gone:
+                raise ConnectionResetError
+            if self._goodbye is not None:
+                return self._goodbye
+            if self._pending is not None:
+                event = next(self._pending, None)
+                if event is not None:
+                    return event
+                self._pending = None
+            event = self._look()
+            if event is not None:
+                return event
+            if self._starts is None and self.cursor >= self.feed.run.base:
+                await self._wait()
+            else:
+                await self._read_history(read)
+
+    def _look(self) -> Event | None:
+        """What can be said at once."""
+        if self._beat_due:
+            self._beat_due = False
+            return Beat.BEAT
+        if self._starts is not None:
+            return None
+        chunk = self.feed.chunk(self.cursor, self._wire)
+        if chunk is None:
+            return None
+        data, self.cursor = chunk
+        if data:
+            return Chunk(data)
+        if not self._ready and self.cursor >= self._ready_at:
+            self._ready = True
+            self.feed.unready -= 1
+            return Ready(self.cursor)
+        return self._next_ephemeral()
+
+    def _next_ephemeral(self) -> Event | None:
+        feed = self.feed
+        if self._ephemeral_seen >= feed.ephemeral_count:
+            return None
+        for number, body in feed.ephemeral:
+            if number > self._ephemeral_seen:
+                self._ephemeral_seen = number
+                return Ephemeral(body)
+        return None
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    # --- history
+
+    async def _read_history(self, read: ReadPort) -> None:
+        try:
+            if self._starts is not None:
+                await self._read_starts(read, self._starts)
+                return
+            page = await self.feed.page(self.cursor)
+            if page is not None:
+                gaps = await self._gaps(read, page.trims)
+                entries = [e for e in page.entries if e.id > self.cursor]
+                self._pending = self._say(gaps, entries, page.complete_to)
+        except GaplessError:
+            asyncio.get_running_loop().call_later(RETRY_S, self.wake)
+            await self._wait()
+
+    async def _read_starts(self, read: ReadPort, starts: dict[int, int]) -> None:
+        """The newest messages a channel, up to where the feed takes over."""
+        selection = self.feed.selection
+        page = await read.page_from(selection, starts, self.cursor, self._ready_at, PAGE_LIMIT)
+        self._pending = self._say([], self.feed.entries(page), page.complete_to)
+        if page.complete_to >= self._ready_at:
+            self._starts = None
+
+    def _say(self, gaps: list[Gap], entries: list[Entry], complete_to: int) -> Iterator[Event]:
+        """Gaps, then messages, a bounded write at a time. The cursor moves as they are given."""
+        yield from gaps
+        batch: list[bytes] = []
+        size = 0
+        for entry in entries:
+            frame = entry.frame(self._wire)
+            batch.append(frame)
+            size += len(frame)
+            if size >= CHUNK_BYTES:
+                self.cursor = entry.id
+                yield Chunk(b"".join(batch))
+                batch, size = [], 0
+        self.cursor = max(self.cursor, complete_to)
+        if batch:
+            yield Chunk(b"".join(batch))
+
+    async def _gaps(self, read: ReadPort, trims: tuple[Trim, ...]) -> list[Gap]:
+        """What retention took between this cursor and what is left, each channel said once."""
+        gaps = []
+        for trim in trims:
+            announced = self._announced.get(trim.channel, 1) if self._announced else 1
+            if trim.trimmed_id <= self.cursor or trim.first_seq <= announced:
+                continue
+            seen = max(await read.seq_at(trim.channel_id, self.cursor), announced - 1)
+            if self._announced is None:
+                self._announced = {}
+            self._announced[trim.channel] = trim.first_seq
+            missed = trim.first_seq - 1 - seen
+            if missed > 0:
+                gaps.append(Gap(trim.channel, trim.first_seq, missed))
+        return gaps
