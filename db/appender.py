@@ -1,0 +1,205 @@
+"""One connection that appends batches to the log: one statement, one transaction, one round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from db.connect import FAILURES, QUERIES, DatabaseConfig, connect, translate
+from db.queries import load
+from db.rows import microseconds
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.model import Append, Appended, NewMessage, Position
+
+log = logging.getLogger(__name__)
+
+PUBLISH_TIMEOUT_S = 5.0
+"""The database ends a publishing transaction after this: a frozen publisher stalls nobody for longer."""
+ATTEMPTS = 4
+
+_RETRY_WHOLE = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
+
+
+class Appender:
+    """Implements `AppendPort`. Not for concurrent use: the publisher gives each batch to one appender."""
+
+    def __init__(
+        self,
+        config: DatabaseConfig,
+        *,
+        create_channels: bool = True,
+        failpoint: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self._config = config
+        self._create = create_channels
+        self._connection: asyncpg.Connection | None = None
+        self._namespaces: dict[str, int] = {}
+        self._failpoint = failpoint
+        self._sql = load()["append"]
+
+    def __repr__(self) -> str:
+        return f"Appender({'connected' if self._connection else 'not connected'})"
+
+    async def append(self, batch: Sequence[Append]) -> list[Appended | GaplessError]:
+        """One transaction for the batch; see `AppendPort`.
+
+        A connection lost before its answer leaves the outcome open. Requests with an idempotency key are
+        then asked again, which cannot double them; a batch with none of them unkeyed may be repeated whole.
+        """
+        for attempt in count(1):
+            connection = await self._connected()
+            try:
+                arguments = _arguments(batch, [self._namespaces[a.namespace] for a in batch], self._create)
+                QUERIES.labels("append").inc()
+                self._failpoint("publish.before_append")
+                async with asyncio.timeout(PUBLISH_TIMEOUT_S + 1):
+                    row = await connection.fetchrow(self._sql, *arguments)
+                self._failpoint("publish.after_commit")
+                return _answers(batch, row)
+            except _RETRY_WHOLE:
+                if attempt >= ATTEMPTS:
+                    raise unavailable("too many concurrent writers; nothing was stored") from None
+            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                self.terminate()
+                if attempt >= ATTEMPTS or not all(a.idempotency_key for a in batch):
+                    raise unavailable(
+                        "the connection was lost while committing: the message is stored once or not at all;"
+                        " to be sure, repeat the request with an Idempotency-Key"
+                    ) from error
+            except asyncpg.PostgresError as error:
+                log.warning("append failed: %s", error)
+                raise translate(error) from error
+            except BaseException:
+                # Cancelled half way: whatever this connection still receives is nobody's answer.
+                self.terminate()
+                raise
+        raise AssertionError("unreachable")
+
+    def terminate(self) -> None:
+        """Close the socket and wait for nobody."""
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(
+                self._config, application="publisher", timeout_s=PUBLISH_TIMEOUT_S
+            )
+            if not self._namespaces:
+                try:
+                    rows = await self._connection.fetch(load()["namespaces"])
+                except FAILURES as error:
+                    self.terminate()
+                    raise translate(error) from error
+                self._namespaces = {row["name"]: row["id"] for row in rows}
+        return self._connection
+
+
+def _arguments(batch: Sequence[Append], namespaces: Sequence[int], create: bool) -> tuple[Any, ...]:
+    """The arrays of `gapless.append`; see there."""
+    places: dict[tuple[int, str], int] = {}
+    requests: list[int] = []
+    channels: list[int] = []
+    messages = []
+    for number, (append, namespace) in enumerate(zip(batch, namespaces, strict=True), start=1):
+        for m in append.messages:
+            requests.append(number)
+            channels.append(places.setdefault((namespace, m.channel), len(places) + 1))
+            messages.append(m)
+    judged = any(a.idempotency_key is not None or a.expected_last_seq is not None for a in batch)
+    firsts = [places[n, a.messages[0].channel] for a, n in zip(batch, namespaces, strict=True)]
+    return (
+        [namespace for namespace, _ in places],
+        [name for _, name in places],
+        create,
+        list(namespaces) if judged else None,
+        [a.idempotency_key for a in batch] if judged else None,
+        [a.fingerprint for a in batch] if judged else None,
+        [a.expected_last_seq for a in batch] if judged else None,
+        firsts if judged else None,
+        requests,
+        channels,
+        [m.type for m in messages],
+        [m.key for m in messages],
+        [None if m.data is None else m.data.decode() for m in messages],
+        [m.binary for m in messages],
+        [m.headers.decode() or None for m in messages],
+        [m.sender for m in messages],
+        [m.ttl for m in messages],
+    )
+
+
+def _answers(batch: Sequence[Append], row: Any) -> list[Appended | GaplessError]:
+    ids, seqs, created_at_us = row["ids"], row["seqs"], microseconds(row["appended_at"])
+    statuses = row["statuses"]
+    expires: list[int | None] = [None] * len(ids)
+    if row["expires_at"] is not None:
+        expires = [None if time is None else microseconds(time) for time in row["expires_at"]]
+    replays = msgspec.json.decode(row["answers"]) if row["answers"] else None
+    # Heads move along with each request, so that every hint says what came right before its messages.
+    heads: dict[tuple[str, str], tuple[int, int, int]] = {}
+    pending = iter(zip(row["channel_ids"], row["last_ids"], row["last_seqs"], strict=True))
+    for append in batch:
+        for m in append.messages:
+            if (append.namespace, m.channel) not in heads:
+                heads[append.namespace, m.channel] = next(pending)
+    answers: list[Appended | GaplessError] = []
+    at = 0
+    for number, append in enumerate(batch):
+        end = at + len(append.messages)
+        status = statuses[number] if statuses else _STORED
+        if status == _STORED:
+            places = zip(append.messages, ids[at:end], seqs[at:end], expires[at:end], strict=True)
+            answers.append(_stored(append.namespace, places, created_at_us, heads))
+        elif status == _REPLAYED:
+            assert replays is not None
+            answers.append(_replayed(replays[number]))
+        else:
+            answers.append(_refused(status, append))
+        at = end
+    return answers
+
+
+def _stored(
+    namespace: str,
+    places: Iterable[tuple[NewMessage, int, int, int | None]],
+    created_at_us: int,
+    heads: dict[tuple[str, str], tuple[int, int, int]],
+) -> Appended:
+    before: dict[str, tuple[int, int, int]] = {}
+    positions = []
+    for m, id_, seq, expires_at_us in places:
+        channel_id, _, last_seq = before_this = heads[namespace, m.channel]
+        assert seq == last_seq + 1, "seq is dense under the channel's lock"
+        before.setdefault(m.channel, before_this)
+        heads[namespace, m.channel] = (channel_id, id_, seq)
+        positions.append(Position(id_, m.channel, seq, created_at_us, expires_at_us))
+    return Appended(tuple(positions), before=before)
+
+
+def _replayed(first: dict[str, Any]) -> Appended:
+    created_at_us = first["created_at_us"]
+    rows = zip(first["ids"], first["channels"], first["seqs"], strict=True)
+    return Appended(tuple(Position(i, c, s, created_at_us) for i, c, s in rows), replayed=True)
+
+
+def _refused(status: int, append: Append) -> GaplessError:
+    if status == _MISMATCH:
+        return GaplessError(
+            Code.IDEMPOTENCY_MISMATCH, "this Idempotency-Key was used for another request within 24 hours"
+        )
+    if status == _HEAD_MISMATCH:
+        return GaplessError(
+            Code.HEAD_MISMATCH,
+            f"the channel's last seq is not {append.expected_last_seq}; nothing was stored",
+        )
+    assert status == _NO_CHANNEL
+    return GaplessError(Code.CHANNEL_NOT_FOUND, "a channel does not exist and is not made by publishing here")

@@ -1,0 +1,144 @@
+"""Connections: their settings, their limits in time, and what their errors mean.
+
+asyncpg's own timeouts do not bound a database that went silent: releasing waits for a cancel request that
+nobody answers. So every wait here ends in `terminate`, which closes the socket and asks nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from prometheus_client import Counter
+
+from db.queries import load
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+
+QUERIES = Counter("gapless_db_queries_total", "Statements sent to Postgres, by block name.", ["query"])
+
+SERVICE_ROLE = "gapless_service"
+CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseConfig:
+    """How to reach the database. `role` is taken on after connecting; None keeps the login role."""
+
+    url: str
+    role: str | None = SERVICE_ROLE
+    statement_timeout_s: float = 30.0
+
+
+async def connect(config: DatabaseConfig, *, application: str, timeout_s: float) -> asyncpg.Connection:
+    """A connection whose statements the database ends after `timeout_s` seconds.
+
+    Raises GaplessError `unavailable`.
+    """
+    milliseconds = str(int(timeout_s * 1000))
+    settings = {
+        "application_name": f"gapless {application}",
+        "statement_timeout": milliseconds,
+        "lock_timeout": milliseconds,
+        "idle_in_transaction_session_timeout": milliseconds,
+        "timezone": "UTC",
+        "jit": "off",
+        "search_path": "pg_catalog",
+    }
+    if config.role:
+        settings["role"] = config.role
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            connection: asyncpg.Connection = await asyncpg.connect(config.url, server_settings=settings)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise unavailable(f"the database cannot be reached: {type(error).__name__}") from error
+    return connection
+
+
+def translate(error: BaseException) -> GaplessError:
+    """What an error of the driver means to a caller. The cause keeps the details for the log."""
+    if isinstance(error, GaplessError):
+        return error
+    if isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
+        return GaplessError(
+            Code.STORAGE_FULL, "the database is out of space; nothing was stored", retry_after=5
+        )
+    return unavailable()
+
+
+FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""All that a driver call may raise for a reason outside this program."""
+
+
+class Pool:
+    """A few connections for reading, each statement bounded in time on both sides.
+
+    Waiting for a connection is bounded too: `wait_s` seconds, then `unavailable`.
+    """
+
+    def __init__(self, config: DatabaseConfig, *, application: str, size: int, wait_s: float = 10.0) -> None:
+        self._config = config
+        self._application = application
+        self._free: asyncio.LifoQueue[asyncpg.Connection | None] = asyncio.LifoQueue()
+        for _ in range(size):
+            self._free.put_nowait(None)
+        self._size = size
+        self._wait_s = wait_s
+        self._blocks = load()
+
+    def __repr__(self) -> str:
+        return f"Pool({self._application}: {self._free.qsize()} of {self._size} free)"
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[asyncpg.Connection]:
+        """A live connection. One that failed or was cancelled in use is closed, never handed on."""
+        try:
+            async with asyncio.timeout(self._wait_s):
+                connection = await self._free.get()
+        except TimeoutError as error:
+            raise unavailable("all database connections are busy") from error
+        healthy = False
+        try:
+            if connection is None or connection.is_closed():
+                connection = await connect(
+                    self._config, application=self._application, timeout_s=self._config.statement_timeout_s
+                )
+            yield connection
+            healthy = not connection.is_in_transaction()
+        finally:
+            if connection is not None and not healthy:
+                connection.terminate()
+                connection = None
+            self._free.put_nowait(connection)
+
+    async def fetch(self, name: str, *args: object) -> list[Any]:
+        """All rows of the named block. Raises GaplessError `unavailable` or `storage_full`."""
+        QUERIES.labels(name).inc()
+        try:
+            async with self.acquire() as connection, asyncio.timeout(self._config.statement_timeout_s + 2):
+                rows: list[Any] = await connection.fetch(self._blocks[name], *args)
+                return rows
+        except FAILURES as error:
+            raise translate(error) from error
+
+    async def fetchrow(self, name: str, *args: object) -> Any:
+        """The first row or None; raises as `fetch`."""
+        rows = await self.fetch(name, *args)
+        return rows[0] if rows else None
+
+    async def fetchval(self, name: str, *args: object) -> Any:
+        """The first column of the first row, or None; raises as `fetch`."""
+        rows = await self.fetch(name, *args)
+        return rows[0][0] if rows else None
+
+    async def close(self) -> None:
+        """Close what is free; whatever is in use is closed by whoever returns it last."""
+        closing: Sequence[asyncpg.Connection | None] = [
+            self._free.get_nowait() for _ in range(self._free.qsize())
+        ]
+        for connection in closing:
+            if connection is not None:
+                connection.terminate()

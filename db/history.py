@@ -1,0 +1,143 @@
+"""Implements `HistoryPort`: pages of history, and channels with their settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from db.connect import Pool
+from db.rows import channel as channel_of
+from db.rows import message as message_of
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import MAX_ID, Channel, Message, Retention
+from subscriptions.ports import HistoryQuery
+
+EXPORT_BATCH = 1000
+
+
+class History:
+    """Reads history and channels from one pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._namespaces: dict[str, int] = {}
+
+    async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
+        """A page; see `HistoryPort`."""
+        row = await self._channel_row(query.namespace, query.channel)
+        _refuse_expired(query, row)
+        after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
+        return await self._page(replace(query, after=after), row["id"])
+
+    async def export(self, query: HistoryQuery) -> AsyncIterator[list[Message]]:
+        """Everything asked for, batch by batch. Retention that overtakes a slow reader is seen when the
+        next batch does not follow: then it ends with `cursor_expired`."""
+        row = await self._channel_row(query.namespace, query.channel)
+        _refuse_expired(query, row)
+        after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
+        before = query.before
+        more, left = True, query.limit
+        while more and left > 0:
+            part = replace(query, after=after, before=before, limit=min(EXPORT_BATCH, left))
+            messages, more = await self._page(part, row["id"])
+            if messages:
+                yield messages
+                left -= len(messages)
+                if query.ascending:
+                    after = messages[-1].id
+                    fresh = await self._channel_row(query.namespace, query.channel)
+                    if fresh["trimmed_id"] > after:
+                        raise GaplessError(Code.CURSOR_EXPIRED, "retention overtook this export")
+                else:
+                    before = messages[-1].id
+
+    async def message(self, namespace: str, channel: str, message_id: int) -> Message:
+        row = await self._channel_row(namespace, channel)
+        found = await self._pool.fetchrow("message", row["id"], message_id, row["trimmed_id"])
+        if found is None:
+            raise GaplessError(Code.MESSAGE_NOT_FOUND, f"channel {channel} has no message {message_id}")
+        return message_of(found, channel)
+
+    async def channel(self, namespace: str, name: str) -> Channel:
+        return channel_of(await self._channel_row(namespace, name))
+
+    async def channels(
+        self, namespace: str, pattern_regex: str | None, after: str, limit: int
+    ) -> list[Channel]:
+        rows = await self._pool.fetch("channels", namespace, pattern_regex, after, limit)
+        return [channel_of(row) for row in rows]
+
+    async def put_channel(
+        self, namespace: str, name: str, retention: Retention, message_ttl: float | None
+    ) -> tuple[Channel, bool]:
+        settings = {
+            "max_age": retention.max_age,
+            "max_messages": retention.max_messages,
+            "message_ttl": message_ttl,
+        }
+        made = await self._set(namespace, name, settings, patch=False)
+        return await self.channel(namespace, name), made
+
+    async def patch_channel(self, namespace: str, name: str, settings: dict[str, float | None]) -> Channel:
+        await self._set(namespace, name, settings, patch=True)
+        return await self.channel(namespace, name)
+
+    async def delete_channel(self, namespace: str, name: str) -> None:
+        if not await self._pool.fetchval("delete_channel", await self._namespace(namespace), name):
+            raise _no_channel(name)
+
+    async def _set(
+        self, namespace: str, name: str, settings: dict[str, float | None], *, patch: bool
+    ) -> bool:
+        row = await self._pool.fetchrow(
+            "set_channel", await self._namespace(namespace), name, json.dumps(settings), patch
+        )
+        if row["channel_id"] is None:
+            raise _no_channel(name)
+        return bool(row["made"])
+
+    async def _namespace(self, name: str) -> int:
+        if name not in self._namespaces:
+            rows = await self._pool.fetch("namespaces")
+            self._namespaces = {row["name"]: row["id"] for row in rows}
+        return self._namespaces[name]
+
+    async def _channel_row(self, namespace: str, name: str) -> Any:
+        row = await self._pool.fetchrow("channel", namespace, name)
+        if row is None:
+            raise _no_channel(name)
+        return row
+
+    async def _since(self, time: datetime | None) -> int:
+        """An id to begin at, so that a look back in time does not read everything before it."""
+        return 0 if time is None else int(await self._pool.fetchval("id_before", time))
+
+    async def _page(self, query: HistoryQuery, channel_id: int) -> tuple[list[Message], bool]:
+        rows = await self._pool.fetch(
+            "history_up" if query.ascending else "history_down",
+            channel_id,
+            query.after or 0,
+            MAX_ID if query.before is None else query.before,
+            query.since,
+            list(query.types) or None,
+            list(query.keys) or None,
+            query.limit + 1,
+        )
+        messages = [message_of(row, query.channel) for row in rows[: query.limit]]
+        return messages, len(rows) > query.limit
+
+
+def _refuse_expired(query: HistoryQuery, row: Any) -> None:
+    """A cursor that was given and lies in what retention removed cannot be continued from."""
+    if query.after is not None and query.after < row["trimmed_id"] and query.ascending:
+        raise GaplessError(
+            Code.CURSOR_EXPIRED,
+            f"retention removed messages after {query.after}; the oldest kept has seq {row['first_seq']}",
+        )
+
+
+def _no_channel(name: str) -> GaplessError:
+    return GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")

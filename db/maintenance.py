@@ -1,0 +1,32 @@
+"""Implements `MaintenancePort`: each call one bounded statement in the database."""
+
+from __future__ import annotations
+
+from db.connect import Pool
+
+
+class Maintenance:
+    """Housekeeping over one pool. What cannot get its lock in 200 ms gives up until the next round."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def roll_segment(self, max_age_s: float) -> bool:
+        return bool(await self._pool.fetchval("roll_segment", max_age_s))
+
+    async def trim_channels(self, limit: int) -> int:
+        return int(await self._pool.fetchval("trim_channels", limit))
+
+    async def drop_segment(self, settled: int) -> int | None:
+        lower = await self._pool.fetchval("drop_segment", settled)
+        return None if lower is None else int(lower)
+
+    async def purge_rows(self, limit: int) -> int:
+        return int(await self._pool.fetchval("purge_rows", limit))
+
+    async def purge_idempotency(self, limit: int) -> int:
+        return int(await self._pool.fetchval("purge_idempotency", limit))
+
+    async def schema_version(self) -> int:
+        """The newest migration that ran. Raises GaplessError `unavailable`."""
+        return int(await self._pool.fetchval("schema_version") or 0)

@@ -1,0 +1,138 @@
+"""Forward-only migrations, safe when many processes start at once.
+
+Each file `NNNN_name.sql` runs once, in its own transaction, under one advisory lock for all; `roles.sql` runs
+after each change. There is no way down: a mistake is mended by a further migration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from db.connect import CONNECT_TIMEOUT_S
+
+MIGRATIONS_DIR = Path(__file__).with_name("migrations")
+LOCK = 1195462740
+ROLES = ("gapless_service", "gapless_publisher")
+MIN_SERVER_VERSION = 140000
+
+
+class MigrationError(Exception):
+    """The schema cannot be brought to this program's version; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step. `checksum` tells an edited file from the one that ran."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def migrations() -> list[Migration]:
+    """All steps in order, numbered 1, 2, 3, … without a hole."""
+    found = [
+        Migration(int(file.name[:4]), file.stem[5:], file.read_text())
+        for file in sorted(MIGRATIONS_DIR.glob("[0-9][0-9][0-9][0-9]_*.sql"))
+    ]
+    assert [m.version for m in found] == list(range(1, len(found) + 1)), "migrations must be numbered densely"
+    return found
+
+
+async def migrate(url: str, *, patience_s: float = 60.0) -> list[str]:
+    """Bring the database at `url` (its owner's credentials) to the newest schema; names of what ran.
+
+    Waits up to `patience_s` seconds for a database that does not answer yet. Raises MigrationError.
+    """
+    connection = await _connect(url, patience_s)
+    try:
+        if connection.get_server_version().major < MIN_SERVER_VERSION // 10000:
+            raise MigrationError(f"Postgres 14 or newer is needed, this is {connection.get_server_version()}")
+        await connection.execute("select pg_advisory_lock($1)", LOCK)
+        return await _run(connection)
+    except asyncpg.PostgresError as error:
+        raise MigrationError(f"migration failed: {error}") from error
+    finally:
+        await connection.close(timeout=5)
+
+
+async def _connect(url: str, patience_s: float) -> asyncpg.Connection:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while True:
+        try:
+            connection: asyncpg.Connection = await asyncpg.connect(
+                url, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": "gapless migrate"}
+            )
+            return connection
+        except (OSError, TimeoutError, asyncpg.CannotConnectNowError) as error:
+            if loop.time() > deadline:
+                raise MigrationError(f"the database does not answer: {error}") from error
+            await asyncio.sleep(0.2)
+        except asyncpg.PostgresError as error:
+            raise MigrationError(f"the database refuses the connection: {error}") from error
+
+
+async def _run(connection: asyncpg.Connection) -> list[str]:
+    await connection.execute("create schema if not exists gapless")
+    await connection.execute(
+        "create table if not exists gapless.migrations (version integer primary key, name text not null,"
+        " checksum text not null, applied_at timestamptz not null default now())"
+    )
+    rows = await connection.fetch("select version, checksum from gapless.migrations")
+    applied = {row["version"]: row["checksum"] for row in rows}
+    steps = migrations()
+    if applied and max(applied) > len(steps):
+        raise MigrationError(
+            f"the schema is at version {max(applied)}, newer than this program's {len(steps)}: update Gapless"
+        )
+    done = []
+    for step in steps:
+        if step.version in applied:
+            if applied[step.version] != step.checksum:
+                raise MigrationError(f"migration {step.version} was changed after it ran here")
+            continue
+        async with connection.transaction():
+            await connection.execute(step.sql)
+            await connection.execute(
+                "insert into gapless.migrations (version, name, checksum) values ($1, $2, $3)",
+                step.version,
+                step.name,
+                step.checksum,
+            )
+        done.append(f"{step.version:04} {step.name}")
+    if done:
+        await _grant(connection)
+    return done
+
+
+async def _grant(connection: asyncpg.Connection) -> None:
+    for role in ROLES:
+        if not await connection.fetchval("select 1 from pg_roles where rolname = $1", role):
+            try:
+                await connection.execute(f"create role {role} nologin")
+            except asyncpg.InsufficientPrivilegeError as error:
+                raise MigrationError(
+                    f"role {role} is missing and this user may not create it; as an administrator run:"
+                    f" create role {role} nologin; grant {role} to current_user;"
+                ) from error
+            except asyncpg.DuplicateObjectError:
+                pass  # Roles belong to the whole server: another database's migration was faster.
+    async with connection.transaction():
+        await connection.execute((MIGRATIONS_DIR / "roles.sql").read_text())
+    # Since Postgres 16 a role's maker is a member that may not take the role on until it is granted so.
+    privilege = "set" if connection.get_server_version().major >= 16 else "member"
+    if not await connection.fetchval("select pg_has_role(current_user, $1, $2)", ROLES[0], privilege):
+        # An owner that may not grant it is not the user the service connects as, or the service will say so.
+        with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(f"grant {ROLES[0]} to current_user")

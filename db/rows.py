@@ -1,0 +1,49 @@
+"""Rows into domain values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from subscriptions.domain.model import Channel, Message, Retention
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(time: datetime) -> int:
+    """Microseconds since the Unix epoch, exactly."""
+    return (time - EPOCH) // _MICROSECOND
+
+
+def message(row: Any, channel: str) -> Message:
+    """A row of `messages` as a value."""
+    data, headers, expires_at = row["data"], row["headers"], row["expires_at"]
+    return Message(
+        id=row["id"],
+        channel=channel,
+        seq=row["seq"],
+        type=row["type"],
+        key=row["key"],
+        data=None if data is None else data.encode(),
+        binary=row["binary"],
+        headers=headers.encode() if headers else b"",
+        sender=row["sender"],
+        created_at_us=microseconds(row["created_at"]),
+        expires_at_us=None if expires_at is None else microseconds(expires_at),
+    )
+
+
+def channel(row: Any) -> Channel:
+    """A row of the `channel` and `channels` blocks as a value."""
+    return Channel(
+        namespace=row["namespace"],
+        name=row["name"],
+        last_id=row["last_id"],
+        last_seq=row["last_seq"],
+        first_seq=row["first_seq"],
+        trimmed_id=row["trimmed_id"],
+        created_at_us=microseconds(row["created_at"]),
+        retention=Retention(row["max_age"], row["max_messages"]),
+        message_ttl=row["message_ttl"],
+    )

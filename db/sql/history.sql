@@ -1,0 +1,46 @@
+-- name: channel
+select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
+       c.max_age, c.max_messages, c.message_ttl
+from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+where n.name = $1 and c.name = $2
+
+-- name: channels
+select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
+       c.max_age, c.max_messages, c.message_ttl
+from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+where n.name = $1 and ($2::text is null or c.name ~ $2) and c.name > $3 collate "C"
+order by c.name limit $4
+
+-- name: history_up
+-- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit
+select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
+       m."binary"
+from gapless.messages m
+where m.channel_id = $1 and m.id > $2 and m.id < $3
+  and ($4::timestamptz is null or m.created_at >= $4)
+  and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+order by m.id limit $7
+
+-- name: history_down
+select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
+       m."binary"
+from gapless.messages m
+where m.channel_id = $1 and m.id > $2 and m.id < $3
+  and ($4::timestamptz is null or m.created_at >= $4)
+  and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+order by m.id desc limit $7
+
+-- name: id_before
+select gapless.id_before($1)
+
+-- name: message
+select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
+       m."binary"
+from gapless.messages m
+where m.channel_id = $1 and m.id = $2 and m.id > $3
+
+-- name: set_channel
+select channel_id, made from gapless.set_channel($1, $2, $3::jsonb, $4)
+
+-- name: delete_channel
+select gapless.delete_channel($1, $2)

@@ -1,0 +1,17 @@
+-- name: roll_segment
+select gapless.roll_segment($1)
+
+-- name: trim_channels
+select gapless.trim_channels($1)
+
+-- name: drop_segment
+select gapless.drop_segment($1)
+
+-- name: purge_rows
+select gapless.purge_rows($1)
+
+-- name: purge_idempotency
+select gapless.purge_idempotency($1)
+
+-- name: schema_version
+select max(version) from gapless.migrations

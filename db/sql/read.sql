@@ -1,0 +1,107 @@
+-- name: tick
+select last_id, lsn, flushed, holders from gapless.tick()
+
+-- name: log_identity
+select epoch::text as epoch, hint_secret from gapless.log
+
+-- name: heads
+select n.name as namespace, c.name, c.id, c.last_id, c.last_seq
+from unnest($1::text[], $2::text[]) as w (namespace, name)
+join gapless.namespaces n on n.name = w.namespace
+join gapless.channels c on c.namespace_id = n.id and c.name = w.name
+
+-- name: page_channel
+-- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys. The last row tells the head that
+-- goes with these rows: same statement, same snapshot.
+with c as materialized (
+    select c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id
+    from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+    where n.name = $1 and c.name = $2
+)
+select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+       m.sender, m.headers, m.data, m."binary"
+from c cross join lateral (
+    select m.* from gapless.messages m
+    where m.channel_id = c.id and m.id > greatest($3::bigint, c.trimmed_id)
+      and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+    order by m.id limit $4) m
+union all
+select 1, c.name, c.id, c.last_id, c.last_seq, null, null, null, null, null, null, null, null from c
+union all
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null
+from c where c.trimmed_id > $3
+order by kind, id
+
+-- name: page_channels
+-- Several channels: $1 namespace, $2 names, $3 regex of the patterns or null, $4 after, $5 up to, $6 limit,
+-- $7 types, $8 keys. Only channels that moved after $4 are looked into.
+with c as materialized (
+    select c.id, c.name, c.first_seq, c.trimmed_id
+    from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+    where n.name = $1 and c.last_id > $4 and (c.name = any($2::text[]) or c.name ~ $3::text)
+)
+(select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+       m.sender, m.headers, m.data, m."binary"
+from c cross join lateral (
+    select m.* from gapless.messages m
+    where m.channel_id = c.id and m.id > greatest($4::bigint, c.trimmed_id) and m.id <= $5
+      and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
+    order by m.id limit $6) m
+order by m.id limit $6)
+union all
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null
+from c where c.trimmed_id > $4
+order by kind, id
+
+-- name: page_from
+-- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
+-- $6 types, $7 keys.
+select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+       m.sender, m.headers, m.data, m."binary"
+from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
+join gapless.channels c on c.id = s.channel_id
+cross join lateral (
+    select m.* from gapless.messages m
+    where m.channel_id = c.id and m.id > greatest($3::bigint, s.start, c.trimmed_id) and m.id <= $4
+      and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
+    order by m.id limit $5) m
+order by m.id limit $5
+
+-- name: last_starts
+-- The id after which the newest $4 messages up to $5 begin, a channel; $6 types, $7 keys. Retention's floor
+-- where the channel holds fewer.
+select c.id as channel_id, coalesce((
+    select m.id from gapless.messages m
+    where m.channel_id = c.id and m.id > c.trimmed_id and m.id <= $5
+      and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
+    order by m.id desc offset $4 limit 1), c.trimmed_id) as start
+from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
+
+-- name: span
+select n.name as namespace, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type,
+       m.key, m.sender, m.headers, m.data, m."binary"
+from (select * from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id limit $3) m
+join gapless.channels c on c.id = m.channel_id
+join gapless.namespaces n on n.id = c.namespace_id
+order by m.id
+
+-- name: span_end
+-- Where a span of $3 rows ends, whether or not their channels still exist (null when it reaches $2), and the
+-- newest id that retention removed anywhere.
+select l.trimmed_id, (
+    select x.id from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id offset $3 - 1 limit 1) as id
+from gapless.log l
+
+-- name: first_since
+select min(m.id) as id
+from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+cross join lateral (
+    select m.id from gapless.messages m
+    where m.channel_id = c.id and m.id > greatest(c.trimmed_id, gapless.id_before($4))
+      and m.created_at >= $4
+    order by m.id limit 1) m
+where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
+
+-- name: seq_at
+select gapless.seq_at($1, $2)
