@@ -17,6 +17,7 @@ DATABASE = "gapless"
 _BOOTSTRAP = f"""
 create role {OWNER} login
 create role {SERVICE} login
+create role gapless_publisher nologin
 create database {DATABASE} owner {OWNER}
 revoke all on database {DATABASE} from public
 grant connect on database {DATABASE} to {SERVICE}

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.wire.times import rfc3339
-from subscriptions.domain.model import Message, Position
+from subscriptions.domain.model import Message, NewMessage, Position
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -54,3 +54,21 @@ def encode_position(position: Position) -> bytes:
 def _quoted(text: str) -> bytes:
     # Few types and senders occur over and over; keys may be all different and are not kept.
     return _encode(text)
+
+
+def encode_ephemeral(message: NewMessage, created_at_us: int) -> bytes:
+    """The JSON of a message that is never stored: as `encode_message`, without `id` and `seq`."""
+    stored = Message(
+        0,
+        message.channel,
+        0,
+        message.type,
+        message.key,
+        message.data,
+        message.binary,
+        message.headers,
+        message.sender,
+        created_at_us,
+        None,
+    )
+    return b"{" + encode_message(stored)[len(b'{"id":0,') :].replace(b'"seq":0,', b"", 1)

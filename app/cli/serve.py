@@ -1,0 +1,117 @@
+"""`gapless serve` and `gapless migrate`: from settings to a running service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from app.settings import LogLevel, Settings
+from app.supervisor.config import Endpoints, SupervisorConfig
+from app.supervisor.run import run
+from db.migrate import MigrationError, migrate
+
+EXAMPLES = """Examples:
+
+  gapless serve                            on http://127.0.0.1:8080, everything embedded
+  gapless serve --workers 2 --port 9000
+  GAPLESS_DATABASE_URL=postgresql://… GAPLESS_REDIS_URL=redis://… gapless serve
+"""
+
+
+def settings_from(**flags: object) -> Settings:
+    """Settings with the flags that were given on top. Exits with a readable list of what does not fit."""
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        for problem in error.errors():
+            name = ".".join(str(part) for part in problem["loc"])
+            typer.secho(f"GAPLESS_{name.upper()}: {problem['msg']}", fg="red", err=True)
+        raise typer.Exit(2) from None
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [8080]; 0 picks one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [1].")] = None,
+    home: Annotated[Path | None, typer.Option(help="Data of the embedded servers.")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="How much is logged [info].")] = None,
+    database_url: Annotated[str | None, typer.Option(help="Postgres; none: an embedded one.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="Redis; none: an embedded one.")] = None,
+) -> None:
+    """Run until Ctrl-C or SIGTERM. Flags win over GAPLESS_* variables, those over gapless.toml."""
+    settings = settings_from(
+        host=host,
+        port=port,
+        workers=workers,
+        home=home,
+        log_level=log_level,
+        database_url=database_url,
+        redis_url=redis_url,
+    )
+    _refuse_open(settings)
+    config = SupervisorConfig(
+        home=settings.home.absolute(),
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        database_url=settings.database_url,
+        redis_url=settings.redis_url,
+        environment=_environment(settings),
+    )
+    try:
+        raise typer.Exit(run(config, lambda endpoints: _prepare(settings, endpoints)))
+    except MigrationError as error:
+        typer.secho(str(error), fg="red", err=True)
+        raise typer.Exit(1) from None
+
+
+def migrate_command() -> None:
+    """Bring the schema of GAPLESS_MIGRATE_URL (or GAPLESS_DATABASE_URL) to this version, and exit."""
+    settings = settings_from()
+    url = settings.migrate_url or settings.database_url
+    if url is None:
+        typer.secho("set GAPLESS_DATABASE_URL; an embedded Postgres is migrated by serve", fg="red", err=True)
+        raise typer.Exit(2)
+    try:
+        done = asyncio.run(migrate(url))
+    except MigrationError as error:
+        typer.secho(str(error), fg="red", err=True)
+        raise typer.Exit(1) from None
+    typer.echo("\n".join(f"migrated {name}" for name in done) or "nothing to migrate")
+
+
+def _prepare(settings: Settings, endpoints: Endpoints) -> None:
+    for name in asyncio.run(migrate(settings.migrate_url or endpoints.owner_url)):
+        print(f"migrated {name}", file=sys.stderr, flush=True)
+
+
+def _refuse_open(settings: Settings) -> None:
+    if settings.loopback_only or settings.allow_anonymous:
+        return
+    typer.secho(
+        f"{settings.host} can be reached from other machines and there are no credentials: everybody there"
+        " could read and write. Listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the"
+        " network keeps others out.",
+        fg="red",
+        err=True,
+    )
+    raise typer.Exit(2)
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """What workers read their settings from, whatever mixture of flags, file and variables these were."""
+    values: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True)
+    environment = {f"GAPLESS_{name.upper()}": str(value) for name, value in values.items()}
+    if settings.workers > 1:
+        folder = settings.home.absolute() / "metrics"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        environment["PROMETHEUS_MULTIPROC_DIR"] = os.fspath(folder)
+    return environment

@@ -1,0 +1,89 @@
+"""The two hot faces, publish and subscribe, as bare ASGI functions: what a framework does for each request
+costs more there than the work itself. The same functions stand behind the routes in the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app import problem
+from app.routes.publish import publish_many, publish_one
+from app.stream.sse import subscribe
+from app.telemetry import REQUESTS
+from app.wiring import Service
+from subscriptions.domain.errors import Code, GaplessError
+
+logger = logging.getLogger("gapless.http")
+
+_CHANNELS: Final = "/v1/channels/"
+_MESSAGES: Final = "/messages"
+_PREFIX: Final = secrets.token_hex(6)
+_numbers: Final = itertools.count(1)
+
+Handler = Callable[[Service, Scope, Receive, Send], Awaitable[None]]
+
+
+def request_id() -> bytes:
+    """A new id for the X-Request-Id of an answer, unique among all processes."""
+    return f"{_PREFIX}-{next(_numbers):x}".encode()
+
+
+class HotPath:
+    """ASGI application: answers the hot requests itself and hands on the rest."""
+
+    def __init__(self, app: ASGIApp, service: Callable[[], Service]) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        handler, face = _route(scope["method"], scope["path"])
+        if handler is None:
+            await self._app(scope, receive, send)
+            return
+        await _answer(handler, face, self._service(), scope, receive, send)
+
+
+def _route(method: str, path: str) -> tuple[Handler | None, str]:
+    if method == "POST":
+        if path.startswith(_CHANNELS) and path.endswith(_MESSAGES):
+            return publish_one, "publish"
+        if path == "/v1/messages":
+            return publish_many, "publish"
+    elif path == "/v1/subscribe" and method in ("GET", "HEAD"):
+        return subscribe, "sse"
+    return None, ""
+
+
+async def _answer(
+    handler: Handler, face: str, service: Service, scope: Scope, receive: Receive, send: Send
+) -> None:
+    scope.setdefault("state", {})["request_id"] = request_id()
+    try:
+        await handler(service, scope, receive, send)
+    except GaplessError as error:
+        await refuse(error, face, scope, send)
+    except ClientDisconnect:
+        pass
+    except Exception:
+        logger.exception("unhandled error", extra={"request_id": scope["state"]["request_id"].decode()})
+        detail = "the server failed; what happened is in its log"
+        await refuse(GaplessError(Code.INTERNAL, detail), face, scope, send)
+
+
+async def refuse(error: GaplessError, face: str, scope: Scope, send: Send) -> None:
+    """Answer with a problem document."""
+    status, headers, body = problem.render(error)
+    headers.append((b"x-request-id", scope["state"]["request_id"]))
+    REQUESTS.labels(face, status).inc()
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -1,0 +1,110 @@
+"""Publishing over REST: `POST /v1/channels/{channel}/messages` and `POST /v1/messages`."""
+
+from __future__ import annotations
+
+import time
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from app.telemetry import PUBLISH_SECONDS, REQUESTS
+from app.wire.body import read_body
+from app.wire.encode import encode_ephemeral, encode_position
+from app.wire.head import PublishHead, read_head
+from app.wire.publish import parse_batch, parse_publication
+from app.wiring import Service
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Append, Appended, NewMessage
+from subscriptions.engine.hints import EphemeralHint
+
+NAMESPACE: Final = "default"
+"""The tenant of a request without a credential."""
+
+_JSON: Final = (b"content-type", b"application/json")
+_REPLAYED: Final = (b"idempotent-replayed", b"true")
+
+
+async def publish_one(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    """One message, or an array of them, to one channel."""
+    channel = scope["path"][len("/v1/channels/") : -len("/messages")]
+    head = read_head(scope["headers"])
+    body = await read_body(receive, head)
+    publication = parse_publication(channel, head, body)
+    if publication.ephemeral:
+        await _ephemeral(service, publication.messages[0], head, scope, send)
+        return
+    appended = await _append(service, publication.messages, head, scope, body)
+    positions = [encode_position(p) for p in appended.positions]
+    content = b'{"messages":[%b]}' % b",".join(positions) if publication.is_array else positions[0]
+    await _created(appended, content, scope, send)
+
+
+async def publish_many(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    """Messages to several channels, atomically."""
+    head = read_head(scope["headers"])
+    if head.expected_last_seq is not None:
+        detail = "Expected-Last-Seq speaks of one channel: publish to /v1/channels/{channel}/messages"
+        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+    body = await read_body(receive, head)
+    appended = await _append(service, parse_batch(head, body), head, scope, body)
+    content = b'{"messages":[%b]}' % b",".join([encode_position(p) for p in appended.positions])
+    await _created(appended, content, scope, send)
+
+
+async def _append(
+    service: Service, messages: tuple[NewMessage, ...], head: PublishHead, scope: Scope, body: bytes
+) -> Appended:
+    fingerprint = b""
+    if head.idempotency_key is not None:
+        fingerprint = _fingerprint(scope["path"], head, body)
+    began = time.perf_counter()
+    appended = await service.publisher.publish(
+        Append(NAMESPACE, messages, head.idempotency_key, fingerprint, head.expected_last_seq)
+    )
+    PUBLISH_SECONDS.observe(time.perf_counter() - began)
+    return appended
+
+
+def _fingerprint(path: str, head: PublishHead, body: bytes) -> bytes:
+    """What makes two requests the same: their target, their body, and an event's headers."""
+    digest = blake2b(digest_size=16)
+    for part in (path.encode(), head.form.value.encode(), body, msgspec.json.encode(sorted(head.event))):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    for _, value in sorted(head.event.items()):
+        digest.update(b"%d:" % len(value) + value)
+    return digest.digest()
+
+
+async def _created(appended: Appended, content: bytes, scope: Scope, send: Send) -> None:
+    headers = [
+        _JSON,
+        (b"content-length", b"%d" % len(content)),
+        (b"x-request-id", scope["state"]["request_id"]),
+    ]
+    if appended.replayed:
+        headers.append(_REPLAYED)
+    REQUESTS.labels("publish", 201).inc()
+    await send({"type": "http.response.start", "status": 201, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def _ephemeral(
+    service: Service, message: NewMessage, head: PublishHead, scope: Scope, send: Send
+) -> None:
+    if head.expected_last_seq is not None:
+        detail = "an ephemeral message has no place in the channel: Expected-Last-Seq does not apply"
+        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+    body = encode_ephemeral(message, time.time_ns() // 1000)
+    service.publish_ephemeral(EphemeralHint(NAMESPACE, message.channel, message.type, message.key, body))
+    content = b'{"channel":%b,"ephemeral":true}' % msgspec.json.encode(message.channel)
+    headers = [
+        _JSON,
+        (b"content-length", b"%d" % len(content)),
+        (b"x-request-id", scope["state"]["request_id"]),
+    ]
+    REQUESTS.labels("publish", 202).inc()
+    await send({"type": "http.response.start", "status": 202, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

@@ -1,0 +1,57 @@
+"""Server-sent events as bytes. Everything is one `data:` line of JSON, so nothing can be injected."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from app.wire.cloudevents import to_cloudevent
+from app.wire.decode import decode_message
+from subscriptions.engine.entry import Entry
+from subscriptions.engine.subscription import Ephemeral, Gap, Goodbye, Ready
+
+RETRY: Final = b"retry: 1000\n"
+"""Goes in front of the first event's block, never in a block of its own: some clients would see an event."""
+HEARTBEAT: Final = b":\n"
+"""A comment line, without the blank line that would end a block."""
+
+
+class MessageWire:
+    """Messages as `id:` and `data:` with no `event:` field, so that `onmessage` gets them."""
+
+    name: Final = "sse"
+
+    def frame(self, entry: Entry) -> bytes:
+        return b"id: %d\ndata: %b\n\n" % (entry.id, entry.body)
+
+
+class CloudEventWire:
+    """The same with CloudEvents as data."""
+
+    name: Final = "sse cloudevents"
+
+    def frame(self, entry: Entry) -> bytes:
+        return b"id: %d\ndata: %b\n\n" % (entry.id, to_cloudevent(decode_message(entry.body)))
+
+
+def event(name: bytes, data: object) -> bytes:
+    """A named event with JSON data."""
+    return b"event: %b\ndata: %b\n\n" % (name, msgspec.json.encode(data))
+
+
+def ready(said: Ready) -> bytes:
+    """Carries an id: whoever is cut off before the first message resumes here, not later."""
+    return b'id: %d\nevent: ready\ndata: {"cursor":%d}\n\n' % (said.cursor, said.cursor)
+
+
+def gap(said: Gap) -> bytes:
+    return event(b"gap", {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed})
+
+
+def ephemeral(said: Ephemeral) -> bytes:
+    return b"event: ephemeral\ndata: %b\n\n" % said.body
+
+
+def goodbye(reason: Goodbye) -> bytes:
+    return event(b"goodbye", {"reason": reason.value})

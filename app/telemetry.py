@@ -1,0 +1,61 @@
+"""Logs as JSON lines, metrics for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+from pythonjsonlogger.json import JsonFormatter
+
+REQUESTS = Counter(
+    "gapless_http_requests_total", "Requests answered, by face and status.", ["face", "status"]
+)
+PUBLISHED = Counter("gapless_published_total", "Messages committed by this service.")
+PUBLISH_SECONDS = Histogram(
+    "gapless_publish_seconds",
+    "From a parsed publish to its commit.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+)
+STREAMS = Gauge("gapless_streams", "Live streams open now.", multiprocess_mode="livesum")
+CUT_OFF = Counter("gapless_streams_cut_total", "Streams ended by the server, by reason.", ["reason"])
+FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")
+
+
+def metrics() -> tuple[bytes, str]:
+    """The exposition and its content type; of all workers when there are several."""
+    registry: CollectorRegistry = REGISTRY
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def configure_logging(level: str) -> None:
+    """One JSON object a line on standard error, for the service and for uvicorn."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter(
+            "{asctime}{levelname}{name}{message}",
+            style="{",
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+            static_fields={"pid": os.getpid()},
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)

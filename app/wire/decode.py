@@ -1,0 +1,56 @@
+"""The message JSON of the protocol back into a message: for faces that show it in another form."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from subscriptions.domain.model import Message
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class _Encoded(msgspec.Struct):
+    id: int
+    channel: str
+    seq: int
+    type: str
+    created_at: datetime
+    key: str | None = None
+    data: msgspec.Raw | None = None
+    data_base64: bytes | None = None
+    headers: msgspec.Raw | None = None
+    sender: str | None = None
+    expires_at: datetime | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Encoded).decode
+
+
+def decode_message(body: bytes) -> Message:
+    """The message that `encode_message` made this of."""
+    m = _decode(body)
+    return Message(
+        id=m.id,
+        channel=m.channel,
+        seq=m.seq,
+        type=m.type,
+        key=m.key,
+        data=_raw(m.data, b"null") if m.data_base64 is None else None,
+        binary=m.data_base64,
+        headers=_raw(m.headers, b""),
+        sender=m.sender,
+        created_at_us=_microseconds(m.created_at),
+        expires_at_us=None if m.expires_at is None else _microseconds(m.expires_at),
+    )
+
+
+def _raw(value: msgspec.Raw | None, otherwise: bytes) -> bytes:
+    return otherwise if value is None else bytes(value)
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - _EPOCH) // _MICROSECOND

@@ -1,0 +1,69 @@
+"""One worker process: an event loop, a uvicorn server on the supervisor's socket, the service."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from types import FrameType
+
+import uvicorn
+
+from app.http_protocol import GaplessHttpProtocol
+from app.main import Application
+from app.settings import Settings
+from app.telemetry import configure_logging
+
+GRACE_S = 8
+
+
+class Server(uvicorn.Server):
+    """Tells the supervisor when it serves, and its streams when it stops."""
+
+    def __init__(self, config: uvicorn.Config, application: Application, ready_fd: int | None) -> None:
+        super().__init__(config)
+        self._application = application
+        self._ready_fd = ready_fd
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._ready_fd is not None:
+            with suppress(OSError):
+                os.write(self._ready_fd, b"1")
+            os.close(self._ready_fd)
+            self._ready_fd = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._application.service is not None:
+            self._application.service.live.stop()
+
+
+def main() -> None:
+    """Serve until SIGTERM. The environment is the supervisor's; see `SupervisorConfig`."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))
+    ready = os.environ.get("GAPLESS_READY_FD")
+    application = Application(settings)
+    config = uvicorn.Config(
+        application,
+        http=GaplessHttpProtocol,
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=GRACE_S,
+        backlog=4096,
+    )
+    server = Server(config, application, None if ready is None else int(ready))
+    server.run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()
