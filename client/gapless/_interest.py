@@ -17,7 +17,7 @@ class SubscribeOptions(TypedDict, total=False):
     """At most one start: `after` an id, with the `last` n of each channel, `since` a time, or `from_`.
 
     `since` is an aware datetime or an age such as `10m`, `2h`, `1d`; without a start only new messages come.
-    `types` and `keys` let only those through. `heartbeat` is how often, in seconds (5 to 60), the server
+    `types` and `keys` let only those through. `heartbeat`: every so many whole seconds (5 to 60) the server
     shows that it is alive. `give_up_after` is how long, in seconds, to go on without the service before
     raising; None is for ever.
     """
@@ -28,7 +28,7 @@ class SubscribeOptions(TypedDict, total=False):
     from_: Literal["earliest", "latest"] | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
-    heartbeat: float
+    heartbeat: int
     give_up_after: float | None
 
 

@@ -93,12 +93,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a channel keeps: messages younger than `max_age` seconds, and the newest `max_messages`.
+    """What a channel keeps: messages younger than `max_age` whole seconds, and the newest `max_messages`.
 
     None is no limit.
     """
 
-    max_age: float | None = None
+    max_age: int | None = None
     max_messages: int | None = None
 
 

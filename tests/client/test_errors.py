@@ -17,6 +17,9 @@ CODES = [
     (422, "invalid_request", gapless.InvalidRequest),
     (400, "invalid_request", gapless.InvalidRequest),
     (400, "malformed_json", gapless.InvalidRequest),
+    (406, "not_acceptable", gapless.InvalidRequest),
+    (414, "uri_too_long", gapless.InvalidRequest),
+    (431, "headers_too_large", gapless.InvalidRequest),
     (401, "unauthenticated", gapless.Unauthenticated),
     (403, "forbidden", gapless.Forbidden),
     (404, "channel_not_found", gapless.NotFound),
@@ -33,6 +36,7 @@ CODES = [
     (429, "rate_limited", gapless.RateLimited),
     (503, "unavailable", gapless.Unavailable),
     (500, "internal", gapless.ServerError),
+    (507, "storage_full", gapless.ServerError),
     (418, "teapot", gapless.GaplessError),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -49,6 +50,15 @@ def test_the_package_says_what_it_is() -> None:
 def test_every_public_name_is_there_and_says_what_it_is() -> None:
     for name in gapless.__all__:
         assert getattr(gapless, name).__doc__, name
+
+
+def test_the_readme_is_short_and_its_examples_are_python() -> None:
+    readme = (ROOT / "client" / "README.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len(readme.splitlines()) <= 150
+    assert len(examples) == 3
+    for example in examples:
+        compile(example, "README.md", "exec")
 
 
 @pytest.mark.slow
