@@ -1,0 +1,144 @@
+"""A real Postgres and Redis for the run, a database of its own for each test that asks, a real service."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from app.embedded import EmbeddedPostgres, EmbeddedRedis
+from db.migrate import migrate
+from tests.support import RunningService
+
+TEMPLATE = "gapless_template"
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One migrated, empty database. `owner_url` may do everything in it, `service_url` what the service may."""
+
+    name: str
+    owner_url: str
+    service_url: str
+    admin_url: str
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """The run's Postgres, with a migrated template database."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
+    server.start()
+    try:
+        asyncio.run(_make_template(server))
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The run's Redis."""
+    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+async def _make_template(server: EmbeddedPostgres) -> None:
+    admin = await asyncpg.connect(server.admin_url)
+    await admin.execute(f"create database {TEMPLATE} owner gapless_owner")
+    await admin.close()
+    await migrate(_in(server.owner_url, TEMPLATE))
+
+
+def _in(url: str, name: str) -> str:
+    """The same server and role, another database."""
+    before, _, rest = url.partition("?")
+    return f"{before.rpartition('/')[0]}/{name}?{rest}"
+
+
+async def make_database(server: EmbeddedPostgres) -> Database:
+    """A copy of the template."""
+    name = f"gapless_{next(_numbers)}"
+    admin = await asyncpg.connect(server.admin_url)
+    await admin.execute(f"create database {name} template {TEMPLATE} owner gapless_owner")
+    await admin.close()
+    return Database(
+        name, _in(server.owner_url, name), _in(server.service_url, name), _in(server.admin_url, name)
+    )
+
+
+async def drop_database(server: EmbeddedPostgres, database: Database) -> None:
+    """Drop it whoever is connected."""
+    admin = await asyncpg.connect(server.admin_url)
+    await admin.execute(f"drop database if exists {database.name} with (force)")
+    await admin.close()
+
+
+@pytest.fixture
+async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
+    """An empty, migrated database for one test."""
+    made = await make_database(postgres)
+    yield made
+    await drop_database(postgres, made)
+
+
+@pytest.fixture
+async def owner(database: Database) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the owner, as a user's own program would have it."""
+    connection: asyncpg.Connection = await asyncpg.connect(database.owner_url)
+    yield connection
+    connection.terminate()
+
+
+Serve = Callable[..., RunningService]
+
+
+@pytest.fixture
+def serve(database: Database, redis_url: str, tmp_path: Path) -> Iterator[Serve]:
+    """Starts services on the test's database; ended with the test."""
+    started: list[RunningService] = []
+
+    def start(*arguments: str, **environment: str) -> RunningService:
+        service = RunningService(
+            service_environment(database, redis_url, tmp_path) | environment, arguments
+        )
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        service.kill()
+
+
+def service_environment(database: Database, redis_url: str, home: Path) -> dict[str, str]:
+    """The variables under which `gapless serve` uses this database and Redis."""
+    return {
+        "GAPLESS_DATABASE_URL": database.service_url,
+        "GAPLESS_MIGRATE_URL": database.owner_url,
+        "GAPLESS_REDIS_URL": redis_url,
+        "GAPLESS_HOME": str(home),
+        "GAPLESS_MAINTENANCE_INTERVAL": "0.5",
+    }
+
+
+@pytest.fixture(scope="session")
+def server_url(
+    postgres: EmbeddedPostgres, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A running service that many tests share: use channel names of your own."""
+    made = asyncio.run(make_database(postgres))
+    service = RunningService(service_environment(made, redis_url, tmp_path_factory.mktemp("service")))
+    try:
+        yield service.url
+    finally:
+        service.kill()
+        asyncio.run(drop_database(postgres, made))

@@ -1,0 +1,26 @@
+"""The shortest way through the whole service."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+
+
+def test_what_is_published_is_read_and_followed(server_url: str) -> None:
+    with httpx.Client(base_url=server_url) as client:
+        answer = client.post("/v1/channels/smoke.one/messages", json={"data": {"text": "hello"}})
+        assert answer.status_code == 201
+        position = answer.json()
+        assert position["seq"] == 1
+
+        page = client.get("/v1/channels/smoke.one/messages").json()
+        assert [m["id"] for m in page["messages"]] == [position["id"]]
+
+        parameters = {"channel": "smoke.*", "from": "earliest"}
+        with client.stream("GET", "/v1/subscribe", params=parameters) as stream:
+            lines = stream.iter_lines()
+            assert [next(lines), next(lines)] == ["retry: 1000", f"id: {position['id']}"]
+            message = json.loads(next(lines).removeprefix("data: "))
+            assert message["data"] == {"text": "hello"}
+            assert [next(lines), next(lines), next(lines)][2] == "event: ready"

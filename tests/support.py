@@ -1,0 +1,87 @@
+"""Helpers for tests that run the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parent.parent
+T = TypeVar("T")
+
+
+async def eventually(look: Callable[[], T | Awaitable[T]], timeout_s: float = 20.0) -> T:
+    """Wait until `look` gives something true, and give it back. The deadline only ends a broken run."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        seen = look()
+        value = await seen if isinstance(seen, Awaitable) else seen
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"still {value!r} after {timeout_s} s"
+        await asyncio.sleep(0.01)
+
+
+class RunningService:
+    """`gapless serve` as a child process on a free port. `url` is set once it is ready."""
+
+    def __init__(self, environment: dict[str, str], arguments: tuple[str, ...] = ()) -> None:
+        command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", "0", *arguments]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+        self._lines: list[str] = []
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.url = self._await_ready()
+        self._drainer = threading.Thread(target=self._drain, daemon=True)
+        self._drainer.start()
+
+    def _await_ready(self) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line)
+            if line.startswith("Gapless is ready on "):
+                return line.split()[-1]
+        raise AssertionError("the service did not start:\n" + "".join(self._lines))
+
+    def _drain(self) -> None:
+        assert self.process.stdout is not None
+        self._lines.extend(self.process.stdout)
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        return "".join(self._lines)
+
+    def kill(self) -> None:
+        """kill -9 of the supervisor; its workers end with it."""
+        self.process.kill()
+        self._end()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        try:
+            return self.process.wait(20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, 9)
+            self._end()
+
+    def _end(self) -> None:
+        self.process.wait()
+        self._drainer.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
