@@ -1,0 +1,151 @@
+"""`./gapless` on a checkout of its own, with a lock of nothing, so that no index is asked."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.repo.test_tree import ROOT
+
+CLI = """
+import os, sys
+print(sys.argv[1:], os.getcwd(), sys.prefix)
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "check out"
+    (folder / "requirements").mkdir(parents=True)
+    (folder / "app").mkdir()
+    (folder / "client").mkdir()
+    shutil.copy(ROOT / "gapless", folder)
+    for lock in ("runtime.txt", "dev.txt"):
+        (folder / "requirements" / lock).write_text("# nothing\n")
+    (folder / "app" / "__init__.py").touch()
+    (folder / "app" / "cli.py").write_text(CLI)
+    return folder
+
+
+def environment(**more: str) -> dict[str, str]:
+    # A Python as the machine has it: not the environment these tests run in.
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GAPLESS_", "PYTHON"))
+    }
+    base = Path(getattr(sys, "_base_executable", sys.executable)).parent
+    return {**inherited, "PATH": f"{base}{os.pathsep}/usr/bin{os.pathsep}/bin", **more}
+
+
+def start(checkout: Path, *arguments: str, cwd: Path | None = None, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [checkout / "gapless", *arguments],
+        cwd=cwd or checkout,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(checkout: Path, *arguments: str, cwd: Path | None = None, **more: str) -> tuple[int, str, str]:
+    process = start(checkout, *arguments, cwd=cwd, **more)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_the_first_run_sets_up_and_the_next_does_not(checkout: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "app").mkdir(parents=True)
+    (elsewhere / "app" / "cli.py").write_text("raise SystemExit('the wrong app')")
+    code, output, errors = run(checkout, "serve", "--port", "1", cwd=elsewhere)
+    assert (code, output) == (0, f"['serve', '--port', '1'] {elsewhere} {checkout / '.venv'}\n"), errors
+    assert "this happens once" in errors
+    assert "environment ready after" in errors
+    assert run(checkout, "status") == (0, f"['status'] {checkout} {checkout / '.venv'}\n", "")
+
+
+def test_it_runs_through_a_link(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gapless").symlink_to(checkout / "gapless")
+    code, output, _ = run(tmp_path / "bin", "status")
+    assert (code, output) == (0, f"['status'] {tmp_path / 'bin'} {checkout / '.venv'}\n")
+
+
+def test_a_changed_lock_is_followed(checkout: Path) -> None:
+    run(checkout, "status")
+    (checkout / "requirements" / "runtime.txt").write_text("# nothing more\n")
+    assert "this happens once" in run(checkout, "status")[2]
+    assert run(checkout, "status")[2] == ""
+
+
+def test_a_half_made_environment_is_made_anew(checkout: Path) -> None:
+    run(checkout, "status")
+    (checkout / ".venv" / "gapless-unfinished").touch()
+    (checkout / ".venv" / "half").touch()
+    assert "environment ready" in run(checkout, "status")[2]
+    assert not (checkout / ".venv" / "half").exists()
+
+
+def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
+    first = start(checkout, "status")
+    assert first.stderr is not None
+    assert "setting up" in first.stderr.readline()
+    first.kill()
+    first.communicate()
+    code, output, errors = run(checkout, "status")
+    assert (code, output) == (0, f"['status'] {checkout} {checkout / '.venv'}\n"), errors
+
+
+def test_an_environment_of_ones_own_is_kept(checkout: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
+    (checkout / ".venv" / "mine").touch()
+    # Without a pip in it the launcher lends its own; with nothing to install that must work as well.
+    assert run(checkout, "status")[0] == 0
+    assert (checkout / ".venv" / "mine").exists()
+
+
+def test_a_second_first_run_waits_for_the_first(checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    with (checkout / ".venv" / "gapless-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = start(checkout, "status")
+        assert second.stderr is not None
+        assert "another gapless is setting up" in second.stderr.readline()
+    assert second.communicate(timeout=60)[0].startswith("['status']")
+
+
+def test_two_first_runs_at_once(checkout: Path) -> None:
+    both = [start(checkout, str(number)) for number in range(2)]
+    outputs = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("environment ready" in errors for _, errors in outputs) == 1
+
+
+def test_no_python_that_fits_is_told_in_one_line(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for tool in ("sh", "readlink", "dirname"):
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    code, output, errors = run(checkout, "status", PATH=str(tmp_path / "bin"))
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert "needs Python 3.11 or newer" in errors
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_checkout_that_cannot_be_written(checkout: Path, tmp_path: Path) -> None:
+    checkout.chmod(0o555)
+    try:
+        assert "set GAPLESS_HOME" in run(checkout, "status")[2]
+        output = run(checkout, "status", GAPLESS_HOME=str(tmp_path / "home"))[1]
+        assert output.endswith(f"{tmp_path / 'home' / 'venv'}\n")
+    finally:
+        checkout.chmod(0o755)
+
+
+def test_test_runs_pytest_in_the_checkout(checkout: Path) -> None:
+    code, _, errors = run(checkout, "test", "--version")
+    assert code == 1
+    assert "No module named pytest" in errors  # the lock is empty: what matters is what was asked for

@@ -1,0 +1,83 @@
+"""The locks: whole, hashed, without an address, and what pyproject.toml asks for."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ROOT / "requirements"
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?: ; .+)?$")
+
+
+def entries(lock: str) -> dict[str, tuple[str, set[str]]]:
+    """Every pin of a lock: its version and its hashes."""
+    pins: dict[str, tuple[str, set[str]]] = {}
+    for block in re.split(r"\n(?=\S)", (LOCKS / lock).read_text().replace("\\\n", "\n")):
+        lines = [line.strip() for line in block.splitlines() if line.strip() and not line.startswith("#")]
+        if lines:
+            match = PIN.match(lines[0])
+            assert match, f"{lock}: not a pin: {lines[0]}"
+            hashes = {line.removeprefix("--hash=sha256:") for line in lines[1:]}
+            pins[canonicalize_name(match["name"])] = (match["version"], hashes)
+    return pins
+
+
+@pytest.mark.parametrize("lock", ["runtime.txt", "dev.txt"])
+def test_every_pin_has_hashes_and_nothing_else(lock: str) -> None:
+    for name, (_, hashes) in entries(lock).items():
+        assert hashes, name
+        assert all(re.fullmatch(r"[0-9a-f]{64}", value) for value in hashes), name
+    assert "://" not in (LOCKS / lock).read_text()
+
+
+def test_what_is_tested_is_what_runs() -> None:
+    runtime, dev = entries("runtime.txt"), entries("dev.txt")
+    assert {name: pin for name, pin in dev.items() if name in runtime} == runtime
+
+
+def test_the_locks_satisfy_what_is_asked_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
+    asked = {
+        "runtime.txt": [*project["project"]["dependencies"], *client["project"]["dependencies"]],
+        "dev.txt": project["dependency-groups"]["dev"],
+    }
+    for lock, requirements in asked.items():
+        pins = entries(lock)
+        for requirement in map(Requirement, requirements):
+            if requirement.name != "gapless":  # the client is a folder of this repository
+                version, _ = pins[canonicalize_name(requirement.name)]
+                assert requirement.specifier.contains(version, prereleases=True), requirement
+
+
+def test_the_locks_are_what_the_resolver_writes(tmp_path: Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists() and not shutil.which("uv"):
+        pytest.skip("needs uv")
+    shutil.copytree(LOCKS, tmp_path, dirs_exist_ok=True)
+    environment = {**os.environ, "GAPLESS_LOCK_DIR": str(tmp_path)}
+    environment["PATH"] = f"{uv.parent}{os.pathsep}{environment['PATH']}"
+    result = subprocess.run(
+        [ROOT / ".ci" / "lock"], env=environment, capture_output=True, text=True, check=False
+    )
+    if "error sending request" in result.stderr or "Could not connect" in result.stderr:
+        pytest.skip("no package index can be reached")
+    assert result.returncode == 0, result.stderr
+    for lock in LOCKS.glob("*.txt"):
+        assert (tmp_path / lock.name).read_text() == lock.read_text(), (
+            f"run .ci/lock: {lock.name} is out of date"
+        )
+
+
+def test_the_layers_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout

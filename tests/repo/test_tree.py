@@ -1,0 +1,84 @@
+"""Rules of the repository that no linter knows."""
+
+import ast
+import re
+import statistics
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Written in two pieces, so that this file does not hold what it looks for.
+REGISTRIES = ["pypi." + "org", "python" + "hosted.org", "registry.npm" + "js.org"]
+MACHINE_PATHS = [r"/ro" + "ot/", r"/wo" + "rk/(main|shared)", r"/ho" + "me/[a-z]+/", r"/Us" + "ers/[A-Za-z]"]
+SECRETS = [r"AK" + r"IA[0-9A-Z]{16}", r"gh[pousr]_" + r"[A-Za-z0-9]{36}", r"xox[bap]-" + r"[0-9]{6,}"]
+NOT_KEPT = {".git", ".venv", ".gapless", "node_modules", "__pycache__", "dist"}
+
+
+def tracked() -> list[Path]:
+    """The files of the repository: those git knows, or those of a copy without git."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode == 0:
+        return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    kept = (path for path in ROOT.rglob("*") if not NOT_KEPT & set(path.relative_to(ROOT).parts))
+    return [path for path in kept if path.is_file()]
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for path in tracked():
+        data = path.read_bytes()
+        if b"\0" not in data[:8192]:
+            yield path.relative_to(ROOT), data.decode(errors="replace")
+
+
+def found(patterns: list[str]) -> list[str]:
+    wanted = re.compile("|".join(patterns))
+    return [f"{path}: {hit.group()}" for path, text in texts() if (hit := wanted.search(text))]
+
+
+def test_no_file_names_a_registry() -> None:
+    assert found([re.escape(host) for host in REGISTRIES]) == []
+
+
+def test_no_file_holds_a_path_of_one_machine() -> None:
+    assert found(MACHINE_PATHS) == []
+
+
+def test_no_file_holds_a_token() -> None:
+    assert found(SECRETS) == []
+
+
+def test_locks_that_record_addresses_are_not_kept() -> None:
+    kept = {path.name for path in tracked()}
+    assert not kept & {"uv.lock", "pylock.toml", "poetry.lock", "yarn.lock", "pnpm-lock.yaml"}
+    for path in tracked():
+        if path.name == "package-lock.json":
+            assert '"resolved"' not in path.read_text(), path
+
+
+def test_the_readme_is_short() -> None:
+    readme = ROOT / "README.md"
+    assert not readme.exists() or len(readme.read_text().splitlines()) <= 150
+
+
+def sources() -> dict[Path, str]:
+    return {path: text for path, text in texts() if path.suffix == ".py" or path.name == "gapless"}
+
+
+def test_source_files_are_small() -> None:
+    lengths = {path: len(text.splitlines()) for path, text in sources().items()}
+    assert {path: count for path, count in lengths.items() if count > 500} == {}
+    assert statistics.median(lengths.values()) <= 150
+
+
+def test_functions_are_small() -> None:
+    lengths = {}
+    for path, text in sources().items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths[f"{path}:{node.lineno} {node.name}"] = (
+                    (node.end_lineno or node.lineno) - node.lineno + 1
+                )
+    assert {name: count for name, count in lengths.items() if count > 70} == {}
+    small = sum(count <= 30 for count in lengths.values())
+    assert small / len(lengths) >= 0.9
