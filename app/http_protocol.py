@@ -218,8 +218,8 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgrade()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(self._why(error, data))
         else:
@@ -242,8 +242,10 @@ class GaplessHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._check_head()
-        self._enter(_Phase.BODY)
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            return  # The parser ends the message here; `_upgrade` begins it anew.
         super().on_headers_complete()
+        self._enter(_Phase.BODY)
         if not self.parser.should_upgrade():
             self.cycle.message_event = _Event()  # type: ignore[assignment]
             # Trailers would be added to the headers that the application is already reading.
@@ -254,8 +256,9 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._phase = _Phase.IDLE
+        if self._phase is _Phase.BODY:
+            super().on_message_complete()
+            self._phase = _Phase.IDLE
 
     # Limits.
 
@@ -286,6 +289,8 @@ class GaplessHttpProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         headers = self.headers
+        if self.parser.get_method() == b"CONNECT":
+            raise _RefusedError(GaplessError(Code.METHOD_NOT_ALLOWED, "this is no proxy"))
         if len(headers) > MAX_FIELDS:
             raise _RefusedError(_too_many_fields())
         # The exact count is worth its time only when this many bytes, target and body among them, arrived.
@@ -331,11 +336,22 @@ class GaplessHttpProtocol(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
-    def _upgrade(self) -> None:
-        self._watch.drop(self)
-        self._phase = _Phase.IDLE
+    def _upgrade(self, rest: bytes) -> None:
+        """Go over to WebSocket. Any other offer (Java's HttpClient makes one for HTTP/2 with each request) is
+        ignored; since the parser takes no body after one, it gets the head again, without the offer."""
         if self._should_upgrade():
+            self._watch.drop(self)
             self.handle_websocket_upgrade()
+            return
+        line = b"%b %b HTTP/%b\r\n" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        fields = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade")
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(line + fields + b"\r\n" + rest)
 
     # Refusals.
 

@@ -182,6 +182,8 @@ BAD: list[tuple[str, bytes, int, str]] = [
     ("non-ASCII target", "GET /é HTTP/1.1\r\nHost: x\r\n\r\n".encode(), 400, BAD_REQUEST),
     ("version", b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", 400, BAD_REQUEST),
     ("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, BAD_REQUEST),
+    ("no path", b"GET http://x HTTP/1.1\r\nHost: x\r\n\r\n", 400, BAD_REQUEST),
+    ("CONNECT", b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed"),
     ("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, BAD_REQUEST),
     ("unknown method", b"FOO /echo HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed"),
     ("lower-case method", b"get /echo HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed"),
@@ -205,6 +207,30 @@ GOOD = {
     "chunked": post(CHUNKED, body=b"3\r\nabc\r\n0\r\n\r\n"),
     "head and 50 kB body at once": post(b"Content-Length: 50000", body=b"x" * 50_000),
 }
+
+
+H2C = [b"Upgrade: h2c", b"Connection: Upgrade, HTTP2-Settings", b"HTTP2-Settings: AAM"]
+
+
+@pytest.mark.parametrize("cut", [None, 20, -14, -7])
+def test_an_offer_of_another_protocol_is_ignored(hasty: Running, cut: int | None) -> None:
+    raw = post(*H2C, b"Content-Length: 7", body=b"GET / H")
+    with hasty.connect() as connection:
+        connection.sendall(raw[:cut])
+        if cut is not None:
+            connection.sendall(raw[cut:])
+        assert until(connection, b"HTTP/1.1 200 ").endswith(b"7")
+        connection.sendall(b"GET /echo HTTP/1.1\r\nHost: x\r\n" + b"\r\n".join(H2C) + b"\r\n\r\n" + GET)
+        until(connection, b"HTTP/1.1 200 ", 2)
+    assert (b"upgrade", b"h2c") not in hasty.application.headers
+
+
+def test_a_refusal_after_a_good_request_is_told(hasty: Running) -> None:
+    with hasty.connect() as connection:
+        connection.sendall(GET)
+        until(connection, b"\r\n\r\n0")
+        connection.sendall(b"GET http://x HTTP/1.1\r\nHost: x\r\n\r\n")
+        check_problem(everything(connection), 400, BAD_REQUEST)
 
 
 @pytest.mark.parametrize("name", GOOD)
