@@ -126,7 +126,7 @@ class Service:
         """Tell this process's readers, then the others. The commit is done and answered already."""
         PUBLISHED.inc(sum(len(entries) for _, entries in hints))
         self.live.hear(hints)
-        if self._codec is not None and self.bus is not None:
+        if self._codec is not None and self.bus is not None and self.bus.wanted:
             channels = [hint for hint, _ in hints]
             if sum(len(entry.body) for _, entries in hints for entry in entries) > MAX_COPIES_BYTES:
                 channels = [_without_copies(hint) for hint in channels]

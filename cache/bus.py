@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ MAX_QUEUED_BYTES = 16 * 1024 * 1024
 SEND_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
 HEALTH_CHECK_S = 5
+PROBE_S = 0.1
 
 DROPPED = Counter("gapless_hints_dropped_total", "Hints not sent because Redis did not take them.")
 SENT = Counter("gapless_hints_sent_total", "Hints sent through Redis.")
@@ -49,6 +51,8 @@ class RedisBus:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
+        self._others = True
+        self._probe_at = 0.0
         self.connected = False
         # Two clients: a send that hangs must not hold up what is heard.
         self._sender = _client(url, SEND_TIMEOUT_S)
@@ -56,6 +60,12 @@ class RedisBus:
 
     def __repr__(self) -> str:
         return f"RedisBus({'connected' if self.connected else 'away'}, {len(self._queue)} to send)"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a hint is worth making now. While this process is the only listener it is not, but for a
+        probe now and then: a process that comes later finds what it missed by its first sweep."""
+        return self._others or time.monotonic() >= self._probe_at
 
     def send(self, payload: bytes) -> None:
         """Queue a payload; the oldest are dropped when the queue is full."""
@@ -99,12 +109,17 @@ class RedisBus:
                     ):
                         for payload in payloads:
                             pipe.publish(self._topic, payload)
-                        await pipe.execute()
+                        self._count(await pipe.execute())
                     SENT.inc(len(payloads))
                 except _FAILURES:
                     DROPPED.inc(len(payloads))
                     await self._sender.connection_pool.disconnect(inuse_connections=True)
                     await asyncio.sleep(RECONNECT_S)
+
+    def _count(self, receivers: list[int]) -> None:
+        """Redis says how many listeners each payload reached, this process's own among them."""
+        self._others = receivers[-1] > (1 if self.connected else 0)
+        self._probe_at = time.monotonic() + PROBE_S
 
     async def _listen_loop(self) -> None:
         while True:

@@ -108,9 +108,7 @@ def serve(database: Database, redis_url: str, tmp_path: Path) -> Iterator[Serve]
     started: list[RunningService] = []
 
     def start(*arguments: str, **environment: str) -> RunningService:
-        service = RunningService(
-            service_environment(database, redis_url, tmp_path) | environment, arguments
-        )
+        service = RunningService(service_environment(database, redis_url, tmp_path) | environment, arguments)
         started.append(service)
         return service
 

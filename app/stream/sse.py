@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Final, assert_never
 
@@ -23,6 +24,8 @@ from subscriptions.engine.subscription import (
     LiveSubscription,
     Ready,
 )
+
+logger = logging.getLogger("gapless.http")
 
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -52,6 +55,10 @@ async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send
         await _Stream(service, subscription, connection, send).run()
     except ConnectionResetError:
         pass
+    except Exception:
+        # The status is sent: all that is left is to end the connection, and its client resumes elsewhere.
+        logger.exception("a stream failed", extra={"request_id": scope["state"]["request_id"].decode()})
+        connection.abort()
     finally:
         STREAMS.dec()
         connection.on_lost = None

@@ -20,9 +20,9 @@ class _Encoded(msgspec.Struct):
     type: str
     created_at: datetime
     key: str | None = None
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = msgspec.Raw()
     data_base64: bytes | None = None
-    headers: msgspec.Raw | None = None
+    headers: msgspec.Raw = msgspec.Raw()
     sender: str | None = None
     expires_at: datetime | None = None
 
@@ -39,17 +39,13 @@ def decode_message(body: bytes) -> Message:
         seq=m.seq,
         type=m.type,
         key=m.key,
-        data=_raw(m.data, b"null") if m.data_base64 is None else None,
+        data=bytes(m.data) if m.data_base64 is None else None,
         binary=m.data_base64,
-        headers=_raw(m.headers, b""),
+        headers=bytes(m.headers),
         sender=m.sender,
         created_at_us=_microseconds(m.created_at),
         expires_at_us=None if m.expires_at is None else _microseconds(m.expires_at),
     )
-
-
-def _raw(value: msgspec.Raw | None, otherwise: bytes) -> bytes:
-    return otherwise if value is None else bytes(value)
 
 
 def _microseconds(time: datetime) -> int:

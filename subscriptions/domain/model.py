@@ -72,10 +72,10 @@ class Append:
     @property
     def size_bytes(self) -> int:
         """A close upper estimate of what this request costs to hold and to send, in bytes."""
-        return sum(
-            len(m.data or b"") + len(m.binary or b"") + len(m.headers) + len(m.channel) + 128
-            for m in self.messages
-        )
+        size = 128 * len(self.messages)
+        for m in self.messages:
+            size += len(m.data or b"") + len(m.binary or b"") + len(m.headers) + len(m.channel)
+        return size
 
 
 @dataclass(frozen=True, slots=True)
