@@ -30,6 +30,12 @@ _INFINITY: Final = float("inf")
 _decode: Final = msgspec.json.Decoder().decode
 _WHITESPACE: Final = b" \t\r\n"
 _SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
+# Postgres reads a json number as `numeric` when it is cast to jsonb, and fails on more decimals than these.
+_MAX_NUMBER_CHARACTERS: Final = 15_000
+_LOWEST_EXPONENT: Final = -400
+_TINY: Final = re.compile(rb"[0-9][eE]-[0-9]{3}")
+_LONG: Final = re.compile(rb"[0-9]{%d}" % (_MAX_NUMBER_CHARACTERS // 2))
+_NUMBER: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?[0-9.]+(?:[eE]([+-]?[0-9]+))?)')
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?:[ \t\r\n]*(:))?')
 
 
@@ -78,14 +84,32 @@ def count_keys(value: Any, field: str) -> int:
 def check_text(raw: bytes, keys: int) -> None:
     """Check what decoding hides, in a text that decoded to `keys` object keys.
 
-    Raises `malformed_json` when a key was repeated, `invalid_request` when a string holds NUL.
+    Raises `malformed_json` when a key was repeated, `invalid_request` when a string holds NUL or a number has
+    more decimals than double precision and SQL can take.
     """
     if b"\\u0000" in raw and b"\\u0000" in raw.replace(b"\\\\", b""):
         raise invalid("body", _NUL)
+    if ((b"e-" in raw or b"E-" in raw) and _TINY.search(raw)) or (
+        len(raw) > _MAX_NUMBER_CHARACTERS and _LONG.search(raw)
+    ):
+        _check_numbers(raw)
     # Without whitespace every key is followed by `":`. A string can only add to that count, so when it equals
     # the keys that came out, none was lost; when it does not, the strings have to be told apart.
     if raw.translate(None, _WHITESPACE).count(b'":') != keys and _STRING.findall(raw).count(b":") != keys:
         raise GaplessError(Code.MALFORMED_JSON, "the same key occurs twice in one JSON object")
+
+
+def _check_numbers(raw: bytes) -> None:
+    for token in _NUMBER.finditer(raw):
+        number, exponent = token.groups()
+        if number is None:
+            continue  # A string.
+        if len(number) > _MAX_NUMBER_CHARACTERS:
+            raise invalid("body", OUT_OF_RANGE)
+        if exponent is not None and exponent.startswith(b"-"):
+            is_nothing = float(number) == 0 and number.lower().partition(b"e")[0].strip(b"-0.") != b""
+            if is_nothing or len(exponent) > 6 or int(exponent) < _LOWEST_EXPONENT:
+                raise invalid("body", OUT_OF_RANGE)
 
 
 def one_line(raw: bytes) -> bytes:
