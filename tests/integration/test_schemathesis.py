@@ -1,0 +1,66 @@
+"""Requests made up from the service's own OpenAPI document, fitting and not: none may end in a 5xx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+
+STREAM = "/v1/subscribe"
+EXAMPLES = 25
+TIMEOUT_S = 5
+
+bounded = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def operations(server_url: str) -> list[Any]:
+    schema = schemathesis.openapi.from_url(f"{server_url}/openapi.json")
+    results: list[Any] = list(schema.get_all_operations())
+    return [result.ok() for result in results]
+
+
+def cases(operation: Any) -> st.SearchStrategy[Case[Any]]:
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    strategy: st.SearchStrategy[Case[Any]] = st.one_of(
+        [operation.as_strategy(generation_mode=mode) for mode in modes]
+    )
+    return strategy
+
+
+def send(case: Case[Any], server_url: str) -> tuple[int, str, bytes]:
+    """Status, content type and, except of a stream, the body."""
+    arguments = case.as_transport_kwargs(base_url=server_url)
+    with requests.request(**arguments, stream=True, timeout=TIMEOUT_S) as answer:
+        content_type = answer.headers.get("content-type", "")
+        body = b"" if content_type.startswith("text/event-stream") else answer.content
+        return answer.status_code, content_type, body
+
+
+@pytest.mark.timeout(60)
+def test_no_made_up_request_makes_the_server_fail(server_url: str) -> None:
+    seen: set[str] = set()
+    for operation in operations(server_url):
+        seen.add(operation.path)
+
+        @bounded
+        @given(cases(operation))
+        def exercise(case: Case[Any]) -> None:
+            status, content_type, body = send(case, server_url)
+            assert status < 500, (case.as_curl_command(), body)
+            if status >= 400 and case.method.upper() != "HEAD":
+                assert content_type == "application/problem+json", (case.as_curl_command(), status, body)
+
+        exercise()
+    assert {STREAM, "/v1/messages", "/v1/channels/{channel}/messages"} <= seen
