@@ -365,7 +365,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: GaplessError) -> None:
         """Answer with a problem and close; only close when another answer is due or under way."""
         refusals[error.code] += 1
-        logger.info("refused before routing: %s", error.detail, extra={"code": error.code.value})
+        logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
         if not self._may_answer():
             self._watch.drop(self)
             self.abort()

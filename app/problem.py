@@ -10,7 +10,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from subscriptions.domain.errors import Code, FieldError, GaplessError
@@ -159,8 +159,15 @@ def install(app: FastAPI) -> None:
 
 
 def on_crash(request: Request, error: Exception) -> Response:
-    """Log what nobody foresaw under its request id, and answer `internal` without a word of it."""
+    """Log what nobody foresaw under its request id, and answer `internal` without a word of it.
+
+    A client that left in the middle of its request is nothing unforeseen, and reads no answer.
+    """
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
     request_id = request.scope.get("state", {}).get("request_id")
+    if isinstance(request_id, bytes):
+        request_id = request_id.decode("latin-1")
     logger.error(
         "unhandled error", exc_info=error, extra={"request_id": request_id, "path": request.url.path}
     )

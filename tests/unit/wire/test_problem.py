@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Query
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
 from app import problem
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid, unavailable
@@ -66,6 +67,10 @@ def application() -> FastAPI:
     async def refused() -> None:
         raise GaplessError(Code.CHANNEL_NOT_FOUND, "no channel x")
 
+    @app.get("/left")
+    async def left() -> None:
+        raise ClientDisconnect
+
     @app.get("/crash")
     async def crash() -> None:
         raise RuntimeError("secret dsn")
@@ -113,3 +118,9 @@ async def test_a_crash_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.ERROR, "gapless.http"):
         await call("GET", "/crash")
     assert "secret dsn" in caplog.text
+
+
+async def test_a_client_that_leaves_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "gapless.http"):
+        await call("GET", "/left")
+    assert not [record for record in caplog.records if record.name == "gapless.http"]
