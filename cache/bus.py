@@ -26,6 +26,7 @@ MAX_QUEUED_BYTES = 16 * 1024 * 1024
 SEND_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
 HEALTH_CHECK_S = 5
+MAX_SILENCES = 2
 PROBE_S = 0.1
 
 DROPPED = Counter("gapless_hints_dropped_total", "Hints not sent because Redis did not take them.")
@@ -136,10 +137,14 @@ class RedisBus:
             await asyncio.sleep(RECONNECT_S)
 
     async def _listen(self, pubsub: PubSub) -> None:
+        silent = 0
         while True:
             message = await pubsub.get_message(timeout=HEALTH_CHECK_S)
+            silent = silent + 1 if message is None else 0
             if message is None:
-                # Silence: a connection that is dead without saying so shows when asked.
+                # A connection that is dead without saying so does not answer when asked.
+                if silent > MAX_SILENCES:
+                    raise TimeoutError("Redis does not answer")
                 await pubsub.ping()
             elif message["type"] == "subscribe":
                 self.connected = True

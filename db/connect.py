@@ -7,6 +7,7 @@ nobody answers. So every wait here ends in `terminate`, which closes the socket 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from prometheus_client import Counter
 
 from db.queries import load
 from subscriptions.domain.errors import Code, GaplessError, unavailable
+
+log = logging.getLogger(__name__)
 
 QUERIES = Counter("gapless_db_queries_total", "Statements sent to Postgres, by block name.", ["query"])
 
@@ -122,6 +125,9 @@ class Pool:
                 rows: list[Any] = await connection.fetch(self._blocks[name], *args)
                 return rows
         except FAILURES as error:
+            # A lock that others hold is everyday; anything else the database says deserves a look.
+            level = logging.DEBUG if isinstance(error, asyncpg.LockNotAvailableError) else logging.WARNING
+            log.log(level, "%s failed: %s: %s", name, type(error).__name__, error)
             raise translate(error) from error
 
     async def fetchrow(self, name: str, *args: object) -> Any:

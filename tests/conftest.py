@@ -21,7 +21,8 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One migrated, empty database. `owner_url` may do everything in it, `service_url` what the service may."""
+    """One migrated, empty database. `owner_url` may do everything in it, `service_url` what the service
+    may."""
 
     name: str
     owner_url: str

@@ -524,8 +524,9 @@ create function gapless.trim_channels(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     c record;
-    cut record;
-    kept record;
+    cut_id bigint;
+    cut_seq bigint;
+    kept_id bigint;
     moved integer := 0;
 begin
     for c in
@@ -535,35 +536,35 @@ begin
         order by id
     loop
         exit when moved >= p_limit;
-        cut := null;
+        cut_id := null;
+        cut_seq := null;
         if c.max_age is not null then
             -- Walks forward over what goes: work in proportion to what is removed, not to what is kept.
-            select x.id, x.seq into cut from (
-                select m.id, m.seq, m.created_at from gapless.messages m
-                where m.channel_id = c.id and m.id > c.trimmed_id
-                  and m.id < coalesce((
-                      select k.id from gapless.messages k
-                      where k.channel_id = c.id and k.id > c.trimmed_id
-                        and k.created_at >= clock_timestamp() - c.max_age * interval '1 second'
-                      order by k.id limit 1), 9223372036854775807)
-                order by m.id desc limit 1) x;
+            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+            where m.channel_id = c.id and m.id > c.trimmed_id
+              and m.id < coalesce((
+                  select k.id from gapless.messages k
+                  where k.channel_id = c.id and k.id > c.trimmed_id
+                    and k.created_at >= clock_timestamp() - c.max_age * interval '1 second'
+                  order by k.id limit 1), 9223372036854775807)
+            order by m.id desc limit 1;
         end if;
-        if c.max_messages is not null and c.last_seq - c.max_messages > coalesce(cut.seq, c.first_seq - 1) then
-            select m.id, m.seq into cut from gapless.messages m
+        if c.max_messages is not null and c.last_seq - c.max_messages > coalesce(cut_seq, c.first_seq - 1) then
+            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
             where m.channel_id = c.id and m.id > c.trimmed_id
             order by m.id offset c.last_seq - c.max_messages - c.first_seq limit 1;
         end if;
-        continue when cut.id is null;
-        select m.id into kept from gapless.messages m
-        where m.channel_id = c.id and m.id > cut.id order by m.id limit 1;
+        continue when cut_id is null;
+        select m.id into kept_id from gapless.messages m
+        where m.channel_id = c.id and m.id > cut_id order by m.id limit 1;
         update gapless.channels u
-        set first_seq = cut.seq + 1, trimmed_id = cut.id, first_id = coalesce(kept.id, u.last_id + 1)
-        where u.id = c.id and u.first_seq <= cut.seq
+        set first_seq = cut_seq + 1, trimmed_id = cut_id, first_id = coalesce(kept_id, u.last_id + 1)
+        where u.id = c.id and u.first_seq <= cut_seq
           -- A message that arrived since changes which one is the first kept: leave that to the next run.
-          and (kept.id is not null or u.last_seq = cut.seq);
+          and (kept_id is not null or u.last_seq = cut_seq);
         if found then
             moved := moved + 1;
-            update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut.id) where l.trimmed_id < cut.id;
+            update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut_id) where l.trimmed_id < cut_id;
         end if;
     end loop;
     return moved;

@@ -20,7 +20,8 @@ from subscriptions.ports import Head, Page, ReadPort, Trim
 PAGE_LIMIT = 1000
 CHUNK_BYTES = 256 * 1024
 PAGES_KEPT = 8
-MEMO_KEPT = 64
+MEMO_KEPT = 1024
+MEMO_BYTES = 4 * CHUNK_BYTES
 EPHEMERAL_BYTES = 1024 * 1024
 """Ephemeral messages kept for readers that have not looked yet; the newest one always fits."""
 REORDER_GRACE_S = 0.005
@@ -70,6 +71,7 @@ class Feed:
         self._read = read
         self._encode = encode
         self._memo: dict[tuple[int, str], tuple[bytes, int]] = {}
+        self._memo_bytes = 0
         self._pages: OrderedDict[int, HistoryPage] = OrderedDict()
         self._wanted: set[int] = set()
         self._fetch: asyncio.Task[None] | None = None
@@ -94,10 +96,20 @@ class Feed:
         if hit is None:
             entries, after = self.run.after(cursor, CHUNK_BYTES)
             hit = (b"".join([entry.frame(wire) for entry in entries]), after)
-            if len(self._memo) >= MEMO_KEPT:
-                self._memo.clear()
-            self._memo[key] = hit
+            if len(self.subscribers) > 1:
+                self._remember(key, hit)
         return hit
+
+    def _remember(self, key: tuple[int, str], hit: tuple[bytes, int]) -> None:
+        self._memo_bytes += len(hit[0])
+        if self._memo_bytes > MEMO_BYTES or len(self._memo) >= MEMO_KEPT:
+            self._forget()
+            self._memo_bytes = len(hit[0])
+        self._memo[key] = hit
+
+    def _forget(self) -> None:
+        self._memo.clear()
+        self._memo_bytes = 0
 
     async def page(self, cursor: int) -> HistoryPage | None:
         """The page of history that holds what follows `cursor`; None once the run covers it.
@@ -147,7 +159,7 @@ class Feed:
         if self.selection.types or self.selection.keys:
             entries = [e for e in entries if admits(e.type, e.key)]
         self.run.append(entries, head)
-        self._memo.clear()
+        self._forget()
         # Whoever waits to hear that history is sent wants to know of progress without messages too.
         if entries or self.unready:
             self.wake()
@@ -314,7 +326,7 @@ class LogFeed(Feed):
     def jump(self, base: int) -> None:
         """Too much to catch up with, or retention overtook it: the readers go through history instead."""
         self.run.reset(base)
-        self._memo.clear()
+        self._forget()
         self.wake()
 
 

@@ -1,0 +1,170 @@
+"""History and channels over HTTP: pages, lines, settings, retention."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.sse import subscribe
+from tests.support import eventually
+
+_numbers = count(1)
+
+
+@pytest.fixture
+async def client(server_url: str):  # type: ignore[no-untyped-def]
+    async with httpx.AsyncClient(base_url=server_url, timeout=20) as made:
+        yield made
+
+
+@pytest.fixture
+def channel() -> str:
+    """A channel that no other test uses."""
+    return f"history.{next(_numbers)}"
+
+
+async def fill(client: httpx.AsyncClient, channel: str, number: int, first: int = 0) -> list[dict[str, Any]]:
+    body = [{"data": i, "type": f"t{i % 2}", "key": f"k{i % 3}"} for i in range(first, first + number)]
+    answer = await client.post(f"/v1/channels/{channel}/messages", json=body)
+    assert answer.status_code == 201, answer.text
+    positions: list[dict[str, Any]] = answer.json()["messages"]
+    return positions
+
+
+async def test_pages_both_ways(client: httpx.AsyncClient, channel: str) -> None:
+    positions = await fill(client, channel, 25)
+    path = f"/v1/channels/{channel}/messages"
+    for order, cursor, expected in (("asc", "after", range(25)), ("desc", "before", range(24, -1, -1))):
+        found: list[int] = []
+        query: dict[str, Any] = {"limit": 10, "order": order}
+        while True:
+            page = (await client.get(path, params=query)).json()
+            found += [m["data"] for m in page["messages"]]
+            query[cursor] = page["cursor"]
+            if not page["has_more"]:
+                break
+        assert found == list(expected)
+    between = {"after": positions[3]["id"], "before": positions[6]["id"]}
+    page = (await client.get(path, params=between)).json()
+    assert [m["data"] for m in page["messages"]] == [4, 5]
+    assert page["has_more"] is False
+
+
+async def test_by_type_key_and_time(client: httpx.AsyncClient, channel: str) -> None:
+    await fill(client, channel, 6)
+    later = await fill(client, channel, 6, first=6)
+    path = f"/v1/channels/{channel}/messages"
+
+    async def data(**query: Any) -> list[int]:
+        return [m["data"] for m in (await client.get(path, params=query)).json()["messages"]]
+
+    assert await data(type="t1") == [1, 3, 5, 7, 9, 11]
+    assert await data(type=["t0", "t1"], key="k0") == [0, 3, 6, 9]
+    assert await data(since=later[0]["created_at"]) == [6, 7, 8, 9, 10, 11]
+    assert await data(since="1h", limit=2) == [0, 1]
+    assert await data(since="2999-01-01T00:00:00Z") == []
+
+
+async def test_lines_have_no_limit(client: httpx.AsyncClient, channel: str) -> None:
+    for first in range(0, 2500, 500):
+        await fill(client, channel, 500, first)
+    path, accept = f"/v1/channels/{channel}/messages", {"Accept": "application/x-ndjson"}
+    answer = await client.get(path, headers=accept)
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert [json.loads(line)["data"] for line in answer.text.splitlines()] == list(range(2500))
+    down = await client.get(path, headers=accept, params={"order": "desc", "limit": 900})
+    assert [json.loads(line)["data"] for line in down.text.splitlines()] == list(range(2499, 1599, -1))
+
+
+async def test_what_is_not_there(client: httpx.AsyncClient, channel: str) -> None:
+    for method, path, code in (
+        ("GET", f"/v1/channels/{channel}", "channel_not_found"),
+        ("GET", f"/v1/channels/{channel}/messages", "channel_not_found"),
+        ("PATCH", f"/v1/channels/{channel}", "channel_not_found"),
+        ("DELETE", f"/v1/channels/{channel}", "channel_not_found"),
+        ("GET", f"/v1/channels/{channel}/messages/1", "channel_not_found"),
+    ):
+        answer = await client.request(method, path, json={} if method == "PATCH" else None)
+        assert (answer.status_code, answer.json()["code"]) == (404, code)
+    [position] = await fill(client, channel, 1)
+    missing = await client.get(f"/v1/channels/{channel}/messages/{position['id'] + 1000000}")
+    assert (missing.status_code, missing.json()["code"]) == (404, "message_not_found")
+
+
+async def test_channel_settings(client: httpx.AsyncClient, channel: str) -> None:
+    path = f"/v1/channels/{channel}"
+    made = await client.put(path, json={"retention": {"max_age": 60, "max_messages": 5}, "message_ttl": 1.5})
+    assert made.status_code == 201
+    assert made.json()["retention"] == {"max_age": 60, "max_messages": 5}
+    assert made.json()["message_ttl"] == 1.5
+    assert (made.json()["last_seq"], made.json()["first_seq"], made.json()["last_id"]) == (0, 1, 0)
+    patched = await client.patch(path, json={"retention": {"max_age": None}})
+    assert patched.json()["retention"] == {"max_messages": 5}
+    assert patched.json()["message_ttl"] == 1.5
+    replaced = await client.put(path, json={})
+    assert replaced.status_code == 200
+    assert replaced.json()["retention"] == {}
+    assert "message_ttl" not in replaced.json()
+    await fill(client, channel, 3)
+    assert (await client.get(path)).json()["last_seq"] == 3
+    assert (await client.delete(path)).status_code == 204
+    assert (await client.get(path)).status_code == 404
+    assert [p["seq"] for p in await fill(client, channel, 2)] == [1, 2]
+
+
+async def test_the_list_of_channels(client: httpx.AsyncClient, channel: str) -> None:
+    names = sorted(f"{channel}.{i}.x" for i in range(7))
+    for name in names:
+        await fill(client, name, 1)
+    found: list[str] = []
+    query: dict[str, Any] = {"pattern": f"{channel}.*.x", "limit": 3}
+    while True:
+        page = (await client.get("/v1/channels", params=query)).json()
+        found += [c["name"] for c in page["channels"]]
+        if not page["has_more"]:
+            assert page["cursor"] is None
+            break
+        query["cursor"] = page["cursor"]
+    assert found == names
+
+
+async def test_retention_by_count_is_announced(
+    client: httpx.AsyncClient, server_url: str, channel: str
+) -> None:
+    path = f"/v1/channels/{channel}"
+    positions = await fill(client, channel, 20)
+    await client.patch(path, json={"retention": {"max_messages": 5}})
+
+    async def trimmed() -> bool:
+        return bool((await client.get(path)).json()["first_seq"] == 16)
+
+    await eventually(trimmed)
+    kept = (await client.get(f"{path}/messages")).json()["messages"]
+    assert [m["seq"] for m in kept] == [16, 17, 18, 19, 20]
+    expired = await client.get(f"{path}/messages", params={"after": positions[2]["id"]})
+    assert (expired.status_code, expired.json()["code"]) == (410, "cursor_expired")
+    for channels in ([channel], [channel, f"{channel}.other"]):
+        async with subscribe(server_url, *channels, after=positions[2]["id"]) as stream:
+            gap = await stream.block()
+            assert gap.event == "gap"
+            assert gap.json == {"channel": channel, "first_seq": 16, "missed": 12}
+            assert [m["seq"] for m in await stream.messages(5)] == [16, 17, 18, 19, 20]
+        async with subscribe(server_url, *channels, after=positions[15]["id"]) as stream:
+            assert [b.event for b in await stream.until("ready")] == [""] * 4 + ["ready"]
+
+
+async def test_retention_by_age(client: httpx.AsyncClient, channel: str) -> None:
+    path = f"/v1/channels/{channel}"
+    await fill(client, channel, 3)
+    await client.patch(path, json={"retention": {"max_age": 1}})
+
+    async def empty() -> bool:
+        return bool((await client.get(path)).json()["first_seq"] == 4)
+
+    await eventually(empty)
+    assert (await client.get(f"{path}/messages")).json()["messages"] == []
+    assert [p["seq"] for p in await fill(client, channel, 1)] == [4]
