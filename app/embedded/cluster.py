@@ -1,6 +1,7 @@
 """A Postgres data folder: made whole or not at all, and configured anew before each start."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,10 +66,15 @@ def create(data: Path, binaries: PostgresBinaries, identity: Identity) -> None:
 
 def configure(data: Path, identity: Identity) -> None:
     """Write the configuration files: who can enter the socket's folder is trusted, nobody else gets in."""
-    local = _quoted(str(data.with_name("postgres.local.conf")))
-    lines = ["# Written at each start. Settings of your own go into postgres.local.conf beside this folder."]
-    lines += [f"{name} = {value}" for name, value in {**_SETTINGS, **_memory()}.items()]
-    _write(data / "postgresql.conf", "\n".join([*lines, f"include_if_exists = {local}", ""]))
+    local = data.with_name("postgres.local.conf")
+    if not local.exists():
+        local.write_text(
+            "# Settings of your own for the embedded Postgres. What durability rests on stays on.\n"
+        )
+    settings = {**_SETTINGS, **_memory(), **_recovery()}
+    lines = [f"# Written at each start. Settings of your own go into {local.name} beside this folder."]
+    lines += [f"{name} = {value}" for name, value in settings.items()]
+    _write(data / "postgresql.conf", "\n".join([*lines, f"include_if_exists = {_quoted(str(local))}", ""]))
     _write(data / "pg_hba.conf", "local all all trust\n")
     for name in ("postgresql.conf", "pg_hba.conf"):
         identity.own_file(data / name)
@@ -96,6 +102,17 @@ def _memory() -> dict[str, str]:
     total_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
     shared_mb = max(64, min(256, total_mb // 8))
     return {"shared_buffers": f"'{shared_mb}MB'", "effective_cache_size": f"'{max(128, total_mb // 2)}MB'"}
+
+
+def _recovery() -> dict[str, str]:
+    """After a crash, put the folder on disk in one call: file by file takes most of a second on a small log.
+
+    Kernels before 5.8 do not report a failed write to that call, so there it stays file by file.
+    """
+    system = os.uname()
+    numbers = re.findall(r"\d+", system.release)[:2]
+    trusted = system.sysname == "Linux" and [int(number) for number in numbers] >= [5, 8]
+    return {"recovery_init_sync_method": "syncfs" if trusted else "fsync"}
 
 
 def _run(program: list[str], identity: Identity, text: bytes = b"") -> str:

@@ -1,6 +1,6 @@
 """Become what a server may run as, ask to die with the parent, then turn into the server.
 
-Run as a script of its own: `python -I -S enter.py SIGNAL PARENT KIND UID GID FOLDER -- program arguments`.
+Run as a script of its own: `python -I -S enter.py SIGNAL PARENT KIND UID GID ACCESS -- program arguments`.
 A fork that runs Python between fork and exec (`preexec_fn`) can deadlock in a parent with threads, and
 an exec keeps the process id, so the parent still holds the server itself as its child.
 """
@@ -13,19 +13,21 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 CLONE_NEWUSER = 0x10000000
+ACCESS = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
 REFUSED = 126  # exit code: this identity cannot be taken here, or cannot work in the folder
 
 
 def main(arguments: list[str]) -> None:
     cut = arguments.index("--")
-    death_signal, parent, kind, uid, gid, folder = arguments[:cut]
+    death_signal, parent, kind, uid, gid, needed = arguments[:cut]
     program = arguments[cut + 1 :]
     try:
         enter(kind, int(uid), int(gid))
     except OSError as error:
         refuse(f"cannot run as {kind} {uid}: {error}")
-    if folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        refuse(f"{kind} {uid} cannot write to {folder}")
+    letters, _, folder = needed.partition(":")
+    if folder and not os.access(folder, sum(ACCESS[letter] for letter in letters)):
+        refuse(f"{kind} {uid} has no {letters} access to {folder}")
     # Only now: a change of credentials clears the death signal.
     die_with_parent(int(death_signal), int(parent))
     try:

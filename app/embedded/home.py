@@ -63,7 +63,13 @@ class HomeLock:
         """Raises `EmbeddedError` that names the process which holds the lock."""
         prepare(self.path.parent)
         # A bare descriptor: a file object would let go of the lock once nobody refers to it.
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except PermissionError:
+            owner = self.path.parent.stat().st_uid
+            raise EmbeddedError(
+                f"{self.path.parent} is not this user's (owner {owner}); set GAPLESS_HOME to another folder"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -27,12 +27,11 @@ class Identity:
     uid: int
     gid: int
 
-    def command(self, program: list[str], *, death_signal: int, folder: Path | None = None) -> list[str]:
+    def command(self, program: list[str], *, death_signal: int, needed: str = "") -> list[str]:
         """The command that runs `program` as this identity and ends it when the calling thread ends.
 
-        With a `folder`, the program is refused (exit code 126) where the identity cannot write there.
+        `needed` names access without which it is refused (exit code 126): `x:/folder`, `rwx:/folder`.
         """
-        needed = "" if folder is None else str(folder)
         facts = [str(int(death_signal)), str(os.getpid()), self.kind, str(self.uid), str(self.gid), needed]
         return [sys.executable, "-I", "-S", _ENTER, *facts, "--", *program]
 
@@ -44,6 +43,11 @@ class Identity:
         for parent, names, files in os.walk(folder):
             for name in (*names, *files):
                 self.own_file(Path(parent) / name)
+
+    def admit(self, home: Path) -> None:
+        """Let another user of the machine walk through root's home to what is its own there, no more."""
+        if self.kind is Kind.USER and home.stat().st_uid == 0:
+            home.chmod(0o711)
 
     def own_file(self, path: Path) -> None:
         if self.kind is Kind.USER:
@@ -63,9 +67,9 @@ def choose(data: Path, program: Path) -> Identity:
         return own_identity()
     refusals = []
     for identity in _candidates(data):
-        probe = identity.command(
-            [str(program), "--version"], death_signal=9, folder=_existing(data, identity)
-        )
+        identity.admit(data.parent)
+        program_asked = [str(program), "--version"]
+        probe = identity.command(program_asked, death_signal=9, needed=_needed(data, identity))
         result = subprocess.run(probe, capture_output=True, text=True, cwd="/", check=False)
         if result.returncode == 0:
             return identity
@@ -87,8 +91,8 @@ def _candidates(data: Path) -> list[Identity]:
     return [inside, Identity(Kind.USER, nobody.pw_uid, nobody.pw_gid)]
 
 
-def _existing(data: Path, identity: Identity) -> Path | None:
-    """The folder the identity must be able to write to already; `nobody` is given its own ones later."""
+def _needed(data: Path, identity: Identity) -> str:
+    """What the identity must be able to do: walk through the home, or write where no owner is changed."""
     if identity.kind is Kind.USER:
-        return None
-    return data if data.exists() else data.parent
+        return f"x:{data.parent}"
+    return f"rwx:{data if data.exists() else data.parent}"

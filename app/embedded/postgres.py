@@ -70,6 +70,8 @@ class EmbeddedPostgres:
         identity = choose(self.data, binaries.program("initdb"))
         home.make_private(self.sockets, {os.geteuid(), identity.uid})
         identity.own(self.sockets)
+        if self.data.exists() and self.data.stat().st_uid != identity.uid:
+            identity.own(self.data)
         if cluster.major_of(self.data) is None:
             self._refuse_to_overwrite()
             cluster.create(self.data, binaries, identity)

@@ -43,6 +43,9 @@ class Pool:
         standing = [place.worker for place in self._places if place.worker]
         return [*standing, *([self._replacement] if self._replacement else []), *self._retiring]
 
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self.workers()]
+
     def all_ready(self) -> bool:
         return all(place.worker is not None and place.worker.ready for place in self._places)
 

@@ -1,5 +1,6 @@
 """Start everything in order, watch it in one loop, stop it in the reverse order."""
 
+import os
 import resource
 import select
 import socket
@@ -70,6 +71,8 @@ def _watch(pool: Pool, servers: Servers, signals: Signals, url: str) -> int:
             pool.roll()
         servers.step()
         pool.step()
+        if os.getpid() == 1:
+            _bury_strangers({*servers.pids(), *pool.pids()})
         if pool.hopeless():
             _say("the workers end as soon as they start; giving up")
             return 1
@@ -107,6 +110,13 @@ def _pool(config: SupervisorConfig, endpoints: Endpoints, listening: socket.sock
         return Worker(config.worker_argv, {**shared, **own}, listening.fileno())
 
     return Pool(config, spawn, _say)
+
+
+def _bury_strangers(own: set[int]) -> None:
+    """As the first process of a container, collect the dead that others left to it."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while (dead := os.waitid(os.P_ALL, 0, options)) is not None and dead.si_pid not in own:
+        os.waitpid(dead.si_pid, os.WNOHANG)
 
 
 def _allow_many_files() -> None:

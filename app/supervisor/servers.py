@@ -21,6 +21,8 @@ class Server(Protocol):
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def alive(self) -> bool: ...
+    @property
+    def pid(self) -> int | None: ...
 
 
 class Servers:
@@ -45,6 +47,9 @@ class Servers:
             self._rotate_at = time.monotonic() + _ROTATE_EVERY_S
             for server in self._running.values():
                 server.log.rotate()
+
+    def pids(self) -> list[int]:
+        return [server.pid for server in self._running.values() if server.pid is not None]
 
     def stop(self) -> None:
         for server in reversed(self._running.values()):

@@ -126,7 +126,6 @@ def test_root_keeps_to_the_owner_of_the_data() -> None:
     server = EmbeddedPostgres(folder / "home")
     try:
         folder.chmod(0o755)
-        server.home.chmod(0o755)
         nobody = pwd.getpwnam("nobody")
         server.start()
         server.stop()
