@@ -85,13 +85,12 @@ class Server:
 
     def own(self) -> list[int]:
         """Its Python processes: all but the embedded databases."""
-        return [pid for pid in self.family() if "python" in command_of(pid).split(" ")[0]]
+        return [pid for pid in self.family() if _program(pid).startswith("python")]
 
     def redis(self) -> int | None:
         """The process of the embedded Redis."""
         for pid in self.family():
-            program = Path(command_of(pid).split(" ")[0]).name
-            if program.startswith(("valkey", "redis")):
+            if _program(pid).startswith(("valkey", "redis")):
                 return pid
         return None
 
@@ -115,6 +114,11 @@ class Server:
         """Stop it as its users do."""
         if self.child is not None:
             self.child.stop(patience=20.0)
+
+
+def _program(pid: int) -> str:
+    """The file name of what a process runs."""
+    return Path(command_of(pid).split(" ")[0]).name
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ from typing import cast
 
 from load.wire import Dechunker, field
 
-MARK = b"\nid:"
-"""Every delivered message has an id line, on the service and on its peers; JSON on one line has none."""
+MARK = b'\ndata: {"id":'
+"""How the data line of every message of the service begins; `ready` and `gap` have an id too, not this."""
 
 READ_SIZE = 256 * 1024
 
@@ -120,7 +120,7 @@ class Stream(asyncio.Protocol):
 
 
 class Counter(asyncio.BufferedProtocol):
-    """One subscription that only counts its messages, at the speed of a byte search.
+    """One subscription that only counts its messages, by their `mark`, at the speed of a byte search.
 
     All counters of an event loop share one read buffer, since each read is counted before the next.
     `on_live` is called once, when `live_mark` has been seen.
@@ -129,10 +129,22 @@ class Counter(asyncio.BufferedProtocol):
     _buffer = bytearray(READ_SIZE)
     _view = memoryview(_buffer)
 
-    __slots__ = ("_live_mark", "_on_live", "_request", "_seen", "_tail", "count", "lost", "transport")
+    __slots__ = (
+        "_live_mark",
+        "_mark",
+        "_on_live",
+        "_request",
+        "_seen",
+        "_tail",
+        "count",
+        "lost",
+        "transport",
+    )
 
-    def __init__(self, request: bytes, live_mark: bytes, on_live: Callable[[bytes], None]) -> None:
-        self._request, self._live_mark = request, live_mark
+    def __init__(
+        self, request: bytes, live_mark: bytes, on_live: Callable[[bytes], None], mark: bytes = MARK
+    ) -> None:
+        self._request, self._live_mark, self._mark = request, live_mark, mark
         self._on_live: Callable[[bytes], None] | None = on_live
         self._seen = b""
         self._tail = b""
@@ -151,11 +163,11 @@ class Counter(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the event loop."""
-        buffer = self._buffer
+        buffer, mark = self._buffer, self._mark
         # A mark that lies across two reads is in the last bytes of the one and the first of the other.
-        edge = len(MARK) - 1
-        self.count += buffer.count(MARK, 0, nbytes)
-        self.count += (self._tail + buffer[:edge]).count(MARK, 0, len(self._tail) + min(edge, nbytes))
+        edge = len(mark) - 1
+        self.count += buffer.count(mark, 0, nbytes)
+        self.count += (self._tail + buffer[:edge]).count(mark, 0, len(self._tail) + min(edge, nbytes))
         self._tail = bytes((self._tail + buffer[max(0, nbytes - edge) : nbytes])[-edge:])
         if self._on_live is not None:
             self._watch(bytes(buffer[:nbytes]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from load.sse import Counter
+from load.sse import MARK, Counter
 from load.wire import Target
 
 CONNECT_AT_ONCE = 200
@@ -14,13 +14,17 @@ CONNECT_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """One server's way of saying the same things. `live_mark` shows that a reader follows."""
+    """One server's way of saying the same things.
+
+    `live_mark` shows that a reader follows; `mark` is how the data line of each message begins.
+    """
 
     name: str
     target: Target
     publish_path: str
     subscribe_path: str
     live_mark: bytes
+    mark: bytes
     accepted: tuple[int, ...]
 
     def publish(self, channel: str, body: bytes) -> bytes:
@@ -38,12 +42,13 @@ class Face:
 def gapless(target: Target) -> Face:
     """The service."""
     publish, subscribe = "/v1/channels/{channel}/messages", "/v1/subscribe?channel={channel}"
-    return Face("gapless", target, publish, subscribe, b"event: ready", (201,))
+    return Face("gapless", target, publish, subscribe, b"event: ready", MARK, (201,))
 
 
 def nchan(target: Target) -> Face:
     """Nchan as `load.bench.peers` configures it; 201 says that somebody was there, 202 that nobody was."""
-    return Face("nchan", target, "/pub?channel={channel}", "/sub?channel={channel}", b"\r\n\r\n", (201, 202))
+    publish, subscribe = "/pub?channel={channel}", "/sub?channel={channel}"
+    return Face("nchan", target, publish, subscribe, b"\r\n\r\n", b'\ndata: {"data":', (201, 202))
 
 
 async def follow(face: Face, channels: list[str], last_ids: list[int] | None = None) -> list[Counter]:
@@ -56,7 +61,9 @@ async def follow(face: Face, channels: list[str], last_ids: list[int] | None = N
         request = face.subscribe(channel, last_ids[number] if last_ids else None)
         async with slots:
             _, counter = await loop.create_connection(
-                lambda: Counter(request, face.live_mark, live.set_result), face.target.host, face.target.port
+                lambda: Counter(request, face.live_mark, live.set_result, face.mark),
+                face.target.host,
+                face.target.port,
             )
         head: bytes = await asyncio.wait_for(live, 60)
         if head[9:12] != b"200":

@@ -6,7 +6,7 @@ import pytest
 
 from load.bench import faces, fanout, latency
 from load.bench.figure import Figure, UnfitError, Word, versus
-from load.bench.herd import BACKGROUND, COUNTER
+from load.bench.herd import COUNTER, caused
 from tests.load.fake_service import FakeService
 
 
@@ -43,5 +43,14 @@ async def test_latency_is_measured_to_the_last_reader() -> None:
 def test_queries_are_read_from_the_metrics_by_label() -> None:
     text = '# TYPE x counter\ngapless_db_queries_total{query="history"} 4.0\nother{query="x"} 1.0\n'
     assert COUNTER.findall(text) == [('query="history"', "4.0")]
-    assert BACKGROUND.search('query="settle_tick"')
-    assert not BACKGROUND.search('query="history"')
+
+
+def test_only_queries_that_the_herd_caused_are_counted() -> None:
+    spent = {
+        'query="tick"': 90.0,
+        'query="heads"': 3.0,
+        'query="purge_rows"': 1.0,
+        'query="page_channel"': 4.0,
+    }
+    assert caused(spent, seconds=2.0) == 4.0
+    assert caused(spent, seconds=0.5) == 5.5

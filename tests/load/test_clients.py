@@ -34,10 +34,10 @@ def test_a_client_is_judged_by_the_numbers_it_printed(got: list[int], said: str)
 
 
 def test_the_cut_lies_right_behind_the_block() -> None:
-    stream = b"HTTP/1.1 200 OK\r\n\r\n5\r\nretry: 1\nid: 1\ndata: a\n\nid: 2\ndata: b\n\nid: 3"
+    stream = b'HTTP/1.1 200 OK\r\n\r\n5\r\nretry: 1\nid: 1\ndata: {"id":1}\n\nid: 2\ndata: {"id":2}\n\nid: 3'
     end = end_of_message(stream, 2)
     assert end is not None
-    assert stream[:end].endswith(b"data: b\n\n")
+    assert stream[:end].endswith(b'data: {"id":2}\n\n')
     assert end_of_message(stream, 3) is None
 
 

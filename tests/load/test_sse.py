@@ -71,7 +71,7 @@ def test_a_broken_chunk_size_is_refused() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_the_counter_counts_what_the_parser_finds(seed: int) -> None:
     chance = random.Random(seed)
-    text = b"".join(b'id: %d\ndata: {"n":%d}\n\n' % (n, n) for n in range(40))
+    text = b"".join(b'id: %d\ndata: {"id":%d}\n\n' % (n, n) for n in range(40))
     wire = b"HTTP/1.1 200 OK\r\n\r\n" + _chunked([text[i : i + 24] for i in range(0, len(text), 24)])
     whole = b"HTTP/1.1 200 OK\r\n\r\n" + _chunked([text])
     counter = Counter(b"", b"\r\n\r\n", lambda head: None)
@@ -85,7 +85,7 @@ def test_the_counter_counts_what_the_parser_finds(seed: int) -> None:
 def test_the_counter_sees_a_mark_that_comes_a_byte_at_a_time() -> None:
     live: list[bytes] = []
     counter = Counter(b"", b"ready", live.append)
-    for byte in b"\n\nid: 1\ndata: \n\nevent: ready\n\nid: 2\n":
+    for byte in b'\n\nid: 1\ndata: {"id":1}\n\nid: 1\nevent: ready\ndata: {}\n\nid: 2\ndata: {"id":2}\n\n':
         counter._buffer[:1] = bytes([byte])
         counter.buffer_updated(1)
     assert counter.count == 2
