@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from gapless import AsyncClient, AsyncStream, Client, SyncStream
+from gapless._call import Request
 from gapless._config import Config
+from gapless._interest import Interest
+from gapless._transport import build
 
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 RENAMED |= {"__aiter__": "__iter__", "__anext__": "__next__"}
@@ -58,6 +61,14 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
 def test_a_timeout_without_sense_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError):
         Client(timeout=timeout)
+
+
+def test_a_stream_bounds_silence_and_a_call_each_wait() -> None:
+    with Client("http://gapless.test", timeout=3) as client:
+        call = build(client._http, client._config, Request("GET", "/"))
+        stream = build(client._http, client._config, Interest(("a",)).request(None))
+    assert call.extensions["timeout"] == {"connect": 3, "read": 3, "write": 3, "pool": 3}
+    assert stream.extensions["timeout"] == {"connect": 3, "read": 37.5, "write": 3, "pool": 3}
 
 
 def test_no_representation_shows_the_token() -> None:

@@ -142,6 +142,20 @@ def test_a_stream_that_never_gets_on_is_given_up(face: Face, raw_server: RawServ
     assert face.take(stream) == []
 
 
+def test_a_stream_that_gets_on_a_little_each_time_is_not_given_up(face: Face, raw_server: RawServer) -> None:
+    head = stream_head(NDJSON)
+    raw_server.scripts = replies(*(head + chunks(history(n), end=n == 9) for n in range(1, 10)))
+    face.connect(raw_server.url, retry=RetryPolicy(attempts=2))
+    assert [one.id for one in face.take(face.open("iter_history", "a"))] == list(range(1, 10))
+
+
+def test_a_stream_cut_behind_the_last_message_asked_for_is_whole(face: Face, raw_server: RawServer) -> None:
+    raw_server.scripts = replies(stream_head(NDJSON) + chunks(history(1, 2), end=False))
+    face.connect(raw_server.url)
+    assert [one.id for one in face.take(face.open("iter_history", "a", limit=2))] == [1, 2]
+    assert len(raw_server.seen) == 1
+
+
 def test_a_stream_of_an_unknown_channel_is_an_error_on_entering(face: Face) -> None:
     face.connect(handler=lambda request: httpx.Response(404, json=problem(404, "channel_not_found")))
     with pytest.raises(NotFound):

@@ -452,3 +452,15 @@ def test_a_server_that_keeps_ending_the_stream_is_given_up_too() -> None:
     reader.opened(HEAD, 2.0)
     with pytest.raises(Unreachable):
         reader.lost(Ended(), 2.0)
+
+
+def test_giving_up_is_not_about_failures_long_made_good() -> None:
+    reader = make(give_up_after=60)
+    reader.lost(CUT, 0.0)
+    reader.opened(HEAD, 10.0)
+    reader.feed(blocks([message(1)])[0])
+    drain(reader)
+    reader.lost(CUT, 1000.0)
+    reader.lost(CUT, 1060.0)
+    with pytest.raises(Unreachable):
+        reader.lost(CUT, 1061.0)
