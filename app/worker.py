@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from contextlib import suppress
@@ -15,6 +16,7 @@ from app.settings import Settings
 from app.telemetry import configure_logging
 
 GRACE_S = 8
+DRAIN_S = 0.5
 
 
 class Server(uvicorn.Server):
@@ -32,6 +34,18 @@ class Server(uvicorn.Server):
                 os.write(self._ready_fd, b"1")
             os.close(self._ready_fd)
             self._ready_fd = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, serve what the open ones still send for a moment, then close them.
+
+        A client whose connection was accepted just now must not find it reset, and one that keeps its
+        connection is told to open another.
+        """
+        for server in self.servers:
+            server.close()
+        self.server_state.default_headers.append((b"connection", b"close"))
+        await asyncio.sleep(DRAIN_S)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
