@@ -126,7 +126,8 @@ def _channel_page(rows: list[Any], after: int, limit: int) -> Page:
     messages = _messages(rows)
     head = next((r for r in rows if r["kind"] == _HEAD), None)
     if len(messages) == limit:
-        return Page(after, messages[-1].id, messages[-1].seq, messages, _trims(rows))
+        assert head is not None, "messages come with their channel"
+        return Page(after, messages[-1].id, messages[-1].seq, messages, _trims(rows), head["channel_id"])
     if head is None:
-        return Page(after, after, 0, (), ())
-    return Page(after, max(after, head["id"]), head["seq"], messages, _trims(rows))
+        return Page(after, after, 0, ())
+    return Page(after, max(after, head["id"]), head["seq"], messages, _trims(rows), head["channel_id"])

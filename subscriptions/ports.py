@@ -39,8 +39,9 @@ class Trim:
 class Page:
     """Everything a selection holds above `after` up to and with `complete_to`, in id order.
 
-    `complete_seq` is the seq that goes with `complete_to` when the selection is one channel. `trims` names
-    the channels of which retention removed something above `after`.
+    `complete_seq` is the seq that goes with `complete_to` when the selection is one channel, and `channel_id`
+    says which channel of that name it was (0: there is none now). `trims` names the channels of which
+    retention removed something above `after`.
     """
 
     after: int
@@ -48,6 +49,7 @@ class Page:
     complete_seq: int
     messages: tuple[Message, ...]
     trims: tuple[Trim, ...] = ()
+    channel_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.routes.parameters import ChannelName, Limit, only
 from app.routes.publish import NAMESPACE
 from app.wire import json
+from app.wire.publish import field_error
 from app.wire.times import rfc3339
 from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, invalid
@@ -144,8 +145,7 @@ async def _body(request: Request) -> ChannelBody:
     try:
         return _decode(raw)
     except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at `$")
-        raise invalid(place.strip("`.") or "body", text) from None
+        raise field_error(str(error)) from None
 
 
 def _same_name(body: ChannelBody, name: str) -> None:

@@ -62,7 +62,10 @@ def router(service: Callable[[], Service]) -> APIRouter:
     @routes.get("/v1/subscribe", responses=_STREAM)
     async def follow(
         request: Request,
-        channel: Annotated[list[str], Query(description="Channels or patterns, up to 128.")],
+        channel: Annotated[
+            list[Annotated[str, Query(json_schema_extra={"pattern": r"^[A-Za-z0-9_~:@*>.-]{1,255}$"})]],
+            Query(description="Channels or patterns, up to 128.", max_length=128),
+        ],
         after: Annotated[int | None, Query(ge=0)] = None,
         last: Annotated[int | None, Query(ge=1, le=1000)] = None,
         since: Annotated[str | None, Query(max_length=64)] = None,
@@ -70,7 +73,7 @@ def router(service: Callable[[], Service]) -> APIRouter:
         types: Annotated[list[str] | None, Query(alias="type")] = None,
         keys: Annotated[list[str] | None, Query(alias="key")] = None,
         heartbeat: Annotated[int, Query(ge=5, le=60)] = 15,
-        last_event_id: Annotated[str | None, Header()] = None,
+        last_event_id: Annotated[str | None, Header(json_schema_extra={"pattern": r"^\d{1,15}$"})] = None,
     ) -> Response:
         """Follow channels as server-sent events, from a cursor on, without a gap."""
         return _Handled(subscribe, service())

@@ -87,6 +87,10 @@ class _Stream:
         """Raises ConnectionResetError when the client is gone."""
         subscription, read = self._subscription, self._service.live.read
         while True:
+            if not subscription.rested:
+                # Replaying history from memory must not hold up the others.
+                await asyncio.sleep(0)
+            subscription.rested = False
             event = await subscription.next(read)
             data = _encode(event)
             if self._first and event is not Beat.BEAT:
@@ -99,12 +103,10 @@ class _Stream:
                 return
 
     async def _write(self, data: bytes) -> None:
-        # Gives way at least once a write: replaying history from memory must not hold up the others.
         message = {"type": "http.response.body", "body": data, "more_body": True}
         self._subscription.spoke_at = time.monotonic()
         if self._connection.write_buffer_size() == 0:
             await self._send(message)
-            await asyncio.sleep(0)
             return
         await self._write_slowly(message)
 

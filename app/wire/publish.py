@@ -193,11 +193,11 @@ def _refuse(body: bytes, error: Exception) -> NoReturn:
     """Say why a body did not decode: first as JSON, then as what it should have been."""
     if isinstance(error, msgspec.ValidationError):
         json.check(body)
-        raise _field_error(str(error)) from None
+        raise field_error(str(error)) from None
     raise json.refusal(body, error) from None
 
 
-def _field_error(text: str) -> GaplessError:
+def field_error(text: str) -> GaplessError:
     """msgspec says in words what is wrong and where; this makes a field error of it."""
     placed = _PLACE.fullmatch(text)
     what, where = (placed["what"], placed["where"]) if placed else (text, "")

@@ -137,11 +137,13 @@ update gapless.segments set opened_at = now() where lower = 1;
 -- Locks the named channels in one order, making those that are missing; arrays come back in the order asked.
 create function gapless.lock_channels(
     p_namespaces integer[], p_names text[], p_create boolean,
-    out ids bigint[], out last_ids bigint[], out last_seqs bigint[], out ttls double precision[]
+    out ids bigint[], out last_ids bigint[], out last_seqs bigint[], out ttls double precision[],
+    out made boolean
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     attempt integer := 0;
 begin
+    made := false;
     loop
         -- Making comes before locking: a writer that waits for another's new row holds no other row yet.
         if p_create then
@@ -153,6 +155,7 @@ begin
                 where c.namespace_id = w.namespace_id and c.name = w.name)
             order by w.namespace_id, w.name
             on conflict do nothing;
+            made := made or found;
         end if;
 
         with wanted as (
@@ -233,10 +236,11 @@ declare
     taken bigint[];
     live integer := cardinality(p_request);
     kept integer;
+    made boolean;
 begin
     perform pg_advisory_xact_lock_shared(1195462739, 1);
 
-    select l.ids, l.last_ids, l.last_seqs, l.ttls into channel_ids, last_ids, last_seqs, ttls
+    select l.ids, l.last_ids, l.last_seqs, l.ttls, l.made into channel_ids, last_ids, last_seqs, ttls, made
     from gapless.lock_channels(p_namespaces, p_names, p_create) l;
 
     if p_request_namespaces is not null then
@@ -254,6 +258,15 @@ begin
     end if;
     if statuses is not null then
         select count(*) into live from unnest(p_request) as r where statuses[r] = 0;
+        if made and live < cardinality(p_request) then
+            -- A refused request leaves nothing behind, the channel it would have made least of all. Only a
+            -- channel made by this very transaction can be without settings and unseen by everybody else.
+            delete from gapless.channels c
+            where c.id = any(channel_ids) and c.last_seq = 0 and c.xmin = pg_current_xact_id()::xid
+              and not exists (
+                  select from unnest(p_request, p_channel) as m (request, channel)
+                  where channel_ids[m.channel] = c.id and statuses[m.request] = 0);
+        end if;
     end if;
 
     appended_at := clock_timestamp();

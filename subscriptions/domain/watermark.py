@@ -17,12 +17,14 @@ MAX_CANDIDATES = 64
 @dataclass(frozen=True, slots=True)
 class Tick:
     """One reading of the database, its parts taken in this order: the last id taken; how far the journal
-    reached then and how far it is flushed, in bytes; who holds the publishing lock."""
+    reached then and how far it is flushed, in bytes; who holds the publishing lock. `life` changes whenever
+    the server lost what it had not flushed."""
 
     last_id: int
     lsn: int
     flushed: int
     holders: frozenset[str]
+    life: str = ""
 
 
 @dataclass(slots=True)
@@ -38,12 +40,13 @@ class Watermark:
     Holds at most `MAX_CANDIDATES` unsettled readings; further ones are passed over, which can only delay.
     """
 
-    __slots__ = ("_candidates", "last_id", "settled")
+    __slots__ = ("_candidates", "_life", "last_id", "settled")
 
     def __init__(self) -> None:
         self.settled = 0
         self.last_id = 0
         self._candidates: list[_Candidate] = []
+        self._life = ""
 
     @property
     def pending(self) -> bool:
@@ -52,6 +55,11 @@ class Watermark:
 
     def observe(self, tick: Tick) -> int:
         """The settled id after this tick."""
+        if tick.life != self._life:
+            # After a crash ids that were taken and not flushed are taken again: what was read of them is void.
+            self._life = tick.life
+            self._candidates.clear()
+            self.last_id = self.settled
         self.last_id = max(self.last_id, tick.last_id)
         newest = self._candidates[-1].last_id if self._candidates else self.settled
         if tick.last_id > newest and len(self._candidates) < MAX_CANDIDATES:

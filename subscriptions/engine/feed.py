@@ -28,8 +28,10 @@ REORDER_GRACE_S = 0.005
 """How long a hole between hints may close by itself before the database is read."""
 RETRY_S = 0.5
 WAKE_EVERY_S = 0.002
-WAKE_SHARE_S = 0.00002
-"""Seconds between two wakings of a feed's readers: at least the first, and the second for each reader."""
+WAKE_REST = 2.0
+MAX_PACE_S = 0.1
+"""Seconds between two wakings of a feed's readers: at least the first, at most the last, and in between so
+many times as long as the last waking took the process."""
 
 
 class Waker(Protocol):
@@ -77,6 +79,7 @@ class Feed:
         self._fetch: asyncio.Task[None] | None = None
         self._wake_at: asyncio.TimerHandle | None = None
         self._woke_at = 0.0
+        self._pace_s = WAKE_EVERY_S
 
     def __repr__(self) -> str:
         name = self.selection.single or f"{self.selection.names + self.selection.patterns}"
@@ -177,13 +180,13 @@ class Feed:
     def wake(self) -> None:
         """Have every subscription look: at once after a quiet moment, else once a pace for all that came.
 
-        The pace grows with the readers, so that writing to them leaves time for what they are written.
+        The pace follows what a waking costs, so that writing to readers leaves time for what they are
+        written: the busier, the more messages share a write.
         """
         if self._wake_at is not None or not self.subscribers:
             return
         loop = asyncio.get_running_loop()
-        pace_s = max(WAKE_EVERY_S, len(self.subscribers) * WAKE_SHARE_S)
-        wait_s = self._woke_at + pace_s - loop.time()
+        wait_s = self._woke_at + self._pace_s - loop.time()
         if wait_s <= 0:
             self._wake_all()
         else:
@@ -191,9 +194,16 @@ class Feed:
 
     def _wake_all(self) -> None:
         self._wake_at = None
-        self._woke_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._woke_at = loop.time()
         for subscriber in self.subscribers:
             subscriber.wake()
+        # Comes after every task that was woken here has had its turn.
+        loop.call_soon(self._woken, self._woke_at)
+
+    def _woken(self, since: float) -> None:
+        cost_s = asyncio.get_running_loop().time() - since
+        self._pace_s = min(MAX_PACE_S, max(WAKE_EVERY_S, cost_s * (1 + WAKE_REST)))
 
     async def close(self) -> None:
         """End running reads."""

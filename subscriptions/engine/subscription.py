@@ -84,6 +84,7 @@ class LiveSubscription:
         "feed",
         "gone",
         "heartbeat_s",
+        "rested",
         "spoke_at",
     )
 
@@ -101,6 +102,8 @@ class LiveSubscription:
         self.heartbeat_s = heartbeat_s
         self.spoke_at = 0.0
         self.gone = False
+        self.rested = True
+        """Set whenever `next` gave way to others; a face that asks on and on looks at it."""
         self._wire = wire
         self._ready_at = ready_at
         self._starts = starts
@@ -202,6 +205,7 @@ class LiveSubscription:
             await self._waiter
         finally:
             self._waiter = None
+            self.rested = True
 
     # --- history
 

@@ -439,7 +439,6 @@ def test_streams_open_for_every_accept_that_allows_them(server_url: str, accept:
     assert answer.headers["x-accel-buffering"] == "no"
 
 
-@pytest.mark.xfail(strict=True, reason="the channel row is made before the request is judged, and stays")
 def test_a_refused_condition_makes_no_channel(server_url: str) -> None:
     before = stored(server_url)
     headers = JSON_TYPE | {"Expected-Last-Seq": "7"}
