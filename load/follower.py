@@ -139,8 +139,9 @@ class Follower:
         """Note what came. The loop runs for every delivery of the run, so its common case calls nothing."""
         crowd, cursor = self._crowd, self.cursor
         first_text, note = crowd.texts.get, cursor.ids.append
-        if cursor.start == LATEST and events[0][0] is not None:
-            cursor.start = int(events[0][0]) - 1  # history before `ready`: it is held to what it began with
+        if cursor.start == LATEST and events[0][0] is not None and not events[0][2]:
+            # A message before `ready` is history: the reader is held to what it began with.
+            cursor.start = int(events[0][0]) - 1
         for event_id, text, name in events:
             if name or event_id is None:
                 self._other(name, text)

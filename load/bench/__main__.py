@@ -69,6 +69,8 @@ def main() -> int:
     options = parser.parse_args()
     raise_file_limit()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)  # a log has no edge that the table must fit
     figures: list[Figure] = []
     failures: list[str] = []
     for name in options.only or ALL:

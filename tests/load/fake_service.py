@@ -84,7 +84,8 @@ class FakeService:
         )
         kind = b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked"
         writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n\r\n")
-        self._chunk(writer, b'event: ready\ndata: {"cursor":%d}\n\n' % int(after))
+        start = str(int(after)).encode()
+        self._chunk(writer, b'id: %s\nevent: ready\ndata: {"cursor":%s}\n\n' % (start, start))
         at = int(after)
         while not writer.is_closing():
             async with self._grown:
