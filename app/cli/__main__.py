@@ -1,25 +1,84 @@
-"""`python -m app.cli`."""
+"""`python -m app.cli`: what `./gapless` hands over to."""
 
 from __future__ import annotations
 
 import typer
 
-from app.cli.serve import EXAMPLES, migrate_command, serve
+from app.cli import bench, channels, history, publish, serve, subscribe, version
+from app.cli.doctor import command as doctor
+from app.cli.failures import end
+from app.cli.helping import Command, Group
+from app.cli.importing import command as importing
+
+EXAMPLES = """
+A first minute:
+
+  gapless serve                                     in one terminal
+  gapless subscribe chat.lobby                      in another
+  gapless publish chat.lobby '{"text": "hello"}'    in a third
+
+gapless COMMAND --help shows examples of each. Commands other than serve, migrate, doctor and bench talk to
+the server at --url, GAPLESS_URL or http://127.0.0.1:8080, with the token in GAPLESS_TOKEN if there is one.
+"""
 
 app = typer.Typer(
     name="gapless",
+    cls=Group,
     help="Ordered, durable delivery for chat and events.",
+    epilog=EXAMPLES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command(epilog=EXAMPLES)(serve)
-app.command("migrate")(migrate_command)
+app.command(
+    "serve", cls=Command, short_help="Run the service until Ctrl-C or SIGTERM.", epilog=serve.EXAMPLES
+)(serve.serve)
+app.command(
+    "publish",
+    cls=Command,
+    short_help="Publish a message, or one for each line of stdin.",
+    epilog=publish.EXAMPLES,
+)(publish.publish)
+app.command(
+    "subscribe", cls=Command, short_help="Follow channels, one message a line.", epilog=subscribe.EXAMPLES
+)(subscribe.subscribe)
+app.command("history", cls=Command, short_help="Print what a channel holds.", epilog=history.EXAMPLES)(
+    history.history
+)
+app.add_typer(channels.app, name="channels")
+app.command(
+    "import",
+    cls=Command,
+    short_help="Publish files of messages, once and in order.",
+    epilog=importing.EXAMPLES,
+)(importing.import_)
+app.command(
+    "doctor", cls=Command, short_help="Say what is used, what is wrong, what to do.", epilog=doctor.EXAMPLES
+)(doctor.doctor)
+app.command(
+    "bench",
+    cls=Command,
+    short_help="Measure it against its peers on this machine.",
+    epilog=bench.EXAMPLES,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)(bench.bench)
+app.command(
+    "migrate",
+    cls=Command,
+    short_help="Bring a database of yours to this version.",
+    epilog=serve.MIGRATE_EXAMPLES,
+)(serve.migrate_command)
+app.command("version", cls=Command, short_help="Print the versions.", epilog=version.EXAMPLES)(
+    version.version
+)
 
 
 def main() -> None:
-    """Run the command line."""
-    app(prog_name="gapless")
+    """Run the command line. Whatever goes wrong is told in one line."""
+    try:
+        app(prog_name="gapless")
+    except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
+        end(error)
 
 
 if __name__ == "__main__":

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
 
-from app.settings import LogLevel, Settings
-from app.supervisor.config import Endpoints, SupervisorConfig
-from app.supervisor.run import run
-from db.migrate import MigrationError, migrate
+from app.cli.failures import Failure, usage
 
-EXAMPLES = """Examples:
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from app.supervisor.config import Endpoints
+
+EXAMPLES = """
+Examples:
 
   gapless serve                            on http://127.0.0.1:8080, everything embedded
   gapless serve --workers 2 --port 9000
   GAPLESS_DATABASE_URL=postgresql://… GAPLESS_REDIS_URL=redis://… gapless serve
+
+Settings are flags, GAPLESS_* variables, or the keys of gapless.toml; gapless doctor lists them all.
 """
+MIGRATE_EXAMPLES = """
+Examples:
+
+  GAPLESS_MIGRATE_URL=postgresql://owner@… gapless migrate
+
+serve does this too at its start; run it alone where the service has no right to change the schema.
+"""
+Level = Literal["debug", "info", "warning", "error"]
 
 
 def settings_from(**flags: object) -> Settings:
-    """Settings with the flags that were given on top. Exits with a readable list of what does not fit."""
+    """Settings with the flags that were given on top. Raises `Failure`, a line for each that does not fit."""
+    import tomllib
+
+    from pydantic import ValidationError
+
+    from app.settings import Settings
+
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        for problem in error.errors():
-            name = ".".join(str(part) for part in problem["loc"])
-            typer.secho(f"GAPLESS_{name.upper()}: {problem['msg']}", fg="red", err=True)
-        raise typer.Exit(2) from None
+        lines = [f"GAPLESS_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+        raise usage("; ".join(lines)) from None
+    except (tomllib.TOMLDecodeError, OSError) as error:
+        file = os.environ.get("GAPLESS_CONFIG", "gapless.toml")
+        raise usage(f"cannot read the settings in {file}: {error}") from None
 
 
 def serve(
@@ -41,7 +58,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on [8080]; 0 picks one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [1].")] = None,
     home: Annotated[Path | None, typer.Option(help="Data of the embedded servers.")] = None,
-    log_level: Annotated[LogLevel | None, typer.Option(help="How much is logged [info].")] = None,
+    log_level: Annotated[Level | None, typer.Option(help="How much is logged [info].")] = None,
     database_url: Annotated[str | None, typer.Option(help="Postgres; none: an embedded one.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="Redis; none: an embedded one.")] = None,
 ) -> None:
@@ -56,6 +73,14 @@ def serve(
         redis_url=redis_url,
     )
     _refuse_open(settings)
+    raise typer.Exit(_run(settings))
+
+
+def _run(settings: Settings) -> int:
+    from app.supervisor.config import SupervisorConfig
+    from app.supervisor.run import run
+    from db.migrate import MigrationError
+
     config = SupervisorConfig(
         home=settings.home.absolute(),
         host=settings.host,
@@ -66,10 +91,9 @@ def serve(
         environment=_environment(settings),
     )
     try:
-        raise typer.Exit(run(config, lambda endpoints: _prepare(settings, endpoints)))
+        return run(config, lambda endpoints: _prepare(settings, endpoints))
     except MigrationError as error:
-        typer.secho(str(error), fg="red", err=True)
-        raise typer.Exit(1) from None
+        raise Failure(str(error)) from None
 
 
 def migrate_command() -> None:
@@ -77,32 +101,34 @@ def migrate_command() -> None:
     settings = settings_from()
     url = settings.migrate_url or settings.database_url
     if url is None:
-        typer.secho("set GAPLESS_DATABASE_URL; an embedded Postgres is migrated by serve", fg="red", err=True)
-        raise typer.Exit(2)
+        raise usage("set GAPLESS_DATABASE_URL; an embedded Postgres is migrated by serve")
+    typer.echo("\n".join(f"migrated {name}" for name in _migrate(url)) or "nothing to migrate")
+
+
+def _migrate(url: str) -> list[str]:
+    import asyncio
+
+    from db.migrate import MigrationError, migrate
+
     try:
-        done = asyncio.run(migrate(url))
+        return asyncio.run(migrate(url))
     except MigrationError as error:
-        typer.secho(str(error), fg="red", err=True)
-        raise typer.Exit(1) from None
-    typer.echo("\n".join(f"migrated {name}" for name in done) or "nothing to migrate")
+        raise Failure(str(error)) from None
 
 
 def _prepare(settings: Settings, endpoints: Endpoints) -> None:
-    for name in asyncio.run(migrate(settings.migrate_url or endpoints.owner_url)):
+    for name in _migrate(settings.migrate_url or endpoints.owner_url):
         print(f"migrated {name}", file=sys.stderr, flush=True)
 
 
 def _refuse_open(settings: Settings) -> None:
     if settings.loopback_only or settings.allow_anonymous:
         return
-    typer.secho(
+    raise usage(
         f"{settings.host} can be reached from other machines and there are no credentials: everybody there"
         " could read and write. Listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the"
-        " network keeps others out.",
-        fg="red",
-        err=True,
+        " network keeps others out."
     )
-    raise typer.Exit(2)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""`gapless doctor`: what an installation consists of and what is wrong with it."""

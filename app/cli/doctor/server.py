@@ -1,0 +1,81 @@
+"""The address: free to listen on, or a Gapless that answers there."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import httpx
+
+from app.cli.doctor.check import Check, fail, ok, warn
+from app.settings import Settings
+
+TIMEOUT_S = 3.0
+
+
+def checks(settings: Settings) -> list[Check]:
+    """Who may reach it, and who answers."""
+    return [_openness(settings), _port(settings.host, settings.port)]
+
+
+def _openness(settings: Settings) -> Check:
+    if settings.loopback_only:
+        return ok("access", f"{settings.host}: this machine only")
+    if settings.allow_anonymous:
+        advice = "make sure that a proxy or the network keeps others out"
+        return warn(
+            "access", f"{settings.host}, without credentials, as GAPLESS_ALLOW_ANONYMOUS says", advice
+        )
+    advice = "serve refuses this without credentials: listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1"
+    return fail("access", f"{settings.host} can be reached from other machines", advice)
+
+
+def _port(host: str, port: int) -> Check:
+    if port == 0:
+        return ok("port", "0: any free one")
+    url = f"http://{_reachable(host)}:{port}"
+    try:
+        answer = httpx.get(f"{url}/readyz", timeout=TIMEOUT_S)
+    except httpx.ConnectError:
+        return _free(host, port)
+    except (httpx.RequestError, httpx.InvalidURL) as error:
+        advice = "see what runs there, or set GAPLESS_PORT"
+        return fail("port", f"{url} takes connections and gives no answer ({type(error).__name__})", advice)
+    return _answered(url, answer)
+
+
+def _answered(url: str, answer: httpx.Response) -> Check:
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not {"status", "code"} & body.keys():
+        return fail("port", f"{url}: something else than Gapless answers", "set GAPLESS_PORT to another one")
+    if answer.status_code != httpx.codes.OK:
+        detail = f"{url}: a Gapless that is not ready: {body.get('detail', answer.status_code)}"
+        return fail("port", detail, "see its log")
+    if body.get("redis") is False:
+        return warn("port", f"{url}: Gapless is ready, without Redis", "delivery waits for the sweep (1 s)")
+    return ok("port", f"{url}: Gapless is ready")
+
+
+def _reachable(host: str) -> str:
+    """Where to knock for an address to listen on."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return f"[{host}]" if address.version == 6 else host
+
+
+def _free(host: str, port: int) -> Check:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return fail("port", f"{host}:{port}: {error.strerror}", "set GAPLESS_HOST or GAPLESS_PORT")
+    return ok("port", f"{host}:{port} is free; no server runs there")

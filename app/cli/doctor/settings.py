@@ -1,0 +1,93 @@
+"""The settings in effect, and where each comes from."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.cli.doctor.check import Check, ok, warn
+from app.settings import Settings
+
+PREFIX = "GAPLESS_"
+OTHERS = frozenset(
+    {
+        "GAPLESS_CONFIG",
+        "GAPLESS_URL",
+        "GAPLESS_TOKEN",
+        "GAPLESS_TRACEBACK",
+        "GAPLESS_CI_BOUNDED",
+        "GAPLESS_LISTEN_FD",
+        "GAPLESS_READY_FD",
+        "GAPLESS_WORKER_INDEX",
+        "GAPLESS_WORKER_RESTARTS",
+    }
+)
+"""Variables that mean something and are no settings of the service."""
+
+_SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?<=[:/])([^:/@]*):[^@/]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`value` as text, without secrets. `source`: `default`, the variable, or the file."""
+
+    name: str
+    value: str
+    source: str
+
+
+def in_effect(settings: Settings) -> list[Setting]:
+    """All settings by name."""
+    file, in_file = _file()
+    variables = {name.upper() for name in os.environ}
+    found = []
+    for name in type(settings).model_fields:
+        variable = f"{PREFIX}{name.upper()}"
+        source = "default"
+        if variable in variables:
+            source = variable
+        elif name in in_file:
+            source = str(file)
+        found.append(Setting(name, _shown(name, getattr(settings, name)), source))
+    return found
+
+
+def check_names(settings: Settings) -> Check:
+    """A variable or key with a typing error would be ignored without a word."""
+    known = {f"{PREFIX}{name.upper()}" for name in type(settings).model_fields}
+    file, in_file = _file()
+    unknown = [name for name in sorted(os.environ) if name.upper().startswith(PREFIX)]
+    unknown = [name for name in unknown if name.upper() not in known | OTHERS]
+    unknown += [f"{name} in {file}" for name in in_file if f"{PREFIX}{name.upper()}" not in known]
+    if not unknown:
+        return ok("settings", f"{file} and variables" if in_file else "variables and defaults")
+    near = [difflib.get_close_matches(name.split()[0].upper(), known, 1) for name in unknown]
+    guess = [
+        f"{name} (meant {match[0]}?)" if match else name for name, match in zip(unknown, near, strict=True)
+    ]
+    return warn("settings", f"not a setting, and ignored: {', '.join(guess)}", "correct or remove it")
+
+
+def without_password(url: str) -> str:
+    """A URL that can be shown."""
+    return _PASSWORD.sub(r"\1:***@", url)
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "-"
+    text = str(value)
+    return "***" if _SECRET.search(name) and text else without_password(text)
+
+
+def _file() -> tuple[Path, dict[str, object]]:
+    path = Path(os.environ.get("GAPLESS_CONFIG", "gapless.toml"))
+    try:
+        return path, tomllib.loads(path.read_text())
+    except (OSError, ValueError):
+        return path, {}

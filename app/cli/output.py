@@ -1,0 +1,121 @@
+"""What commands write on stdout: JSON, one value a line, until whoever reads it has had enough."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gapless import Channel, Ephemeral, Message, Published
+
+_encode = msgspec.json.Encoder().encode
+
+
+def write_line(value: Any, *, flush: bool = True) -> None:
+    """One value as JSON on one line. With `flush` whoever reads a pipe has it when this returns."""
+    sys.stdout.buffer.write(_encode(value) + b"\n")
+    if flush:
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def until_closed() -> Iterator[None]:
+    """Ends its block without a word when the reader of stdout has gone, as after `| head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered would be written, and complained about, when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def when_reader_leaves(act: Callable[[], None]) -> threading.Event:
+    """Call `act` in another thread once nobody reads stdout any more, if it is a pipe. The event tells.
+
+    A write would notice too, but on a quiet channel the next one may be hours away.
+    """
+    descriptor = sys.stdout.fileno()
+    gone = threading.Event()
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return gone
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        poll.poll()
+        gone.set()
+        act()
+
+    threading.Thread(target=watch, daemon=True).start()
+    return gone
+
+
+def moment(at: datetime) -> str:
+    """A time as the service writes it."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """A message as the service shows it: null members and empty headers left out."""
+    shown: dict[str, Any] = {"id": message.id, "channel": message.channel, "seq": message.seq}
+    shown |= _content(message)
+    shown["created_at"] = moment(message.created_at)
+    if message.expires_at is not None:
+        shown["expires_at"] = moment(message.expires_at)
+    return shown
+
+
+def ephemeral_json(message: Ephemeral) -> dict[str, Any]:
+    """A message that is not stored, in the same manner."""
+    return {"channel": message.channel, **_content(message)}
+
+
+def _content(message: Message | Ephemeral) -> dict[str, Any]:
+    content: dict[str, Any] = {"type": message.type}
+    if message.key is not None:
+        content["key"] = message.key
+    content["data_base64" if isinstance(message.data, bytes) else "data"] = data_json(message.data)
+    if message.headers:
+        content["headers"] = dict(message.headers)
+    if message.sender is not None:
+        content["sender"] = message.sender
+    return content
+
+
+def data_json(data: Any) -> Any:
+    """What a message carries; bytes as base64."""
+    return b64encode(data).decode() if isinstance(data, bytes) else data
+
+
+def published_json(published: Published) -> dict[str, Any]:
+    """The answer to a publish; `replayed` stands there when an earlier attempt had stored it."""
+    shown: dict[str, Any] = {"id": published.id, "channel": published.channel, "seq": published.seq}
+    shown["created_at"] = moment(published.created_at)
+    return shown | ({"replayed": True} if published.replayed else {})
+
+
+def channel_json(channel: Channel) -> dict[str, Any]:
+    """A channel as the service shows it."""
+    kept = {"max_age": channel.retention.max_age, "max_messages": channel.retention.max_messages}
+    shown: dict[str, Any] = {
+        "name": channel.name,
+        "last_id": channel.last_id,
+        "last_seq": channel.last_seq,
+        "first_seq": channel.first_seq,
+        "retention": {name: value for name, value in kept.items() if value is not None},
+    }
+    if channel.created_at is not None:
+        shown["created_at"] = moment(channel.created_at)
+    if channel.message_ttl is not None:
+        shown["message_ttl"] = channel.message_ttl
+    return shown

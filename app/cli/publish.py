@@ -1,0 +1,136 @@
+"""`gapless publish`: one message, or one for each line that comes in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from app.cli.failures import usage
+from app.cli.options import DEFAULT_URL, Url, pairs, seconds
+
+EXAMPLES = """
+Examples:
+
+  gapless publish chat.lobby '{"text": "hello"}' --key user-7
+  gapless publish chat.lobby "hello" --text --header lang=en --ttl 1h
+  echo '{"n": 1}' | gapless publish numbers
+  tail -f app.log | gapless publish logs.app --lines --text
+  gapless publish pictures --binary cat.png --type image/png
+  gapless publish orders '{"n": 17}' --expected-last-seq 16    only if nobody else was faster
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is said of each message beside its data. `ttl` in seconds."""
+
+    type: str | None
+    key: str | None
+    headers: Mapping[str, str] | None
+    ttl: float | None
+    ephemeral: bool
+
+
+def publish(
+    channel: Annotated[
+        str, typer.Argument(metavar="CHANNEL", help="Channel; made by its first message.", show_default=False)
+    ],
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="JSON; - or absent: stdin.", show_default=False)
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="DATA is text, not JSON.")] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="One message for each line of stdin.")] = False,
+    binary: Annotated[str | None, typer.Option(metavar="FILE", help="Publish a file's bytes.")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="Message type [message].")] = None,
+    key: Annotated[str | None, typer.Option(help="Message key.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="Expires after: 90 (seconds), 30s, 12h, 7d.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Stored once a day under this key.")] = None,
+    expected_last_seq: Annotated[int | None, typer.Option(min=0, help="Only after this seq.")] = None,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="To listeners only; not stored.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish to a channel. Prints where the message is stored, as JSON on one line, once it is committed."""
+    expires_after = None if ttl is None else seconds(ttl, "--ttl")
+    settings = Settings(type_, key, pairs(header, "--header"), expires_after, ephemeral)
+    conditions = {"idempotency_key": idempotency_key, "expected_last_seq": expected_last_seq}
+    given = {name: value for name, value in conditions.items() if value is not None}
+    _refuse_odd_mixtures(settings, data, text, lines, binary, given)
+    if lines:
+        from app.cli.publish_lines import publish_lines
+
+        publish_lines(url, channel, settings, text)
+    else:
+        _publish_one(url, channel, _payload(data, text, binary), settings, given)
+
+
+def _refuse_odd_mixtures(
+    settings: Settings, data: str | None, text: bool, lines: bool, binary: str | None, given: dict[str, Any]
+) -> None:
+    if binary is not None and (data is not None or text or lines):
+        raise usage("--binary FILE stands alone: without DATA, --text and --lines")
+    if lines and data not in (None, "-"):
+        raise usage("--lines reads the messages from stdin: leave DATA out")
+    if lines and given:
+        raise usage("--idempotency-key and --expected-last-seq are for one message, not for --lines")
+    if settings.ephemeral and (given or settings.ttl is not None):
+        raise usage("an --ephemeral message is not stored: no key to remember, no place, no --ttl")
+
+
+def _publish_one(url: str, channel: str, payload: Any, settings: Settings, given: dict[str, Any]) -> None:
+    from app.cli.connection import connected
+    from app.cli.output import published_json, until_closed, write_line
+
+    said: dict[str, Any] = {"type": settings.type, "key": settings.key, "headers": settings.headers}
+    with until_closed(), connected(url) as client:
+        if settings.ephemeral:
+            client.publish(channel, payload, ephemeral=True, **said)
+            write_line({"channel": channel, "ephemeral": True})
+        else:
+            write_line(published_json(client.publish(channel, payload, ttl=settings.ttl, **said, **given)))
+
+
+def _payload(data: str | None, text: bool, binary: str | None) -> Any:
+    if binary is not None:
+        return _bytes_of(binary)
+    where = "DATA"
+    if data in (None, "-"):
+        where, data = "stdin", _stdin_text()
+    assert data is not None
+    return data.removesuffix("\n") if text else parse(data, where, "; --text publishes it as it is")
+
+
+def parse(text: str, where: str, advice: str = "") -> Any:
+    """One JSON value, without the constants that only Python knows. Raises `Failure`."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise usage(f"{where} is nested too deep") from None
+    except ValueError as error:
+        raise usage(f"{where} is not JSON ({error}){advice}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _stdin_text() -> str:
+    if sys.stdin.isatty():
+        print("reading the message from the terminal; end it with Ctrl-D", file=sys.stderr)
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise usage(f"stdin is not UTF-8 ({error.reason} at byte {error.start}); see --binary -") from None
+
+
+def _bytes_of(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise usage(f"cannot read {file}: {error.strerror}") from None

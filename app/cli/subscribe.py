@@ -1,0 +1,129 @@
+"""`gapless subscribe`: every message as it comes, one JSON line each."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from app.cli.failures import say, usage
+from app.cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
+
+if TYPE_CHECKING:
+    from gapless import Ephemeral, Gap, Message, SyncStream
+
+EXAMPLES = """
+Examples:
+
+  gapless subscribe chat.lobby                        what happens from now on
+  gapless subscribe chat.lobby --last 10              the last ten, then what happens
+  gapless subscribe 'chat.*' orders.eu --after 1042   everything after that id: nothing is missed
+  gapless subscribe 'chat.>' --since 10m --data-only
+  gapless subscribe jobs --from earliest --count 1 | jq .data
+
+Connections that break are made again from the last message. Ctrl-C ends it and says where to resume.
+"""
+
+
+def subscribe(
+    channels: Annotated[
+        list[str], typer.Argument(metavar="CHANNEL", help="Channels or patterns.", show_default=False)
+    ],
+    after: After = None,
+    last: Annotated[int | None, typer.Option(min=0, max=1000, help="Begin with the last N of each.")] = None,
+    since: Since = None,
+    from_: Annotated[Literal["earliest", "latest"] | None, typer.Option("--from", help="Start here.")] = None,
+    types: Types = None,
+    keys: Keys = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Print only each message's data.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Follow channels: one message a line as JSON on stdout, everything else that happens on stderr."""
+    starts = {"after": after, "last": last, "since": since, "from_": from_}
+    follow(url, channels, starts, {"types": types, "keys": keys}, count=count, data_only=data_only)
+
+
+def follow(
+    url: str,
+    channels: list[str],
+    starts: dict[str, Any],
+    filters: dict[str, Any],
+    *,
+    count: int | None = None,
+    data_only: bool = False,
+) -> None:
+    """Print until `count`, Ctrl-C, SIGTERM or the end of whoever reads. Then say where to resume."""
+    from app.cli.connection import connected, require_server
+    from app.cli.output import until_closed, when_reader_leaves
+
+    if sum(start is not None for start in starts.values()) > 1:
+        raise usage("give one of --after, --last, --since and --from: they all say where to start")
+    require_server(url)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _tell_reconnects()
+    with until_closed(), connected(url) as client:
+        stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, **starts, **filters)
+        printer = Printer(stream, data_only)
+        gone = when_reader_leaves(stream.close)
+        try:
+            printer.run(count)
+        except KeyboardInterrupt:
+            stream.close()
+        if printer.cursor is not None and not gone.is_set():
+            say(f"resume with --after {printer.cursor}")
+
+
+class Printer:
+    """Prints a stream. `cursor` is the id of the last message that was printed, not merely received."""
+
+    def __init__(self, stream: SyncStream[Message | Gap | Ephemeral], data_only: bool) -> None:
+        self.cursor: int | None = None
+        self._stream = stream
+        self._data_only = data_only
+
+    def run(self, count: int | None) -> None:
+        """Print up to `count` messages."""
+        from gapless import Ephemeral, Gap
+
+        from app.cli.output import data_json, ephemeral_json, message_json, write_line
+
+        with self._stream:
+            self.cursor = self._stream.cursor
+            for item in self._stream:
+                if isinstance(item, Gap):
+                    continue  # told by the callback
+                if isinstance(item, Ephemeral):
+                    say(f"ephemeral {_text(ephemeral_json(item))}")
+                    continue
+                write_line(data_json(item.data) if self._data_only else message_json(item))
+                self.cursor = item.id
+                if count is not None and (count := count - 1) == 0:
+                    return
+
+
+def _text(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def _tell_gap(gap: Gap) -> None:
+    say(
+        f"gap in {gap.channel}: {gap.missed} messages were removed by retention before they were read;"
+        f" it goes on at seq {gap.first_seq}"
+    )
+
+
+def _tell_reconnects() -> None:
+    """The client logs each lost connection; here that is for the person who watches."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    log = logging.getLogger("gapless")
+    log.setLevel(logging.INFO)
+    log.addHandler(Handler())
