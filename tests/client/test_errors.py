@@ -86,7 +86,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     assert 0 < read <= 100
     past = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
     assert error_from_answer(503, {"retry-after": past}, b"").retry_after == 0
-    for nonsense in ("soon", "-1", "", "1e3"):
+    for nonsense in ("soon", "-1", "", "1e3", "²"):
         assert error_from_answer(503, {"retry-after": nonsense}, b"").retry_after is None
 
 

@@ -32,7 +32,7 @@ from gapless import (
 from tests.client.cutting_proxy import CuttingProxy
 from tests.support import RunningService, eventually
 
-PATIENT = RetryPolicy(attempts=30, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
+PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
 
 
 @pytest.fixture

@@ -237,6 +237,46 @@ async def test_a_task_between_connections_is_released_by_closing_the_stream(raw_
         assert await asyncio.wait_for(reader, 10) == []
 
 
+class SlowToAnswer:
+    """Answers only when told to, and tells when the client has hung up."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.gone = threading.Event()
+
+    def __call__(self, exchange: Exchange) -> None:
+        assert self.go.wait(10)
+        serve(exchange)
+        self.gone.set()
+
+
+async def test_a_stream_closed_while_a_task_opens_it_leaves_no_connection(raw_server: RawServer) -> None:
+    slow = SlowToAnswer()
+    raw_server.scripts = [slow]
+    async with AsyncClient(raw_server.url) as client:
+        stream = client.subscribe("a")
+        reader = asyncio.ensure_future(collect(stream))
+        await asyncio.to_thread(raw_server.wait_for, 1)
+        await stream.aclose()
+        slow.go.set()
+        assert await asyncio.wait_for(reader, 10) == []
+        assert await asyncio.to_thread(slow.gone.wait, 5)
+
+
+def test_a_stream_closed_while_a_thread_opens_it_leaves_no_connection(raw_server: RawServer) -> None:
+    slow = SlowToAnswer()
+    raw_server.scripts = [slow]
+    with Client(raw_server.url) as client:
+        stream = client.subscribe("a")
+        reader = threading.Thread(target=lambda: list(stream))
+        reader.start()
+        raw_server.wait_for(requests=1)
+        stream.close()
+        slow.go.set()
+        reader.join(10)
+        assert slow.gone.wait(5)
+
+
 async def test_closing_the_client_ends_its_streams(raw_server: RawServer) -> None:
     raw_server.scripts = [silent]
     client = AsyncClient(raw_server.url)
@@ -275,6 +315,7 @@ async def test_a_cancelled_wait_for_nothing_leaves_a_stream_that_goes_on(raw_ser
     async with AsyncClient(raw_server.url) as client, client.subscribe("a", after=0) as stream:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(stream), 0.01)
+        assert "not connected" in repr(stream)
         reader = asyncio.ensure_future(anext(stream))
         await asyncio.to_thread(raw_server.wait_for, 2)
         reader.cancel()
