@@ -1,0 +1,102 @@
+"""The generated tables of the documentation.
+
+python -m tests.docs.tables        writes them anew
+
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import REGISTRY
+from typer.main import get_command
+
+import app
+import cache
+import db
+import subscriptions
+from app.cli.__main__ import app as cli
+from app.settings import CHECKOUT, Settings
+from tests.support import ROOT
+
+
+def settings_table() -> str:
+    """Every field of `Settings` with its default."""
+    lines = ["| variable | default | |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        lines.append(f"| `GAPLESS_{name.upper()}` | {_default(field.default)} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Path):
+        return f"`{value.relative_to(CHECKOUT)}` in the checkout"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def metrics_table() -> str:
+    """Every metric that the service's modules register, with its labels and its own help text."""
+    for package in (app, cache, db, subscriptions):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    lines = ["| metric | kind | labels | |", "|---|---|---|---|"]
+    collectors = {id(c): c for c in REGISTRY._names_to_collectors.values()}
+    found = {
+        m.name: (m, c) for c in collectors.values() for m in c.collect() if m.name.startswith("gapless_")
+    }
+    for name, (metric, collector) in sorted(found.items()):
+        full = f"{name}_total" if metric.type == "counter" else name
+        labels = ", ".join(f"`{label}`" for label in getattr(collector, "_labelnames", ()))
+        lines.append(f"| `{full}` | {metric.type} | {labels} | {metric.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+def commands_table() -> str:
+    """Every command with its arguments and flags."""
+    lines = ["| command | does | flags |", "|---|---|---|", *_commands("./gapless", get_command(cli))]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(path: str, group: Any) -> Iterator[str]:
+    for name, command in group.commands.items():
+        arguments = [_argument(p) for p in command.params if p.param_type_name == "argument"]
+        flags = [p.opts[0] for p in command.params if p.param_type_name == "option"]
+        does = " ".join(command.help.split("\n\n")[0].split())
+        listed = ", ".join(f"`{flag}`" for flag in flags)
+        yield f"| `{' '.join([path, name, *arguments])}` | {does} | {listed} |".replace("  ", " ")
+        if hasattr(command, "commands"):
+            yield from _commands(f"{path} {name}", command)
+
+
+def _argument(parameter: Any) -> str:
+    name = str(parameter.name).upper()
+    shown = name + ("…" if parameter.nargs == -1 else "")
+    return shown if parameter.required else f"[{shown}]"
+
+
+OPERATIONS: Final = "docs/operations.md"
+TABLES: Final[dict[str, tuple[str, Callable[[], str]]]] = {
+    "settings": (OPERATIONS, settings_table),
+    "metrics": (OPERATIONS, metrics_table),
+    "commands": ("docs/reference.md", commands_table),
+}
+
+
+def main() -> None:
+    """Replace each marked section by its table."""
+    for title, (name, table) in TABLES.items():
+        page = ROOT / name
+        before, mark, rest = re.split(rf"(<!-- {title}:[^>]*-->\n)", page.read_text())
+        page.write_text(before + mark + table() + rest[rest.index("<!-- end -->") :])
+
+
+if __name__ == "__main__":
+    main()
