@@ -20,6 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -189,6 +190,15 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     def abort(self) -> None:
         """Close at once; what is still buffered is thrown away."""
         self.transport.abort()
+
+    def write_chunk(self, data: bytes) -> bool:
+        """Write a chunk of a streamed answer at once and say so, or do nothing: when bytes still wait here,
+        or the answer has not begun or is over. Many connections may be given the same `data`."""
+        cycle = self.cycle
+        if self.transport.get_write_buffer_size() or not cycle.response_started or cycle.response_complete:
+            return False
+        self.transport.write(_framed(data))
+        return True
 
     def write_buffer_size(self) -> int:
         """Bytes written and not yet taken by the kernel."""
@@ -395,6 +405,11 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             headers.append((b"allow", _ALLOW))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body
+
+
+@lru_cache(maxsize=1)
+def _framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _bad_request(detail: str) -> GaplessError:

@@ -48,6 +48,7 @@ async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send
     subscription = await service.live.subscribe(query.selection, query.start, wire, query.heartbeat_s)
     connection: GaplessHttpProtocol = scope["extensions"]["gapless"]
     connection.on_lost = subscription.leave
+    subscription.write = connection.write_chunk
     STREAMS.inc()
     REQUESTS.labels("sse", 200).inc()
     try:
@@ -62,6 +63,7 @@ async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send
     finally:
         STREAMS.dec()
         connection.on_lost = None
+        subscription.write = None
         service.live.unsubscribe(subscription)
 
 

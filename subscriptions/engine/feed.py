@@ -15,7 +15,7 @@ from subscriptions.domain.selection import Selection
 from subscriptions.engine.entry import Encode, Entry, Wire, entry_of
 from subscriptions.engine.hints import ChannelHint
 from subscriptions.engine.run import Run
-from subscriptions.ports import Head, Page, ReadPort, Trim
+from subscriptions.ports import Clock, Head, Page, ReadPort, Trim
 
 PAGE_LIMIT = 1000
 CHUNK_BYTES = 256 * 1024
@@ -28,16 +28,16 @@ REORDER_GRACE_S = 0.005
 """How long a hole between hints may close by itself before the database is read."""
 RETRY_S = 0.5
 WAKE_EVERY_S = 0.002
-WAKE_REST = 2.0
+WAKE_REST = 1.0
 MAX_PACE_S = 0.1
-"""Seconds between two wakings of a feed's readers: at least the first, at most the last, and in between so
-many times as long as the last waking took the process."""
+"""Seconds between two wakings of a feed's readers: at least the first, at most the last; in between, the
+process rests so many times as long as a waking takes it."""
 
 
 class Waker(Protocol):
     """A subscription as its feed sees it."""
 
-    def wake(self) -> None: ...
+    def wake(self, now: float | None = None) -> None: ...
 
 
 class HistoryPage:
@@ -60,18 +60,26 @@ class Feed:
     """
 
     def __init__(
-        self, selection: Selection, read: ReadPort, encode: Encode, base: int, run_bytes: int
+        self,
+        selection: Selection,
+        read: ReadPort,
+        encode: Encode,
+        clock: Clock,
+        run_bytes: int,
+        base: int = 0,
     ) -> None:
         self.selection = selection
         self.run = Run(base, run_bytes)
         self.subscribers: dict[Waker, None] = {}
         self.unready = 0
+        self.joining = 0
         self.idle_since: float | None = None
         self.ephemeral: deque[tuple[int, bytes]] = deque()
         self.ephemeral_count = 0
         self._ephemeral_bytes = 0
         self._read = read
         self._encode = encode
+        self._clock = clock
         self._memo: dict[tuple[int, str], tuple[bytes, int]] = {}
         self._memo_bytes = 0
         self._pages: OrderedDict[int, HistoryPage] = OrderedDict()
@@ -79,6 +87,7 @@ class Feed:
         self._fetch: asyncio.Task[None] | None = None
         self._wake_at: asyncio.TimerHandle | None = None
         self._woke_at = 0.0
+        self._cost_s = 0.0
         self._pace_s = WAKE_EVERY_S
 
     def __repr__(self) -> str:
@@ -185,25 +194,25 @@ class Feed:
         """
         if self._wake_at is not None or not self.subscribers:
             return
-        loop = asyncio.get_running_loop()
-        wait_s = self._woke_at + self._pace_s - loop.time()
+        wait_s = self._woke_at + self._pace_s - self._clock()
         if wait_s <= 0:
             self._wake_all()
         else:
-            self._wake_at = loop.call_later(wait_s, self._wake_all)
+            self._wake_at = asyncio.get_running_loop().call_later(wait_s, self._wake_all)
 
     def _wake_all(self) -> None:
         self._wake_at = None
-        loop = asyncio.get_running_loop()
-        self._woke_at = loop.time()
+        self._woke_at = self._clock()
         for subscriber in self.subscribers:
-            subscriber.wake()
+            subscriber.wake(self._woke_at)
         # Comes after every task that was woken here has had its turn.
-        loop.call_soon(self._woken, self._woke_at)
+        asyncio.get_running_loop().call_soon(self._woken, self._woke_at)
 
     def _woken(self, since: float) -> None:
-        cost_s = asyncio.get_running_loop().time() - since
-        self._pace_s = min(MAX_PACE_S, max(WAKE_EVERY_S, cost_s * (1 + WAKE_REST)))
+        cost_s = self._clock() - since
+        # One waking that was interrupted by something else says little: up slowly, down at once.
+        self._cost_s = min(cost_s, self._cost_s * 1.25 + 0.0001)
+        self._pace_s = min(MAX_PACE_S, max(WAKE_EVERY_S, self._cost_s * (1 + WAKE_REST)))
 
     async def close(self) -> None:
         """End running reads."""
@@ -216,8 +225,10 @@ class Feed:
 class ChannelFeed(Feed):
     """A feed of one channel. Its seq is dense, so a hot copy that follows the floor is proof enough."""
 
-    def __init__(self, selection: Selection, read: ReadPort, encode: Encode, run_bytes: int) -> None:
-        super().__init__(selection, read, encode, 0, run_bytes)
+    def __init__(
+        self, selection: Selection, read: ReadPort, encode: Encode, clock: Clock, run_bytes: int
+    ) -> None:
+        super().__init__(selection, read, encode, clock, run_bytes)
         self.merge: Merge[Entry] = Merge(0)
         self.channel_id = 0
         self._early: list[tuple[ChannelHint, list[Entry]]] | None = []
@@ -291,6 +302,11 @@ class ChannelFeed(Feed):
         page = await self._read.page(self.selection, after, None, PAGE_LIMIT)
         if channel_id != self.channel_id:
             return
+        if page.channel_id > channel_id:
+            # Deleted and made again: these messages are another channel's, counted from 1.
+            self._begin_anew(page.channel_id)
+            self.merge.note(page.complete_seq)
+            return
         if page.trims:
             # Retention overtook this feed: its readers learn of the gap from the page they read instead.
             self.run.reset(page.trims[0].trimmed_id)
@@ -318,11 +334,12 @@ class LogFeed(Feed):
         selection: Selection,
         read: ReadPort,
         encode: Encode,
-        base: int,
+        clock: Clock,
         run_bytes: int,
+        base: int,
         settled: Callable[[], int],
     ) -> None:
-        super().__init__(selection, read, encode, base, run_bytes)
+        super().__init__(selection, read, encode, clock, run_bytes, base)
         self._settled = settled
 
     def _readable_to(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from subscriptions.domain.errors import Code, GaplessError, unavailable
@@ -17,13 +17,14 @@ from subscriptions.engine.log import LogFollower
 from subscriptions.engine.shared import Shared
 from subscriptions.engine.start import After, Earliest, Last, Latest, Since, Start
 from subscriptions.engine.subscription import Goodbye, LiveSubscription
-from subscriptions.ports import Head, ReadPort
+from subscriptions.ports import Clock, Head, ReadPort
 
 log = logging.getLogger(__name__)
 
 TICK_IDLE_S = 0.05
 TICK_HOLE_S = 0.01
 SWEEP_S = 1.0
+SWEEP_PACE_S = 0.1
 RETRY_S = 0.5
 LINGER_S = 10.0
 """A feed nobody reads is kept this long: whoever was cut off comes back to a warm one."""
@@ -49,16 +50,16 @@ class LiveEngine:
         read: ReadPort,
         encode: Encode,
         *,
-        clock: Callable[[], float],
+        clock: Clock,
         limits: LiveLimits | None = None,
     ) -> None:
         self.read = read
         self.watermark = Watermark()
-        self.follower = LogFollower(read, encode, self.watermark)
+        self.follower = LogFollower(read, encode, self.watermark, clock)
         self.subscriptions: dict[LiveSubscription, None] = {}
         self.stopping = False
         self.tick = Shared(self._tick)
-        self.sweep = Shared(self._sweep)
+        self.sweep = Shared(self._sweep, SWEEP_PACE_S)
         self._encode = encode
         self._limits = limits or LiveLimits()
         self._clock = clock
@@ -128,8 +129,7 @@ class LiveEngine:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 feed = await self._open(selection)
-                latest = await self._latest(feed)
-                cursor, starts = await self._resolve(feed, start, latest)
+                cursor, latest, starts = await self._begin(feed, start)
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
         subscription = LiveSubscription(feed, cursor, wire, heartbeat_s, latest, starts)
@@ -141,6 +141,7 @@ class LiveEngine:
 
     def unsubscribe(self, subscription: LiveSubscription) -> None:
         """Forget it. Its feed stays warm for a while."""
+        subscription.leave()
         feed = subscription.feed
         feed.subscribers.pop(subscription, None)
         self.subscriptions.pop(subscription, None)
@@ -152,6 +153,16 @@ class LiveEngine:
         self.stopping = True
         for subscription in self.subscriptions:
             subscription.dismiss(Goodbye.SHUTDOWN)
+
+    async def _begin(self, feed: Feed, start: Start) -> tuple[int, int, dict[int, int] | None]:
+        """The cursor to begin with, the id up to which there is history, and the channels' own starts."""
+        feed.joining += 1
+        try:
+            latest = await self._latest(feed)
+            cursor, starts = await self._resolve(feed, start, latest)
+        finally:
+            feed.joining -= 1
+        return cursor, latest, starts
 
     async def _resolve(self, feed: Feed, start: Start, latest: int) -> tuple[int, dict[int, int] | None]:
         """Where to begin: the cursor and, for `last`, a start of its own for each channel."""
@@ -190,7 +201,8 @@ class LiveEngine:
         last_id = (await self.tick()).last_id
         while self.watermark.settled < last_id:
             await asyncio.sleep(TICK_HOLE_S / 2)
-            await self.tick()
+            # A crash of the database takes ids back that nobody had committed.
+            last_id = min(last_id, (await self.tick()).last_id)
         self._attention.set()
         return last_id
 
@@ -199,13 +211,17 @@ class LiveEngine:
     async def _open(self, selection: Selection) -> Feed:
         feed = self._feeds.get(selection)
         if feed is not None:
-            feed.idle_since = None
             return feed
         opening = self._opening.get(selection)
         if opening is None:
             opening = self._opening[selection] = asyncio.create_task(self._open_new(selection))
-            opening.add_done_callback(lambda _: self._opening.pop(selection, None))
+            opening.add_done_callback(lambda task: self._opened(selection, task))
         return await asyncio.shield(opening)
+
+    def _opened(self, selection: Selection, opening: asyncio.Task[Feed]) -> None:
+        self._opening.pop(selection, None)
+        if not opening.cancelled():
+            opening.exception()  # Whoever waits gets it; perhaps all of them left.
 
     async def _open_new(self, selection: Selection) -> Feed:
         if selection.single is None:
@@ -220,7 +236,7 @@ class LiveEngine:
         return feed
 
     async def _open_channel(self, selection: Selection, channel: tuple[str, str]) -> ChannelFeed:
-        feed = ChannelFeed(selection, self.read, self._encode, self._run_bytes())
+        feed = ChannelFeed(selection, self.read, self._encode, self._clock, self._run_bytes())
         # Hints are heard from before the head is read, so that none falls between the two.
         feeds = self._channels.setdefault(channel, {})
         feeds[selection] = feed
@@ -245,7 +261,7 @@ class LiveEngine:
     async def _drop_idle(self) -> None:
         before = self._clock() - LINGER_S
         for selection, feed in list(self._feeds.items()):
-            if feed.subscribers or feed.idle_since is None or feed.idle_since > before:
+            if feed.subscribers or feed.joining or feed.idle_since is None or feed.idle_since > before:
                 continue
             del self._feeds[selection]
             if isinstance(feed, LogFeed):

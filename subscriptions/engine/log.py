@@ -13,7 +13,7 @@ from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Watermark
 from subscriptions.engine.entry import Encode, Entry, entry_of
 from subscriptions.engine.feed import LogFeed
-from subscriptions.ports import ReadPort
+from subscriptions.ports import Clock, ReadPort
 
 SPAN_LIMIT = 2000
 JUMP_SPANS = 25
@@ -24,10 +24,11 @@ ROUTES_KEPT = 50_000
 class LogFollower:
     """The merge over the log's ids, and the routes from channels to feeds."""
 
-    def __init__(self, read: ReadPort, encode: Encode, watermark: Watermark) -> None:
+    def __init__(self, read: ReadPort, encode: Encode, watermark: Watermark, clock: Clock) -> None:
         self._read = read
         self._encode = encode
         self._watermark = watermark
+        self._clock = clock
         self._merge: Merge[Entry] | None = None
         self._feeds: dict[LogFeed, list[Pattern]] = {}
         self._routes: dict[tuple[str, str], tuple[LogFeed, ...]] = {}
@@ -48,7 +49,7 @@ class LogFollower:
     @property
     def behind(self) -> bool:
         """Whether something is known to be there that was not handed out yet."""
-        return self._merge is not None and self._merge.behind
+        return self._merge is not None and self.active and self._merge.behind
 
     def open(self, selection: Selection, run_bytes: int) -> LogFeed:
         """A feed from here on. The watermark must have been observed once."""
@@ -56,7 +57,7 @@ class LogFollower:
             self._merge = Merge(max(self._watermark.settled, self._reading_to))
         # A span that is being read now was asked for before this feed had its say in what to keep.
         base = max(self._merge.floor, self._reading_to)
-        feed = LogFeed(selection, self._read, self._encode, base, run_bytes, lambda: self.floor)
+        feed = LogFeed(selection, self._read, self._encode, self._clock, run_bytes, base, lambda: self.floor)
         self._feeds[feed] = [compile_pattern(p) for p in selection.patterns]
         self._routes.clear()
         return feed

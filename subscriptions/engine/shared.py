@@ -13,13 +13,17 @@ T = TypeVar("T")
 class Shared(Generic[T]):
     """Calls `ask` at most once at a time; every caller gets an answer that was asked for after its call.
 
-    So an answer is never older than its question, and a thousand callers cost one or two askings.
+    So an answer is never older than its question, and a thousand callers cost one or two askings. Two
+    askings begin at least `pace_s` seconds apart: a crowd that trickles in shares them too, and a lone
+    caller does not wait.
     """
 
-    __slots__ = ("_ask", "_current", "_next")
+    __slots__ = ("_ask", "_began", "_current", "_next", "_pace_s")
 
-    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[T]], pace_s: float = 0.0) -> None:
         self._ask = ask
+        self._pace_s = pace_s
+        self._began = float("-inf")
         self._current: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
 
@@ -34,6 +38,10 @@ class Shared(Generic[T]):
         if previous is not None:
             with contextlib.suppress(Exception):
                 await asyncio.shield(previous)
+        clock = asyncio.get_running_loop().time
+        if (wait_s := self._began + self._pace_s - clock()) > 0:
+            await asyncio.sleep(wait_s)
+        self._began = clock()
         # Whoever calls from here on gets another asking.
         self._current, self._next = self._next, None
         return await self._ask()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,6 +62,9 @@ class Goodbye(Enum):
 Event = Chunk | Ready | Gap | Ephemeral | Beat | Goodbye
 
 
+Write = Callable[[bytes], bool]
+
+
 class LiveSubscription:
     """One reader. `next` gives what comes next, forever; the cursor only rises and only past what was given.
     `ready_at` is the id up to which history was there when it began: `Ready` comes right after that.
@@ -86,6 +89,7 @@ class LiveSubscription:
         "heartbeat_s",
         "rested",
         "spoke_at",
+        "write",
     )
 
     def __init__(
@@ -102,6 +106,8 @@ class LiveSubscription:
         self.heartbeat_s = heartbeat_s
         self.spoke_at = 0.0
         self.gone = False
+        self.write: Write | None = None
+        """Where a face takes events at once: true when it took all of them, false when it took none."""
         self.rested = True
         """Set whenever `next` gave way to others; a face that asks on and on looks at it."""
         self._wire = wire
@@ -121,11 +127,27 @@ class LiveSubscription:
 
     # --- what others tell it
 
-    def wake(self) -> None:
-        """Something may be there."""
+    def wake(self, now: float | None = None) -> None:
+        """Something may be there. With `now` (of the engine's clock) it may be written here and then."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if waiter is None or waiter.done():
+            return
+        if now is None or not self._write_now(now):
             waiter.set_result(None)
+
+    def _write_now(self, now: float) -> bool:
+        """Hand what is new straight to the face while its task sleeps on. False: the task has to look."""
+        if self.write is None or self._pending is not None or not self._ready or self._beat_due:
+            return False
+        if self._goodbye is not None or self.gone or self._ephemeral_seen < self.feed.ephemeral_count:
+            return False
+        chunk = self.feed.chunk(self.cursor, self._wire)
+        if chunk is None or (chunk[0] and not self.write(chunk[0])):
+            return False
+        self.spoke_at = now
+        self.cursor = chunk[1]
+        # A chunk that was cut to its bound leaves the rest to the task.
+        return self.cursor >= self.feed.run.head
 
     def beat(self) -> None:
         """A heartbeat is due."""
