@@ -239,11 +239,12 @@ def test_a_deleted_and_remade_channel_is_an_empty_one(client: Client, channel: s
     assert client.publish(channel, 2).seq == 1
 
 
+@pytest.mark.parametrize("max_age", [None, 3600])
 async def test_history_taken_by_retention_is_told_not_skipped(
-    serve: Callable[..., RunningService], channel: str
+    serve: Callable[..., RunningService], channel: str, max_age: int | None
 ) -> None:
     with Client(serve().url) as client:
-        client.put_channel(channel, retention=Retention(max_age=3600, max_messages=3))
+        client.put_channel(channel, retention=Retention(max_age=max_age, max_messages=3))
         client.publish_many(channel, list(range(10)))
         await eventually(lambda: client.get_channel(channel).first_seq == 8)
         with client.subscribe(channel, after=0) as messages:
