@@ -231,6 +231,7 @@ class ChannelFeed(Feed):
         super().__init__(selection, read, encode, clock, run_bytes)
         self.merge: Merge[Entry] = Merge(0)
         self.channel_id = 0
+        self._last_id = 0
         self._early: list[tuple[ChannelHint, list[Entry]]] | None = []
         self._catching_up: asyncio.Task[None] | None = None
 
@@ -269,14 +270,23 @@ class ChannelFeed(Feed):
             return
         if head.channel_id > self.channel_id:
             self._begin_anew(head.channel_id)
-        if head.channel_id == self.channel_id:
+        if head.channel_id == 0:
+            self._end()
+        elif head.channel_id == self.channel_id:
+            self._last_id = max(self._last_id, head.last_id)
             self.merge.note(head.last_seq)
             self._advance(patient=False)
 
     def _begin_anew(self, channel_id: int) -> None:
         """The channel was deleted and made again: its seq begins at 1; ids go on rising."""
+        self._end()
         self.channel_id = channel_id
         self.merge = Merge(0)
+
+    def _end(self) -> None:
+        """The channel was deleted: what had not been read of it is gone, and its readers have all there is."""
+        if self._last_id > self.run.head:
+            self._grow([], self._last_id)
 
     def _advance(self, *, patient: bool = True) -> None:
         ready = self.merge.take()
