@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from app.settings import Settings
-from app.telemetry import FORGED, PUBLISHED
+from app.telemetry import FORGED
 from app.wire.encode import encode_message
 from cache.bus import RedisBus
 from db.appender import Appender
@@ -65,7 +65,7 @@ class Service:
         self._appenders = [
             Appender(database, create_channels=settings.auto_create_channels) for _ in range(PUBLISHERS)
         ]
-        self.publisher = Publisher(self._appenders, encode_message, self._committed)
+        self.publisher = Publisher(self._appenders, encode_message, self._committed, self._is_worth_telling)
         self._origin = secrets.token_hex(8)
         self._codec: HintCodec | None = None
         self.bus: RedisBus | None = None
@@ -122,9 +122,11 @@ class Service:
         self.bus = RedisBus(self.settings.redis_url, topic, self._heard, self.live.sweep_soon)
         await self.bus.run()
 
+    def _is_worth_telling(self, namespace: str, channel: str) -> bool:
+        return self.live.follows(namespace, channel) or (self.bus is not None and self.bus.wanted)
+
     def _committed(self, hints: list[tuple[ChannelHint, list[Entry]]]) -> None:
         """Tell this process's readers, then the others. The commit is done and answered already."""
-        PUBLISHED.inc(sum(len(entries) for _, entries in hints))
         self.live.hear(hints)
         if self._codec is not None and self.bus is not None and self.bus.wanted:
             channels = [hint for hint, _ in hints]

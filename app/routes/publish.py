@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.telemetry import PUBLISH_SECONDS, REQUESTS
+from app.telemetry import PUBLISH_SECONDS, PUBLISHED, REQUESTS
 from app.wire.body import read_body
 from app.wire.encode import encode_ephemeral, encode_position
 from app.wire.head import PublishHead, read_head
@@ -64,6 +64,8 @@ async def _append(
         Append(NAMESPACE, messages, head.idempotency_key, fingerprint, head.expected_last_seq)
     )
     PUBLISH_SECONDS.observe(time.perf_counter() - began)
+    if not appended.replayed:
+        PUBLISHED.inc(len(messages))
     return appended
 
 

@@ -100,6 +100,11 @@ class LiveEngine:
             if follower.behind:
                 self._attention.set()
 
+    def follows(self, namespace: str, channel: str) -> bool:
+        """Whether a hot copy of a message in this channel would be of use here. With a reader of several
+        channels every message is: its ids have to be seen to be dense."""
+        return self.follower.active or (namespace, channel) in self._channels
+
     def hear_ephemeral(self, hint: EphemeralHint) -> None:
         """Hand a message that is not stored to whoever listens now."""
         for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():

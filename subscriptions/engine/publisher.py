@@ -29,6 +29,10 @@ Committed = Callable[[list[tuple[ChannelHint, list[Entry]]]], None]
 """Told of every commit, in the order in which this process saw them."""
 
 
+Interested = Callable[[str, str], bool]
+"""Whether anybody would read a hot copy of what is committed to this namespace and channel."""
+
+
 class _Waiting:
     __slots__ = ("append", "outcome", "size_bytes")
 
@@ -42,10 +46,17 @@ class Publisher:
     """Answers a publish when it is committed. Bounds: `MAX_QUEUED` requests and `MAX_QUEUED_BYTES` wait at
     most; one more is refused with `rate_limited`."""
 
-    def __init__(self, appenders: Sequence[AppendPort], encode: Encode, committed: Committed) -> None:
+    def __init__(
+        self,
+        appenders: Sequence[AppendPort],
+        encode: Encode,
+        committed: Committed,
+        interested: Interested = lambda namespace, channel: True,
+    ) -> None:
         self._appenders = appenders
         self._encode = encode
         self._committed = committed
+        self._interested = interested
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
@@ -153,25 +164,32 @@ class Publisher:
                 outcome.set_result(answer)
         if stored:
             try:
-                self._committed(self._hints(stored))
+                if hints := self._hints(stored):
+                    self._committed(hints)
             except Exception:  # Hints are only hints: the sweep finds what they left out.
                 log.exception("telling of a commit failed")
 
     def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
-        """One hint a channel and batch, with an entry for each message."""
-        hints: dict[tuple[str, str], tuple[ChannelHint, list[Entry]]] = {}
+        """One hint a channel and batch, with an entry for each message that somebody may want."""
+        hints: dict[tuple[str, str], tuple[ChannelHint, list[Entry]] | None] = {}
         for append, appended in stored:
             for new, position in zip(append.messages, appended.positions, strict=True):
-                entry = entry_of(append.namespace, _message(new, position), self._encode)
                 place = (append.namespace, new.channel)
                 if place not in hints:
-                    channel_id, after_id, after_seq = appended.before[new.channel]
-                    hint = ChannelHint(append.namespace, new.channel, channel_id, after_id, after_seq, [])
-                    hints[place] = (hint, [])
-                hint, entries = hints[place]
-                hint.copies.append(Copy(entry.id, entry.seq, entry.type, entry.key, entry.body))
-                entries.append(entry)
-        return list(hints.values())
+                    wanted = self._interested(*place)
+                    hints[place] = _hint(place, appended) if wanted else None
+                made = hints[place]
+                if made is not None:
+                    entry = entry_of(append.namespace, _message(new, position), self._encode)
+                    made[0].copies.append(Copy(entry.id, entry.seq, entry.type, entry.key, entry.body))
+                    made[1].append(entry)
+        return [made for made in hints.values() if made is not None]
+
+
+def _hint(place: tuple[str, str], appended: Appended) -> tuple[ChannelHint, list[Entry]]:
+    namespace, channel = place
+    channel_id, after_id, after_seq = appended.before[channel]
+    return ChannelHint(namespace, channel, channel_id, after_id, after_seq, []), []
 
 
 def _message(new: NewMessage, position: Position) -> Message:
