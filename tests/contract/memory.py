@@ -1,0 +1,255 @@
+"""The ports over a `MemoryLog`, with places where a test may make them slow or fail."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Append, Appended, Channel, Message, Retention
+from subscriptions.domain.pattern import compile_pattern
+from subscriptions.domain.selection import Selection
+from subscriptions.domain.watermark import Tick
+from subscriptions.ports import Head, HistoryQuery, Page, Span, Trim
+from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
+
+Pause = Callable[[str], Awaitable[None]]
+"""Called with a step's name before it and after it: may take time, or raise as the step would."""
+EXPORT_BATCH = 1000
+
+
+async def at_once(step: str) -> None:
+    """The pause of a log that answers at once, yet not before others had their turn."""
+    await asyncio.sleep(0)
+
+
+def microseconds(time: datetime) -> int:
+    """Microseconds since the Unix epoch."""
+    return round(time.timestamp() * 1_000_000)
+
+
+class MemoryAppender:
+    """Implements `AppendPort`."""
+
+    def __init__(self, log: MemoryLog, *, create_channels: bool = True, pause: Pause = at_once) -> None:
+        self._log = log
+        self._create = create_channels
+        self._pause = pause
+
+    async def append(self, batch: Sequence[Append]) -> list[Appended | GaplessError]:
+        """One transaction; begun again when another one was faster with a key."""
+        while True:
+            transaction = self._log.begin(batch, create=self._create)
+            try:
+                await self._pause("lock")
+                await transaction.lock()
+                await self._pause("take")
+                answers = await transaction.take()
+                await self._pause("commit")
+                transaction.commit()
+            except ConflictError:
+                transaction.rollback()
+                await self._pause("again")
+                continue
+            except CrashedError as error:
+                raise GaplessError(Code.UNAVAILABLE, "the database went down") from error
+            except BaseException:
+                transaction.rollback()
+                raise
+            await self._pause("answer")
+            return answers
+
+
+class MemoryReader:
+    """Implements `ReadPort`: what is read is what was there between the two pauses."""
+
+    def __init__(self, log: MemoryLog, pause: Pause = at_once) -> None:
+        self._log = log
+        self._pause = pause
+
+    async def tick(self) -> Tick:
+        await self._pause("tick")
+        tick = self._log.tick()
+        await self._pause("ticked")
+        return tick
+
+    async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
+        await self._pause("heads")
+        rows = {place: self._log.rows[place] for place in channels if place in self._log.rows}
+        heads = {place: Head(row.id, row.last_id, row.last_seq) for place, row in rows.items()}
+        await self._pause("headed")
+        return heads
+
+    async def page(self, selection: Selection, after: int, upto: int | None, limit: int) -> Page:
+        await self._pause("page")
+        if selection.single is not None:
+            page = self._channel_page(selection, after, limit)
+        else:
+            assert upto is not None, "several channels are read up to the watermark"
+            page = self._page(selection, {row.id: 0 for row in self._followed(selection)}, after, upto, limit)
+        await self._pause("paged")
+        return page
+
+    def _channel_page(self, selection: Selection, after: int, limit: int) -> Page:
+        row = self._log.rows.get((selection.namespace, selection.names[0]))
+        if row is None:
+            return Page(after, after, 0, ())
+        found = tuple(m for m in row.after(after) if selection.admits(m.type, m.key))[:limit]
+        if len(found) == limit:
+            end, seq = found[-1].id, found[-1].seq
+        else:
+            end, seq = max(after, row.last_id), row.last_seq
+        return Page(after, end, seq, found, _trims([row], after), row.id)
+
+    def _page(self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int) -> Page:
+        rows = [row for row in self._followed(selection) if row.id in starts]
+        found = sorted(
+            (
+                m
+                for row in rows
+                for m in row.after(max(after, starts[row.id]))
+                if m.id <= upto and selection.admits(m.type, m.key)
+            ),
+            key=lambda m: m.id,
+        )[:limit]
+        end = found[-1].id if len(found) == limit else upto
+        return Page(after, end, 0, tuple(found), _trims(rows, after))
+
+    async def span(self, after: int, upto: int, limit: int) -> Span:
+        await self._pause("span")
+        ids = [i for i in self._log.ids if after < i <= upto][:limit]
+        rows = [self._log.by_id[i] for i in ids]
+        end = ids[-1] if len(ids) == limit else upto
+        span = Span(
+            tuple((row.namespace, message) for row, message in rows), end, self._log.trimmed_id > after
+        )
+        await self._pause("spanned")
+        return span
+
+    async def last(self, selection: Selection, count: int, upto: int) -> dict[int, int]:
+        await self._pause("last")
+        starts = {}
+        for row in self._followed(selection):
+            kept = [m for m in row.after(0) if m.id <= upto and selection.admits(m.type, m.key)]
+            starts[row.id] = kept[-count - 1].id if len(kept) > count else row.trimmed_id
+        await self._pause("lasted")
+        return starts
+
+    async def page_from(
+        self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int
+    ) -> Page:
+        await self._pause("page_from")
+        page = self._page(selection, starts, after, upto, limit)
+        page = Page(page.after, page.complete_to, 0, page.messages)
+        await self._pause("paged_from")
+        return page
+
+    async def since(self, selection: Selection, time: datetime) -> int | None:
+        await self._pause("since")
+        wanted = microseconds(time)
+        ids = [m.id for r in self._followed(selection) for m in r.after(0) if m.created_at_us >= wanted]
+        await self._pause("sinced")
+        return min(ids) - 1 if ids else None
+
+    async def seq_at(self, channel_id: int, message_id: int) -> int:
+        await self._pause("seq_at")
+        seqs = [0]
+        for row in self._log.rows.values():
+            if row.id == channel_id:
+                seqs += [m.seq for m in row.messages if m.id <= message_id]
+                seqs += [seq for id_, seq in row.marks if id_ <= message_id]
+        await self._pause("seq_was")
+        return max(seqs)
+
+    def _followed(self, selection: Selection) -> list[Row]:
+        patterns = [compile_pattern(p) for p in selection.patterns]
+        return [
+            row
+            for (namespace, name), row in self._log.rows.items()
+            if namespace == selection.namespace
+            and (name in selection.names or any(p.matches(name) for p in patterns))
+        ]
+
+
+class MemoryHistory:
+    """Implements `HistoryPort`."""
+
+    def __init__(self, log: MemoryLog, pause: Pause = at_once) -> None:
+        self._log = log
+        self._pause = pause
+
+    async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
+        await self._pause("history")
+        row = self._row(query.namespace, query.channel)
+        if query.ascending and query.after is not None and query.after < row.trimmed_id:
+            raise GaplessError(Code.CURSOR_EXPIRED, "retention removed what was asked for")
+        found = [m for m in row.after(query.after or 0) if _wanted(query, m)]
+        if not query.ascending:
+            found.reverse()
+        return found[: query.limit], len(found) > query.limit
+
+    async def export(self, query: HistoryQuery) -> AsyncIterator[list[Message]]:
+        found, _ = await self.history(query)
+        for at in range(0, len(found), EXPORT_BATCH):
+            yield found[at : at + EXPORT_BATCH]
+
+    async def message(self, namespace: str, channel: str, message_id: int) -> Message:
+        row = self._row(namespace, channel)
+        for message in row.after(message_id - 1)[:1]:
+            if message.id == message_id:
+                return message
+        raise GaplessError(Code.MESSAGE_NOT_FOUND, f"channel {channel} has no message {message_id}")
+
+    async def channel(self, namespace: str, name: str) -> Channel:
+        return self._row(namespace, name).value()
+
+    async def channels(
+        self, namespace: str, pattern_regex: str | None, after: str, limit: int
+    ) -> list[Channel]:
+        names = sorted(name for ns, name in self._log.rows if ns == namespace and name > after)
+        if pattern_regex is not None:
+            names = [name for name in names if re.search(pattern_regex, name)]
+        return [self._row(namespace, name).value() for name in names[:limit]]
+
+    async def put_channel(
+        self, namespace: str, name: str, retention: Retention, message_ttl: float | None
+    ) -> tuple[Channel, bool]:
+        made = (namespace, name) not in self._log.rows
+        row = self._log.row((namespace, name), create=True)
+        assert row is not None
+        row.retention, row.message_ttl = retention, message_ttl
+        return row.value(), made
+
+    async def patch_channel(self, namespace: str, name: str, settings: dict[str, float | None]) -> Channel:
+        row = self._row(namespace, name)
+        age = settings.get("max_age", row.retention.max_age)
+        count = settings.get("max_messages", row.retention.max_messages)
+        row.retention = Retention(None if age is None else int(age), None if count is None else int(count))
+        row.message_ttl = settings.get("message_ttl", row.message_ttl)
+        return row.value()
+
+    async def delete_channel(self, namespace: str, name: str) -> None:
+        if not self._log.delete((namespace, name)):
+            raise GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")
+
+    def _row(self, namespace: str, name: str) -> Row:
+        row = self._log.rows.get((namespace, name))
+        if row is None:
+            raise GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")
+        return row
+
+
+def _trims(rows: list[Row], after: int) -> tuple[Trim, ...]:
+    return tuple(Trim(r.name, r.id, r.first_seq, r.trimmed_id) for r in rows if r.trimmed_id > after)
+
+
+def _wanted(query: HistoryQuery, message: Message) -> bool:
+    if query.before is not None and message.id >= query.before:
+        return False
+    if query.since is not None and message.created_at_us < microseconds(query.since):
+        return False
+    if query.types and message.type not in query.types:
+        return False
+    return not query.keys or message.key in query.keys

@@ -1,0 +1,319 @@
+"""The log in memory, with the semantics of the real one: transactions that hold the publishing lock and
+their channels, void ids, retention, a journal that is flushed late, crashes.
+
+Tests drive it step by step (`Transaction`), or through the ports (`MemoryAppender`, `MemoryReader`,
+`MemoryHistory`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from bisect import bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Append, Appended, Channel, Message, NewMessage, Position, Retention
+from subscriptions.domain.watermark import Tick
+
+JOURNAL_S = 0.2
+DAY_US = 24 * 3600 * 1_000_000
+Place = tuple[str, str]
+
+
+class ConflictError(Exception):
+    """Another transaction stored a key meanwhile, or crashed this one: begin again."""
+
+
+class CrashedError(Exception):
+    """The database went down under this transaction."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A channel's row, and its messages in id order."""
+
+    id: int
+    namespace: str
+    name: str
+    created_at_us: int
+    last_id: int = 0
+    last_seq: int = 0
+    first_seq: int = 1
+    trimmed_id: int = 0
+    retention: Retention = field(default_factory=Retention)
+    message_ttl: float | None = None
+    messages: list[Message] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    deleted: bool = False
+
+    def after(self, cursor: int) -> list[Message]:
+        """Kept messages above `cursor`."""
+        floor = max(cursor, self.trimmed_id)
+        return self.messages[bisect_right(self.messages, floor, key=lambda m: m.id) :]
+
+    def value(self) -> Channel:
+        """The row as the ports show it."""
+        return Channel(
+            namespace=self.namespace,
+            name=self.name,
+            last_id=self.last_id,
+            last_seq=self.last_seq,
+            first_seq=self.first_seq,
+            trimmed_id=self.trimmed_id,
+            created_at_us=self.created_at_us,
+            retention=self.retention,
+            message_ttl=self.message_ttl,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A remembered idempotency key."""
+
+    fingerprint: bytes
+    stored_at_us: int
+    positions: tuple[Position, ...]
+
+
+class MemoryLog:
+    """What the database holds. `now_us` is its clock."""
+
+    def __init__(self, now_us: Callable[[], int] | None = None) -> None:
+        self._ticking = itertools.count(1_700_000_000_000_000)
+        self.now_us: Callable[[], int] = now_us or (lambda: next(self._ticking))
+        self.sequence = 0
+        self.rows: dict[Place, Row] = {}
+        self.by_id: dict[int, tuple[Row, Message]] = {}
+        self.ids: list[int] = []
+        self.keys: dict[Place, Key] = {}
+        self.key_writers: dict[Place, Transaction] = {}
+        self.running: dict[str, Transaction] = {}
+        self.trimmed_id = 0
+        self.lsn = 0
+        self.flushed = 0
+        self.life = 1
+        self._durable_sequence = 0
+        self._numbers = itertools.count(1)
+        self._channel_ids = itertools.count(1)
+
+    # --- writing
+
+    def begin(self, batch: Sequence[Append], *, create: bool = True) -> Transaction:
+        """A transaction that publishes; it holds the publishing lock from here on."""
+        transaction = Transaction(self, f"{self.life}/{next(self._numbers)}", batch, create)
+        self.running[transaction.name] = transaction
+        return transaction
+
+    def row(self, place: Place, *, create: bool) -> Row | None:
+        """The channel's row, made when asked to."""
+        row = self.rows.get(place)
+        if row is None and create:
+            row = Row(next(self._channel_ids), *place, created_at_us=self.now_us())
+            self.rows[place] = row
+        return row
+
+    def take_id(self) -> int:
+        """The next id: it stays taken whatever becomes of the transaction."""
+        self.sequence += 1
+        self.lsn += 1
+        return self.sequence
+
+    def store(self, row: Row, message: Message) -> None:
+        """A message becomes visible."""
+        row.messages.append(message)
+        self.by_id[message.id] = (row, message)
+        insort(self.ids, message.id)
+
+    def flush(self) -> None:
+        """The journal is on disk as far as it goes."""
+        self.flushed = self.lsn
+        self._durable_sequence = self.sequence
+
+    def flush_soon(self) -> None:
+        """As the writer of the journal does it of its own accord."""
+        asyncio.get_running_loop().call_later(JOURNAL_S, self.flush)
+
+    def tick(self) -> Tick:
+        """As the database reads it."""
+        return Tick(self.sequence, self.lsn, self.flushed, frozenset(self.running), str(self.life))
+
+    def crash(self) -> None:
+        """Everything unflushed is gone: running transactions, and ids that only they had taken."""
+        for transaction in list(self.running.values()):
+            transaction.crashed = True
+            transaction.rollback()
+        self.sequence = self._durable_sequence
+        self.life += 1
+        self.lsn = self.flushed = self.lsn + 10  # Recovery writes a journal of its own.
+
+    # --- channels and retention
+
+    def delete(self, place: Place) -> bool:
+        """Delete a channel whose lock is free."""
+        row = self.rows.get(place)
+        if row is None:
+            return False
+        assert not row.lock.locked(), "a channel is deleted under its lock"
+        row.deleted = True
+        del self.rows[place]
+        for message in row.messages:
+            self.ids.remove(message.id)
+            del self.by_id[message.id]
+        return True
+
+    def trim(self, place: Place, keep: int) -> None:
+        """Retention: keep the newest `keep` messages."""
+        row = self.rows[place]
+        if row.last_seq - row.first_seq + 1 <= keep:
+            return
+        first_seq = row.last_seq - keep + 1
+        row.trimmed_id = max(m.id for m in row.messages if m.seq < first_seq)
+        row.first_seq = first_seq
+        self.trimmed_id = max(self.trimmed_id, row.trimmed_id)
+
+    def purge(self) -> None:
+        """Remove what retention let go, as dropping its segment does."""
+        for row in self.rows.values():
+            gone = [m for m in row.messages if m.id <= row.trimmed_id]
+            if not gone:
+                continue
+            row.marks.append((gone[-1].id, gone[-1].seq))
+            del row.messages[: len(gone)]
+            for message in gone:
+                self.ids.remove(message.id)
+                del self.by_id[message.id]
+
+    def age_keys(self, hours: float) -> None:
+        """As if that much time had passed for every idempotency key."""
+        older = int(hours * 3600 * 1_000_000)
+        self.keys = {k: replace(v, stored_at_us=v.stored_at_us - older) for k, v in self.keys.items()}
+
+
+class Transaction:
+    """One publishing transaction: `lock`, `take`, then `commit` or `rollback`."""
+
+    def __init__(self, log: MemoryLog, name: str, batch: Sequence[Append], create: bool) -> None:
+        self.name = name
+        self.crashed = False
+        self._log = log
+        self._batch = batch
+        self._create = create
+        self._rows: dict[Place, Row] = {}
+        self._stored: list[tuple[Row, Message]] = []
+        self._keys: dict[Place, Key] = {}
+        self._heads: dict[Place, tuple[int, int, int]] = {}
+        self._over = asyncio.Event()
+
+    async def lock(self) -> None:
+        """Wait for every channel, in one order."""
+        places = sorted({(a.namespace, m.channel) for a in self._batch for m in a.messages})
+        made = {p: row for p in places if (row := self._log.row(p, create=self._create)) is not None}
+        for place, row in sorted(made.items(), key=lambda item: item[1].id):
+            await row.lock.acquire()
+            if self.crashed or row.deleted:
+                row.lock.release()
+                raise ConflictError
+            self._rows[place] = row
+            self._heads[place] = (row.id, row.last_id, row.last_seq)
+
+    async def take(self) -> list[Appended | GaplessError]:
+        """Judge every request, take ids, and write: the answers to give after the commit."""
+        answers = [self._refusal(a) for a in self._batch]
+        done = [
+            self._write(append) if answer is None else answer
+            for append, answer in zip(self._batch, answers, strict=True)
+        ]
+        for key in self._keys:
+            writer = self._log.key_writers.get(key)
+            if writer is not None:
+                await writer._over.wait()
+            if self.crashed or (key in self._log.keys and not self._stale(self._log.keys[key])):
+                raise ConflictError
+            self._log.key_writers[key] = self
+        return done
+
+    def commit(self) -> None:
+        """Everything becomes visible at once, on disk; then the locks go."""
+        if self.crashed:
+            raise CrashedError
+        for row, message in self._stored:
+            row.last_id, row.last_seq = message.id, message.seq
+            self._log.store(row, message)
+        self._log.keys |= self._keys
+        self._log.lsn += 1
+        self._log.flush()
+        self._end()
+
+    def rollback(self) -> None:
+        """Nothing happened, except that ids were taken; the journal says so a moment later."""
+        self._end()
+        self._log.flush_soon()
+
+    def _end(self) -> None:
+        self._over.set()
+        for key in [k for k, writer in self._log.key_writers.items() if writer is self]:
+            del self._log.key_writers[key]
+        self._log.running.pop(self.name, None)
+        for row in self._rows.values():
+            row.lock.release()
+        self._rows = {}
+
+    def _stale(self, key: Key) -> bool:
+        return key.stored_at_us <= self._log.now_us() - DAY_US
+
+    def _refusal(self, append: Append) -> Appended | GaplessError | None:
+        key = self._log.keys.get((append.namespace, append.idempotency_key or ""))
+        if append.idempotency_key is not None and key is not None and not self._stale(key):
+            if key.fingerprint == append.fingerprint:
+                return Appended(key.positions, replayed=True)
+            return GaplessError(Code.IDEMPOTENCY_MISMATCH, "this key was used for another request")
+        first = self._rows.get((append.namespace, append.messages[0].channel))
+        seq = first.last_seq if first is not None else 0
+        if append.expected_last_seq is not None and append.expected_last_seq != seq:
+            return GaplessError(Code.HEAD_MISMATCH, "the channel's last seq is another")
+        if any((append.namespace, m.channel) not in self._rows for m in append.messages):
+            return GaplessError(Code.CHANNEL_NOT_FOUND, "a channel does not exist")
+        return None
+
+    def _write(self, append: Append) -> Appended:
+        now_us = self._log.now_us()
+        before: dict[str, tuple[int, int, int]] = {}
+        positions = []
+        for new in append.messages:
+            place = (append.namespace, new.channel)
+            head = self._heads[place]
+            before.setdefault(new.channel, head)
+            row = self._rows[place]
+            message = _message(new, self._log.take_id(), head[2] + 1, now_us, row.message_ttl)
+            self._heads[place] = (row.id, message.id, message.seq)
+            self._stored.append((row, message))
+            positions.append(_position(message))
+        if append.idempotency_key is not None:
+            self._keys[append.namespace, append.idempotency_key] = Key(
+                append.fingerprint, now_us, tuple(replace(p, expires_at_us=None) for p in positions)
+            )
+        return Appended(tuple(positions), before=before)
+
+
+def _message(new: NewMessage, id_: int, seq: int, now_us: int, channel_ttl: float | None) -> Message:
+    lives = [ttl for ttl in (new.ttl, channel_ttl) if ttl is not None]
+    return Message(
+        id=id_,
+        channel=new.channel,
+        seq=seq,
+        type=new.type,
+        key=new.key,
+        data=new.data,
+        binary=new.binary,
+        headers=new.headers,
+        sender=new.sender,
+        created_at_us=now_us,
+        expires_at_us=now_us + round(min(lives) * 1_000_000) if lives else None,
+    )
+
+
+def _position(message: Message) -> Position:
+    return Position(message.id, message.channel, message.seq, message.created_at_us, message.expires_at_us)

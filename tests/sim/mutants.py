@@ -1,0 +1,68 @@
+"""The engine with one of its healers switched off, for tests that must then fail."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from subscriptions.domain.merge import Merge
+from subscriptions.domain.watermark import Tick, Watermark
+from subscriptions.engine.entry import Entry
+from subscriptions.engine.live import LiveEngine
+from subscriptions.engine.run import Run
+
+T = TypeVar("T")
+
+
+def no_dedupe(patch: pytest.MonkeyPatch) -> None:
+    """Whatever arrives again is handed out again: at the merge, and where the run takes it on."""
+
+    def take(self: Merge[T]) -> list[T]:
+        out: list[T] = []
+        for position in sorted(self._ahead):
+            if position <= self.floor + 1:
+                out.append(self._ahead.pop(position))
+                self.floor = max(self.floor, position)
+        return out
+
+    def append(self: Run, entries: list[Entry], head: int) -> None:
+        for entry in entries:
+            # A run that numbers what it holds by arrival shows everything to its readers.
+            self._ids.append(max(entry.id, self._ids[-1] + 1 if self._ids else self.head + 1))
+            self._entries.append(entry)
+        self.head = max(self.head, head, *self._ids[-1:])
+
+    patch.setattr(Merge, "delivered", lambda self, position: False)
+    patch.setattr(Merge, "take", take)
+    patch.setattr(Run, "append", append)
+
+
+def no_backfill(patch: pytest.MonkeyPatch) -> None:
+    """What hints promised and did not bring is not read."""
+    patch.setattr(Merge, "missing", lambda self, readable_to=None: None)
+
+
+def no_sweep(patch: pytest.MonkeyPatch) -> None:
+    """Nobody compares heads."""
+    patch.setattr(LiveEngine, "_sweep_due", lambda self: False)
+
+
+def no_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Whatever id was taken counts as settled."""
+
+    def observe(self: Watermark, tick: Tick) -> int:
+        self.settled = self.last_id = max(self.settled, tick.last_id)
+        return self.settled
+
+    patch.setattr(Watermark, "observe", observe)
+
+
+def no_life(patch: pytest.MonkeyPatch) -> None:
+    """A crash of the database goes unnoticed by the watermark."""
+    observe = Watermark.observe
+
+    def forgetful(self: Watermark, tick: Tick) -> int:
+        return observe(self, Tick(tick.last_id, tick.lsn, tick.flushed, tick.holders))
+
+    patch.setattr(Watermark, "observe", forgetful)
