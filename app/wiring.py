@@ -123,12 +123,12 @@ class Service:
         await self.bus.run()
 
     def _is_worth_telling(self, namespace: str, channel: str) -> bool:
-        return self.live.follows(namespace, channel) or (self.bus is not None and self.bus.wanted)
+        return self.live.follows(namespace, channel) or (self.bus is not None and not self.bus.alone)
 
     def _committed(self, hints: list[tuple[ChannelHint, list[Entry]]]) -> None:
         """Tell this process's readers, then the others. The commit is done and answered already."""
         self.live.hear(hints)
-        if self._codec is not None and self.bus is not None and self.bus.wanted:
+        if self._codec is not None and self.bus is not None and not self.bus.alone:
             channels = [hint for hint, _ in hints]
             if sum(len(entry.body) for _, entries in hints for entry in entries) > MAX_COPIES_BYTES:
                 channels = [_without_copies(hint) for hint in channels]

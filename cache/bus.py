@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -27,7 +26,7 @@ SEND_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
 HEALTH_CHECK_S = 5
 MAX_SILENCES = 2
-PROBE_S = 0.1
+COUNT_EVERY_S = 0.25
 
 DROPPED = Counter("gapless_hints_dropped_total", "Hints not sent because Redis did not take them.")
 SENT = Counter("gapless_hints_sent_total", "Hints sent through Redis.")
@@ -52,8 +51,9 @@ class RedisBus:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
-        self._others = True
-        self._probe_at = 0.0
+        self.alone = False
+        """Whether nobody but this process listens, as far as Redis said a moment ago: then a hint is not
+        worth making. A process that comes later finds what it missed by its first sweep."""
         self.connected = False
         # Two clients: a send that hangs must not hold up what is heard.
         self._sender = _client(url, SEND_TIMEOUT_S)
@@ -61,12 +61,6 @@ class RedisBus:
 
     def __repr__(self) -> str:
         return f"RedisBus({'connected' if self.connected else 'away'}, {len(self._queue)} to send)"
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a hint is worth making now. While this process is the only listener it is not, but for a
-        probe now and then: a process that comes later finds what it missed by its first sweep."""
-        return self._others or time.monotonic() >= self._probe_at
 
     def send(self, payload: bytes) -> None:
         """Queue a payload; the oldest are dropped when the queue is full."""
@@ -83,6 +77,7 @@ class RedisBus:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send_loop())
                 tasks.create_task(self._listen_loop())
+                tasks.create_task(self._count_loop())
         finally:
             await _close(self._sender)
             await _close(self._listener)
@@ -110,17 +105,23 @@ class RedisBus:
                     ):
                         for payload in payloads:
                             pipe.publish(self._topic, payload)
-                        self._count(await pipe.execute())
+                        await pipe.execute()
                     SENT.inc(len(payloads))
                 except _FAILURES:
                     DROPPED.inc(len(payloads))
                     await self._sender.connection_pool.disconnect(inuse_connections=True)
                     await asyncio.sleep(RECONNECT_S)
 
-    def _count(self, receivers: list[int]) -> None:
-        """Redis says how many listeners each payload reached, this process's own among them."""
-        self._others = receivers[-1] > (1 if self.connected else 0)
-        self._probe_at = time.monotonic() + PROBE_S
+    async def _count_loop(self) -> None:
+        """Ask Redis how many listen."""
+        while True:
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    [(_, listeners)] = await self._sender.pubsub_numsub(self._topic)
+                self.alone = self.connected and listeners <= 1
+            except _FAILURES:
+                self.alone = False
+            await asyncio.sleep(COUNT_EVERY_S)
 
     async def _listen_loop(self) -> None:
         while True:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -17,6 +17,7 @@ from db.rows import microseconds
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.model import Append, Appended, NewMessage, Position
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_S = 5.0
@@ -128,13 +129,18 @@ def _arguments(batch: Sequence[Append], namespaces: Sequence[int], create: bool)
         requests,
         channels,
         [m.type for m in messages],
-        [m.key for m in messages],
-        [None if m.data is None else m.data.decode() for m in messages],
-        [m.binary for m in messages],
-        [m.headers.decode() or None for m in messages],
-        [m.sender for m in messages],
-        [m.ttl for m in messages],
+        _column([m.key for m in messages]),
+        _column([None if m.data is None else m.data.decode() for m in messages]),
+        _column([m.binary for m in messages]),
+        _column([m.headers.decode() or None for m in messages]),
+        _column([m.sender for m in messages]),
+        _column([m.ttl for m in messages]),
     )
+
+
+def _column(values: list[T | None]) -> list[T | None] | None:
+    """One null stands for a column of them: `unnest` fills shorter arrays up with nulls."""
+    return values if any(value is not None for value in values) else None
 
 
 def _answers(batch: Sequence[Append], row: Any) -> list[Appended | GaplessError]:
