@@ -21,6 +21,7 @@ class CuttingProxy:
         self._upstream = upstream
         self._page = page
         self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> Target:
         """Listen; returns where."""
@@ -28,11 +29,14 @@ class CuttingProxy:
         return Target("127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Take no more connections and end those there are."""
         if self._server is not None:
             self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             if head.split(b" ")[1] == PAGE_PATH.encode():
@@ -45,6 +49,7 @@ class CuttingProxy:
             else:
                 await self._forward(head, reader, writer)
         writer.close()
+        self._writers.discard(writer)
 
     async def _forward(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, upstream = await asyncio.open_connection(self._upstream.host, self._upstream.port)

@@ -26,6 +26,7 @@ class FakeService:
         self.heads: dict[str, int] = {}
         self.spoil = spoil
         self._cuts = cuts
+        self._writers: list[asyncio.StreamWriter] = []
         self._chance = random.Random(seed)
         self._grown = asyncio.Condition()
         self.target = Target("127.0.0.1", 0)
@@ -39,6 +40,10 @@ class FakeService:
             yield self
         finally:
             server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+            await server.wait_closed()
+            await asyncio.sleep(0.01)  # an aborted transport closes its socket in the next turn of the loop
 
     async def publish(self, channel: str, data: Any) -> dict[str, Any]:
         """Append one message."""
@@ -50,6 +55,7 @@ class FakeService:
         return message
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()

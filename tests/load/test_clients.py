@@ -48,7 +48,7 @@ async def _one_connection(target: Target) -> list[Event]:
     stream = Stream(request, lambda status, head: None, got.extend, closed.set)
     await asyncio.get_running_loop().create_connection(lambda: stream, target.host, target.port)
     await asyncio.wait_for(closed.wait(), 5)
-    return [event for event in got if event[0] is not None]
+    return [event for event in got if event[2] == b""]
 
 
 async def test_a_stream_through_the_proxy_ends_after_seven_messages() -> None:
@@ -59,8 +59,10 @@ async def test_a_stream_through_the_proxy_ends_after_seven_messages() -> None:
         at = await proxy.start()
         assert len(await _one_connection(at)) == PER_CONNECTION
         assert proxy.cuts == 1
-        page = await (await Connection.open(at)).ask(at.request("GET", "/own-page"))
+        connection = await Connection.open(at)
+        page = await connection.ask(at.request("GET", "/own-page"))
         assert (page.status, page.body) == (200, b"<p>hello</p>")
+        connection.close()
         proxy.stop()
 
 
