@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from load import archive, chatlog, crowd
 from load.checker import Truth, check
-from load.children import Child, raise_file_limit
+from load.children import Child, kill, raise_file_limit, tree
 from load.drain import drain
 from load.faults import Storm
 from load.follower import LATEST, Crowd, Follower
@@ -52,6 +52,7 @@ class Chat:
     crowd: Crowd = field(init=False)
     input: Path = field(init=False)
     imports: int = 0
+    publisher: Child | None = None
 
     def __post_init__(self) -> None:
         self.crowd = Crowd(self.history, self.server.target, self.options.mean_life)
@@ -100,7 +101,7 @@ class Chat:
         """Import the file through every fault; the import is run again until it says it is done."""
         total = sum(self.sizes.values())
         storm = Storm(
-            self.server, self.history, lambda: len(self.crowd.texts) / total,
+            self.server, self.history, lambda: len(self.crowd.texts) / total, self._kill_import,
             rounds=self.options.rounds, say=progress.console.print,
         )  # fmt: skip
         started = time.monotonic()
@@ -118,15 +119,18 @@ class Chat:
         while time.monotonic() < deadline:
             self.imports += 1
             command = [LAUNCHER, "import", str(self.input)]
-            child = Child(command, self.home / "import.log", self.server.env).start()
+            child = self.publisher = Child(command, self.home / "import.log", self.server.env).start()
             while child.code() is None:
                 await asyncio.sleep(0.05)
-            code = child.code()
             child.stop()
-            if code == 0:
+            if child.code() == 0:
                 return
             await asyncio.sleep(0.5)
         raise RuntimeError(f"the import does not end:\n{child.tail()}")
+
+    def _kill_import(self) -> None:
+        if self.publisher is not None and self.publisher.code() is None:
+            kill(tree(self.publisher.pid))
 
     async def _drain(self, progress: Progress) -> None:
         task = progress.add_task("histories", total=len(self.sizes))

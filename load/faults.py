@@ -14,16 +14,20 @@ from load.server import Server
 PATIENCE = 60.0
 """What was killed must be back within this many seconds."""
 
-ORDER = ("redis", "service", "postgres")
+ORDER = ("redis", "service", "import", "postgres")
 
 
 @dataclass(slots=True)
 class Storm:
-    """Kills in `ORDER`, `rounds` times over, spread over the run by how far it has come (0 to 1)."""
+    """Kills in `ORDER`, `rounds` times over, spread over the run by how far it has come (0 to 1).
+
+    `kill_import` kills the program that publishes; its owner starts it again.
+    """
 
     server: Server
     history: History
     progress: Callable[[], float]
+    kill_import: Callable[[], None]
     rounds: int = 1
     say: Callable[[str], None] = print
     log: list[str] = field(default_factory=list)
@@ -38,14 +42,21 @@ class Storm:
             self.history.fault(f"{name} killed", True)
             started = time.monotonic()
             at = f"{100 * self.progress():.0f} %"
-            await {"redis": self._redis, "service": self._service, "postgres": self._postgres}[name]()
+            await self._hit(name)
             self.history.fault(f"{name} killed", False)
             line = f"{name} killed with -9 at {at}, back after {time.monotonic() - started:.1f} s"
             self.log.append(line)
             self.say(line)
 
-    async def _redis(self) -> None:
-        await self._kill_and_wait("redis", self.server.redis, lambda pid: [pid])
+    async def _hit(self, name: str) -> None:
+        if name == "redis":
+            await self._kill_and_wait("redis", self.server.redis, lambda pid: [pid])
+        elif name == "postgres":
+            await self._postgres()
+        elif name == "service":
+            await self._service()
+        else:
+            self.kill_import()
 
     async def _postgres(self) -> None:
         # The backends go with the postmaster, as they would with the machine.
