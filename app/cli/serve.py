@@ -73,6 +73,8 @@ def serve(
         redis_url=redis_url,
     )
     _refuse_open(settings)
+    # The owner's credentials are for the migration only: workers do not inherit them.
+    os.environ.pop("GAPLESS_MIGRATE_URL", None)
     raise typer.Exit(_run(settings))
 
 
@@ -133,7 +135,7 @@ def _refuse_open(settings: Settings) -> None:
 
 def _environment(settings: Settings) -> dict[str, str]:
     """What workers read their settings from, whatever mixture of flags, file and variables these were."""
-    values: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True)
+    values: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True, exclude={"migrate_url"})
     environment = {f"GAPLESS_{name.upper()}": str(value) for name, value in values.items()}
     if settings.workers > 1:
         folder = settings.home.absolute() / "metrics"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from app.cli.failures import say, usage
+from app.cli.interrupts import Interrupts
 from app.cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def follow(
     if sum(start is not None for start in starts.values()) > 1:
         raise usage("give one of --after, --last, --since and --from: they all say where to start")
     require_server(url)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts = Interrupts()
     _tell_reconnects()
     with until_closed(), connected(url) as client:
         stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, **starts, **filters)
-        printer = Printer(stream, data_only)
+        printer = Printer(stream, data_only, interrupts)
         gone = when_reader_leaves(stream.close)
         try:
             printer.run(count)
@@ -79,7 +79,10 @@ def follow(
 class Printer:
     """Prints a stream. `cursor` is the id of the last message that was printed, not merely received."""
 
-    def __init__(self, stream: SyncStream[Message | Gap | Ephemeral], data_only: bool) -> None:
+    def __init__(
+        self, stream: SyncStream[Message | Gap | Ephemeral], data_only: bool, interrupts: Interrupts
+    ) -> None:
+        self._interrupts = interrupts
         self.cursor: int | None = None
         self._stream = stream
         self._data_only = data_only
@@ -98,8 +101,10 @@ class Printer:
                 if isinstance(item, Ephemeral):
                     say(f"ephemeral {_text(ephemeral_json(item))}")
                     continue
-                write_line(data_json(item.data) if self._data_only else message_json(item))
-                self.cursor = item.id
+                # Printed and not counted would be printed again, counted and not printed would be lost.
+                with self._interrupts:
+                    write_line(data_json(item.data) if self._data_only else message_json(item))
+                    self.cursor = item.id
                 if count is not None and (count := count - 1) == 0:
                     return
 

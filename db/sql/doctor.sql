@@ -11,7 +11,8 @@ select current_setting('server_version') as version, current_setting('server_ver
        current_setting('max_connections')::integer as max_connections,
        (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as connections,
        (extract(epoch from clock_timestamp()))::double precision as clock,
-       to_regclass('gapless.migrations') is not null as migrated
+       exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+               where n.nspname = 'gapless' and c.relname = 'migrations') as migrated
 
 -- name: doctor_rights
 select coalesce(array_agg(c.relname::text order by c.relname)

@@ -29,8 +29,9 @@ def doctor(
     from app.cli.doctor.settings import in_effect
     from app.cli.serve import settings_from
 
-    settings = settings_from(home=home, port=port)
-    checks, values = examine(settings), in_effect(settings)
+    flags = {name: value for name, value in (("home", home), ("port", port)) if value is not None}
+    settings = settings_from(**flags)
+    checks, values = examine(settings), in_effect(settings, frozenset(flags))
     if as_json:
         typer.echo(show.as_json(checks, values))
     else:

@@ -34,22 +34,24 @@ _PASSWORD = re.compile(r"(?<=[:/])([^:/@]*):[^@/]+@")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`value` as text, without secrets. `source`: `default`, the variable, or the file."""
+    """`value` as text, without secrets. `source`: `default`, the flag, the variable, or the file."""
 
     name: str
     value: str
     source: str
 
 
-def in_effect(settings: Settings) -> list[Setting]:
-    """All settings by name."""
+def in_effect(settings: Settings, flags: frozenset[str] = frozenset()) -> list[Setting]:
+    """All settings by name; `flags` are those that were given on the command line."""
     file, in_file = _file()
     variables = {name.upper() for name in os.environ}
     found = []
     for name in type(settings).model_fields:
         variable = f"{PREFIX}{name.upper()}"
         source = "default"
-        if variable in variables:
+        if name in flags:
+            source = f"--{name.replace('_', '-')}"
+        elif variable in variables:
             source = variable
         elif name in in_file:
             source = str(file)

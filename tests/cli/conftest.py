@@ -1,0 +1,73 @@
+"""Runs the command as its users do: a process of its own, against a real service."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from tests.support import ROOT
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+COMMAND = [sys.executable, "-P", "-m", "app.cli"]
+
+
+def environment(home: Path, url: str, changes: dict[str, str]) -> dict[str, str]:
+    """The caller's, without settings that happen to stand there."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GAPLESS_")}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+    return {**kept, "PYTHONPATH": paths, "GAPLESS_HOME": str(home), "GAPLESS_URL": url, **changes}
+
+
+class Process(subprocess.Popen[str]):
+    """Ends with its block, whatever went wrong in there."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
+
+
+@pytest.fixture
+def start(tmp_path: Path, server_url: str) -> Start:
+    """Starts a command and does not wait for it."""
+
+    def started(*arguments: str, url: str = server_url, **changes: str) -> subprocess.Popen[str]:
+        return Process(
+            [*COMMAND, *arguments],
+            env=environment(tmp_path / "home", url, changes),
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return started
+
+
+@pytest.fixture
+def run(start: Start) -> Run:
+    """Runs a command to its end; `code` is what it has to end with."""
+
+    def ran(
+        *arguments: str,
+        input: str = "",  # noqa: A002 (as subprocess calls it)
+        code: int = 0,
+        **changes: str,
+    ) -> subprocess.CompletedProcess[str]:
+        with start(*arguments, **changes) as process:
+            out, err = process.communicate(input, timeout=60)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return ran

@@ -1,0 +1,90 @@
+"""Help, usage errors and what is said when nothing answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+
+COMMANDS = [
+    "serve",
+    "publish",
+    "subscribe",
+    "history",
+    "channels",
+    "import",
+    "doctor",
+    "bench",
+    "migrate",
+    "version",
+]
+NOWHERE = "http://127.0.0.1:1"
+
+
+def test_all_commands_are_listed(run: Run) -> None:
+    out = run("--help").stdout
+    assert [line.split()[0] for line in out.split("Commands:\n")[1].split("\n\n")[0].splitlines()] == COMMANDS
+
+
+@pytest.mark.parametrize("command", [[name] for name in COMMANDS] + [["channels", "set"]])
+def test_help_shows_examples_line_by_line_and_exit_codes(run: Run, command: list[str]) -> None:
+    lines = run(*command, "--help").stdout.splitlines()
+    examples = lines[lines.index("Examples:") :]
+    assert any(line.startswith("  ") and f"gapless {command[0]}" in line for line in examples)
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached." in lines
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("publish", "x", "1"), ("subscribe", "x"), ("history", "x"), ("channels",), ("channels", "show", "x")],
+)
+def test_a_server_that_is_away_is_exit_code_3(run: Run, command: tuple[str, ...]) -> None:
+    err = run(*command, code=3, url=NOWHERE).stderr
+    assert err.startswith(f"gapless: no server answers at {NOWHERE}")
+    assert len(err.splitlines()) == 1
+    assert "idempotency" not in err, "nothing was sent, so nothing can be stored"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("publish", "x", "{"), "DATA is not JSON"),
+        (("publish", "x", "NaN"), "NaN is no JSON"),
+        (("publish", "x", "1", "--ttl", "soon"), "--ttl 'soon' is no duration"),
+        (("publish", "x", "1", "--header", "novalue"), "must be name=value"),
+        (("publish", "x", "1", "--ephemeral", "--ttl", "5"), "not stored"),
+        (("publish", "x", "--lines", "--expected-last-seq", "1"), "not for --lines"),
+        (("publish", "x", "--binary", "/nowhere"), "cannot read /nowhere"),
+        (("subscribe", "x", "--after", "1", "--last", "2"), "give one of"),
+        (("history", "x", "--follow", "--order", "desc"), "--follow goes forward"),
+        (("channels", "set", "x"), "say what to set"),
+        (("channels", "set", "x", "--max-age", "0.5s"), "whole seconds"),
+        (("history", "x", "--url", "ftp://x"), "not the address of a service"),
+        (("import", "/nowhere.jsonl"), "cannot read /nowhere.jsonl"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_line(run: Run, command: tuple[str, ...], says: str) -> None:
+    err = run(*command, code=2).stderr
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_refusal_is_one_line_with_its_request(run: Run) -> None:
+    err = run("publish", "no such name", "1", code=1).stderr
+    assert err.startswith("gapless: invalid_request: channel: must be tokens")
+    assert "(request " in err
+    assert len(err.splitlines()) == 1
+
+
+def test_version(run: Run) -> None:
+    assert run("version").stdout.startswith("gapless 0.")
+
+
+def test_bad_settings_are_named(run: Run) -> None:
+    assert "GAPLESS_PORT" in run("serve", code=2, GAPLESS_PORT="many").stderr
+    assert "everybody there could read" in run("serve", "--host", "0.0.0.0", code=2).stderr
+    assert "set GAPLESS_DATABASE_URL" in run("migrate", code=2).stderr
+
+
+def test_bench_hands_its_options_on(run: Run) -> None:
+    assert "unrecognized arguments: --nonsense" in run("bench", "--nonsense", code=2).stderr

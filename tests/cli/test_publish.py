@@ -1,0 +1,108 @@
+"""`gapless publish` and what comes out of `gapless history`."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import Run, Start
+
+
+def read(run: Run, channel: str, *options: str) -> list[dict[str, Any]]:
+    """What the history command prints."""
+    return [json.loads(line) for line in run("history", channel, *options).stdout.splitlines()]
+
+
+def test_a_message_with_everything(run: Run) -> None:
+    options = ["--key", "k", "--type", "t", "--header", "a=b=c", "--header", "d=", "--ttl", "1h"]
+    answer = run("publish", "cli.one", '{"n": 1, "ü": null}', *options).stdout
+    assert answer.count("\n") == 1
+    stored = json.loads(answer)
+    assert (stored["channel"], stored["seq"]) == ("cli.one", 1)
+    [message] = read(run, "cli.one")
+    assert message["id"] == stored["id"]
+    assert message["created_at"] == stored["created_at"]
+    assert (message["key"], message["type"], message["data"]) == ("k", "t", {"n": 1, "ü": None})
+    assert message["headers"] == {"a": "b=c", "d": ""}
+    assert message["expires_at"][:11] >= message["created_at"][:11]
+
+
+def test_where_the_data_comes_from(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file.bin").write_bytes(b"\x00\xff")
+    run("publish", "cli.data", input='{"from": "stdin"}\n')
+    run("publish", "cli.data", "-", input="[1]")
+    run("publish", "cli.data", "--text", input="plain\n")
+    run("publish", "cli.data", "{", "--text")
+    run("publish", "cli.data", "--binary", "file.bin")
+    *messages, binary = read(run, "cli.data")
+    assert [m["data"] for m in messages] == [{"from": "stdin"}, [1], "plain", "{"]
+    assert b64decode(binary["data_base64"]) == b"\x00\xff"
+
+
+def test_conditions(run: Run) -> None:
+    first = run(
+        "publish", "cli.conditions", "1", "--expected-last-seq", "0", "--idempotency-key", "c1"
+    ).stdout
+    again = run(
+        "publish", "cli.conditions", "1", "--expected-last-seq", "0", "--idempotency-key", "c1"
+    ).stdout
+    assert json.loads(again) == {**json.loads(first), "replayed": True}
+    assert "head_mismatch" in run("publish", "cli.conditions", "2", "--expected-last-seq", "0", code=1).stderr
+    assert (
+        "idempotency_mismatch"
+        in run("publish", "cli.conditions", "3", "--idempotency-key", "c1", code=1).stderr
+    )
+    assert [m["data"] for m in read(run, "cli.conditions")] == [1]
+
+
+def test_lines(run: Run) -> None:
+    numbers = "\n".join(map(str, range(2500)))
+    answers = run("publish", "cli.lines", "--lines", "--key", "k", input=numbers).stdout.splitlines()
+    assert [json.loads(a)["seq"] for a in answers] == list(range(1, 2501))
+    messages = read(run, "cli.lines")
+    assert [m["data"] for m in messages] == list(range(2500))
+    assert {m["key"] for m in messages} == {"k"}
+
+
+def test_lines_before_a_bad_one_are_published(run: Run) -> None:
+    failed = run("publish", "cli.badline", "--lines", input="1\n\n2\n{\n3\n", code=2)
+    assert "line 4 of stdin is not JSON" in failed.stderr
+    assert len(failed.stdout.splitlines()) == 2
+    assert [m["data"] for m in read(run, "cli.badline")] == [1, 2]
+
+
+def test_lines_do_not_wait_for_more_lines(start: Start) -> None:
+    with start("publish", "cli.live", "--lines", "--text") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for seq, line in enumerate(["one", "two"], 1):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["seq"] == seq
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
+def test_history_filters_and_order(run: Run) -> None:
+    ids = [
+        json.loads(run("publish", "cli.filter", str(n), "--key", f"k{n % 2}").stdout)["id"] for n in range(4)
+    ]
+    assert [m["data"] for m in read(run, "cli.filter", "--key", "k1")] == [1, 3]
+    assert [m["data"] for m in read(run, "cli.filter", "--order", "desc", "--limit", "2")] == [3, 2]
+    inner = read(run, "cli.filter", "--after", str(ids[0]), "--before", str(ids[3]), "--since", "1h")
+    assert [m["data"] for m in inner] == [1, 2]
+    assert read(run, "cli.filter", "--type", "other") == []
+    assert "channel_not_found" in run("history", "cli.nothing", code=1).stderr
+
+
+def test_history_goes_on_with_what_happens(run: Run, start: Start) -> None:
+    run("publish", "cli.follow", "1")
+    with start("history", "cli.follow", "--follow", "--limit", "2") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["data"] == 1
+        run("publish", "cli.follow", "2")
+        out, _ = process.communicate(timeout=20)
+        assert json.loads(out)["data"] == 2
+        assert process.returncode == 0
