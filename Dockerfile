@@ -3,8 +3,8 @@
 #   docker build -t gapless .
 #   docker run -p 127.0.0.1:8080:8080 -v gapless:/var/lib/gapless -e GAPLESS_ALLOW_ANONYMOUS=1 gapless
 #
-# The container listens beyond loopback, so the service starts only with credentials (GAPLESS_API_KEYS) or
-# with the explicit GAPLESS_ALLOW_ANONYMOUS=1. GAPLESS_DATABASE_URL and GAPLESS_REDIS_URL name servers of
+# The container listens beyond loopback, so the service starts only with the explicit
+# GAPLESS_ALLOW_ANONYMOUS=1: whoever reaches it may read and write. GAPLESS_DATABASE_URL and GAPLESS_REDIS_URL name servers of
 # yours; without them it keeps its data in the volume. `.ci/image` builds and tries this without an engine.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 

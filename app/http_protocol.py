@@ -200,6 +200,14 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         self.transport.write(_framed(data))
         return True
 
+    def write_last(self, data: bytes, linger_s: float) -> None:
+        """End a streamed answer with these bytes behind all that still waits here, for a client that has not
+        been reading: it has `linger_s` seconds to take them before the connection is cut."""
+        self.cycle.response_complete = True
+        self.transport.write(_framed(data) + b"0\r\n\r\n")
+        self.transport.close()
+        self.loop.call_later(linger_s, self.transport.abort)
+
     def write_buffer_size(self) -> int:
         """Bytes written and not yet taken by the kernel."""
         return self.transport.get_write_buffer_size()

@@ -7,13 +7,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
+from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from app import hot, openapi, problem
 from app.routes import channels, history, live, operate
-from app.settings import Settings
+from app.settings import CHECKOUT, Settings
 from app.telemetry import REQUESTS
 from app.wiring import Service
+
+_BROWSER_PAGE = CHECKOUT / "docs" / "browser.html"
 
 Next = Callable[[Request], Awaitable[Response]]
 
@@ -43,7 +47,7 @@ class Application:
             await self.service.stop()
 
     def _build(self) -> FastAPI:
-        app = FastAPI(
+        app = FastAPIOffline(
             title="Gapless",
             version=openapi.VERSION,
             description="Ordered, durable delivery for chat and events.",
@@ -55,6 +59,10 @@ class Application:
         for routes in (live, history, channels, operate):
             app.include_router(routes.router(self._running))
         app.middleware("http")(_identify)
+
+        @app.get("/docs/browser", include_in_schema=False)
+        async def browser() -> FileResponse:
+            return FileResponse(_BROWSER_PAGE, media_type="text/html")
 
         @app.get("/asyncapi.json", include_in_schema=False)
         async def asyncapi() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any, Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -18,6 +19,9 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 from pythonjsonlogger.json import JsonFormatter
 
+_SUM: Final[dict[str, Any]] = {"multiprocess_mode": "livesum"}
+_MAX: Final[dict[str, Any]] = {"multiprocess_mode": "livemax"}
+
 REQUESTS = Counter(
     "gapless_http_requests_total", "Requests answered, by face and status.", ["face", "status"]
 )
@@ -27,8 +31,15 @@ PUBLISH_SECONDS = Histogram(
     "From a parsed publish to its commit.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )
-STREAMS = Gauge("gapless_streams", "Live streams open now.", multiprocess_mode="livesum")
+STREAMS = Gauge("gapless_streams", "Live streams open now.", **_SUM)
 CUT_OFF = Counter("gapless_streams_cut_total", "Streams ended by the server, by reason.", ["reason"])
+FEEDS = Gauge("gapless_feeds", "Feeds open now, each shared by readers of one selection.", **_SUM)
+WAITING = Gauge("gapless_publishes_waiting", "Publishes that no transaction has taken up yet.", **_SUM)
+UNSETTLED = Gauge(
+    "gapless_ids_unsettled", "Ids taken that the watermark has not passed, as last seen.", **_MAX
+)
+REFUSED = Gauge("gapless_requests_refused", "Requests refused before routing, by code.", ["code"], **_SUM)
+RESTARTS = Gauge("gapless_worker_restarts", "How often this worker's place was filled again.", **_SUM)
 FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections.abc import Coroutine
 from typing import Any
 
+from app.http_protocol import refusals
 from app.settings import Settings
-from app.telemetry import FORGED
+from app.telemetry import FEEDS, FORGED, REFUSED, RESTARTS, UNSETTLED, WAITING
 from app.wire.encode import encode_message
 from cache.bus import RedisBus
 from db.appender import Appender
@@ -80,7 +82,8 @@ class Service:
             every_s=self.settings.maintenance_interval,
             segment_age_s=self.settings.segment_age,
         )
-        for loop in (self.live.run(), self.live.beat(), housekeeping.run(), self._run_bus()):
+        loops = (self.live.run(), self.live.beat(), housekeeping.run(), self._run_bus(), self._measure())
+        for loop in loops:
             self._begin(loop)
 
     def _begin(self, loop: Coroutine[Any, Any, None]) -> None:
@@ -105,6 +108,18 @@ class Service:
         version = await self.maintenance.schema_version()
         if version != len(migrations()):
             raise unavailable(f"the schema is at version {version}, this program needs {len(migrations())}")
+
+    async def _measure(self) -> None:
+        """Say once a second how full and how far behind everything is."""
+        RESTARTS.set(int(os.environ.get("GAPLESS_WORKER_RESTARTS", "0")))
+        while True:
+            watermark = self.live.watermark
+            FEEDS.set(len(self.live.feeds))
+            WAITING.set(self.publisher.waiting)
+            UNSETTLED.set(max(0, watermark.last_id - watermark.settled))
+            for code, count in refusals.items():
+                REFUSED.labels(code.value).set(count)
+            await asyncio.sleep(1.0)
 
     # --- hints
 

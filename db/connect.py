@@ -69,6 +69,8 @@ def translate(error: BaseException) -> GaplessError:
         return GaplessError(
             Code.STORAGE_FULL, "the database is out of space; nothing was stored", retry_after=5
         )
+    if isinstance(error, asyncpg.LockNotAvailableError | asyncpg.QueryCanceledError):
+        return unavailable("something else holds what this needs in the database; nothing was stored")
     return unavailable()
 
 

@@ -27,7 +27,8 @@ class Reader:
 
     async def tick(self) -> Tick:
         row = await self._control.fetchrow("tick")
-        return Tick(row["last_id"], int(row["lsn"]), int(row["flushed"]), frozenset(row["holders"]))
+        holders = frozenset(row["holders"])
+        return Tick(row["last_id"], int(row["lsn"]), int(row["flushed"]), holders, row["life"])
 
     async def log_identity(self) -> tuple[str, bytes]:
         """The log's epoch and the secret that signs its hints."""
@@ -60,11 +61,9 @@ class Reader:
         return _page(rows, after, upto, limit)
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
-        end = await self._pages.fetchrow("span_end", after, upto, limit)
-        complete_to = upto if end["id"] is None else int(end["id"])
-        rows = await self._pages.fetch("span", after, complete_to, limit)
+        *rows, end = await self._pages.fetch("span", after, upto, limit)
         messages = tuple((r["namespace"], message(r, r["channel"])) for r in rows)
-        return Span(messages, complete_to, trimmed=end["trimmed_id"] > after)
+        return Span(messages, end["id"], trimmed=end["seq"] > after)
 
     async def last(self, selection: Selection, count: int, upto: int) -> dict[int, int]:
         rows = await self._pages.fetch(

@@ -112,7 +112,8 @@ class ReadPort(Protocol):
     async def page_from(
         self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int
     ) -> Page:
-        """As `page`, each channel from its own start; channels without one are left out."""
+        """As `page`, each channel from its own start; channels without one are left out. `trims` names those
+        of which retention removed something above both."""
         ...
 
     async def since(self, selection: Selection, time: datetime) -> int | None:

@@ -78,7 +78,7 @@ class Stream:
 @asynccontextmanager
 async def subscribe(url: str, *channels: str, headers: dict[str, str] | None = None, **query: Any) -> Any:
     """Open `/v1/subscribe` and check that it was accepted."""
-    parameters = [("channel", c) for c in channels]
+    parameters: list[tuple[str, Any]] = [("channel", c) for c in channels]
     for name, value in query.items():
         values = value if isinstance(value, list) else [value]
         parameters += [(name.rstrip("_"), str(v)) for v in values]

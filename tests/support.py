@@ -11,13 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-T = TypeVar("T")
 
 
-async def eventually(look: Callable[[], T | Awaitable[T]], timeout_s: float = 20.0) -> T:
+async def eventually(look: Callable[[], Any], timeout_s: float = 20.0) -> Any:
     """Wait until `look` gives something true, and give it back. The deadline only ends a broken run."""
     deadline = time.monotonic() + timeout_s
     while True:

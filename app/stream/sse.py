@@ -32,6 +32,9 @@ _HEADERS: Final = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+LINGER_S: Final = 5.0
+"""A reader that was too slow has so long to take what was already written to it."""
+
 _MESSAGES: Final = frames.MessageWire()
 _CLOUDEVENTS: Final = frames.CloudEventWire()
 
@@ -126,7 +129,7 @@ class _Stream:
                 now_left = self._connection.write_buffer_size()
                 if now_left >= left:
                     CUT_OFF.labels(Goodbye.SLOW_CONSUMER.value).inc()
-                    self._connection.abort()
+                    self._connection.write_last(frames.goodbye(Goodbye.SLOW_CONSUMER), LINGER_S)
                     raise ConnectionResetError
                 left = now_left
         finally:

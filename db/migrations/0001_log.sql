@@ -4,7 +4,8 @@
 --   1. the publishing lock (advisory, shared): held from before an id is taken until commit
 --   2. channel rows, missing ones created by name, then all locked by id
 --   3. idempotency keys, by key
--- The watermark reads who holds lock 1 (gapless.tick); a new segment is opened under lock 1, exclusive.
+-- The watermark reads who holds lock 1 (gapless.tick); a new segment is opened, and a channel is deleted,
+-- under lock 1, exclusive.
 
 create sequence gapless.message_id as bigint minvalue 1 maxvalue 9007199254740991 cache 1;
 
@@ -113,6 +114,12 @@ create unlogged table gapless.outbox (
     primary key (transaction_id, ord)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
+-- One row, made anew whenever the server lost what it had not flushed: a crash empties an unlogged table.
+create unlogged table gapless.lives (
+    singleton boolean primary key default true check (singleton),
+    id uuid not null default gen_random_uuid()
+);
+
 -- Makes the next empty segment after the last one: 2^24 ids.
 create function gapless.add_segment() returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -140,45 +147,39 @@ create function gapless.lock_channels(
     out ids bigint[], out last_ids bigint[], out last_seqs bigint[], out ttls double precision[],
     out made boolean
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    attempt integer := 0;
 begin
     made := false;
-    loop
-        -- Making comes before locking: a writer that waits for another's new row holds no other row yet.
-        if p_create then
-            insert into gapless.channels (namespace_id, name)
-            select w.namespace_id, w.name
-            from unnest(p_namespaces, p_names) as w (namespace_id, name)
-            where not exists (
-                select from gapless.channels c
-                where c.namespace_id = w.namespace_id and c.name = w.name)
-            order by w.namespace_id, w.name
-            on conflict do nothing;
-            made := made or found;
-        end if;
+    -- Making comes before locking: a writer that waits for another's new row holds no other row yet. Nobody
+    -- deletes a channel between the two, for that takes the publishing lock alone.
+    if p_create then
+        insert into gapless.channels (namespace_id, name)
+        select w.namespace_id, w.name
+        from unnest(p_namespaces, p_names) as w (namespace_id, name)
+        where not exists (
+            select from gapless.channels c
+            where c.namespace_id = w.namespace_id and c.name = w.name)
+        order by w.namespace_id, w.name
+        on conflict do nothing;
+        made := found;
+    end if;
 
-        with wanted as (
-            select * from unnest(p_namespaces, p_names) with ordinality as w (namespace_id, name, ord)
-        ), locked as materialized (
-            select c.id, c.namespace_id, c.name, c.last_id, c.last_seq, c.message_ttl
-            from gapless.channels c
-            where (c.namespace_id, c.name) in (select w.namespace_id, w.name from wanted w)
-            order by c.id
-            for no key update
-        )
-        select array_agg(l.id order by w.ord), array_agg(l.last_id order by w.ord),
-               array_agg(l.last_seq order by w.ord), array_agg(l.message_ttl order by w.ord)
-        into ids, last_ids, last_seqs, ttls
-        from wanted w left join locked l on l.namespace_id = w.namespace_id and l.name = w.name;
+    with wanted as (
+        select * from unnest(p_namespaces, p_names) with ordinality as w (namespace_id, name, ord)
+    ), locked as materialized (
+        select c.id, c.namespace_id, c.name, c.last_id, c.last_seq, c.message_ttl
+        from gapless.channels c
+        where (c.namespace_id, c.name) in (select w.namespace_id, w.name from wanted w)
+        order by c.id
+        for no key update
+    )
+    select array_agg(l.id order by w.ord), array_agg(l.last_id order by w.ord),
+           array_agg(l.last_seq order by w.ord), array_agg(l.message_ttl order by w.ord)
+    into ids, last_ids, last_seqs, ttls
+    from wanted w left join locked l on l.namespace_id = w.namespace_id and l.name = w.name;
 
-        exit when not p_create or array_position(ids, null) is null;
-        -- Somebody deleted a channel between the two statements.
-        attempt := attempt + 1;
-        if attempt > 3 then
-            raise exception 'channels keep disappearing while they are published to' using errcode = '40001';
-        end if;
-    end loop;
+    if p_create and array_position(ids, null) is not null then
+        raise exception 'a channel disappeared while it was published to' using errcode = '40001';
+    end if;
 end $$;
 
 -- Settles what each request of a batch is, before ids are taken. Status: 0 to store, 1 replayed,
@@ -238,6 +239,10 @@ declare
     kept integer;
     made boolean;
 begin
+    -- Nobody may read what a crash could take back, so a commit is on disk before it is seen.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
     perform pg_advisory_xact_lock_shared(1195462739, 1);
 
     select l.ids, l.last_ids, l.last_seqs, l.ttls, l.made into channel_ids, last_ids, last_seqs, ttls, made
@@ -449,13 +454,25 @@ create constraint trigger publish_at_commit after insert on gapless.outbox
 -- The watermark's raw reading, in this order: the last id taken, how far the journal had come then, and who
 -- may still hold an id without having committed. Once those holders are gone and the journal is on disk up
 -- to `lsn`, nothing can appear at or below `last_id` any more, not even after a crash (a sequence value
--- taken by a transaction that rolled back is not on disk yet: a crash may hand it out again).
+-- taken by a transaction that rolled back is not on disk yet: a crash may hand it out again). All of that
+-- holds within one `life` of the server.
 create function gapless.tick(
-    out last_id bigint, out lsn bigint, out flushed bigint, out holders text[]
+    out last_id bigint, out lsn bigint, out flushed bigint, out holders text[], out life uuid
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    select l.id into life from gapless.lives l;
+    if not found then
+        insert into gapless.lives default values on conflict do nothing;
+        select l.id into life from gapless.lives l;
+    end if;
     select case when s.is_called then s.last_value else 0 end into last_id from gapless.message_id s;
     lsn := pg_current_wal_insert_lsn() - '0/0'::pg_lsn;
+    -- At the end of a page the journal's position counts the header of the next, which is written with the
+    -- next record only: without this an idle database would stay unsettled there.
+    lsn := lsn - case
+        when lsn % pg_size_bytes(current_setting('wal_segment_size')) = 40 then 40
+        when lsn % current_setting('wal_block_size')::integer = 24 then 24
+        else 0 end;
     flushed := pg_current_wal_flush_lsn() - '0/0'::pg_lsn;
     select coalesce(array_agg(distinct l.virtualtransaction), '{}') into holders
     from pg_locks l
@@ -685,11 +702,15 @@ begin
     returning c.id into channel_id;
 end $$;
 
+-- Holds the publishing lock alone: a publisher that found its channel gone half way would have to make it anew
+-- while it holds others, and two such publishers could wait for one another in a circle.
 create function gapless.delete_channel(p_namespace_id integer, p_name text) returns boolean
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '1s' as $$
 declare
     gone record;
 begin
+    perform pg_advisory_xact_lock(1195462739, 1);
     delete from gapless.channels c where c.namespace_id = p_namespace_id and c.name = p_name
     returning c.id, c.last_id into gone;
     if gone.id is null then

@@ -1,5 +1,5 @@
 -- name: tick
-select last_id, lsn, flushed, holders from gapless.tick()
+select last_id, lsn, flushed, holders, life::text as life from gapless.tick()
 
 -- name: log_identity
 select epoch::text as epoch, hint_secret from gapless.log
@@ -56,7 +56,7 @@ order by kind, id
 -- name: page_from
 -- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
 -- $6 types, $7 keys.
-select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+(select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
        m.sender, m.headers, m.data, m."binary"
 from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
 join gapless.channels c on c.id = s.channel_id
@@ -65,7 +65,13 @@ cross join lateral (
     where m.channel_id = c.id and m.id > greatest($3::bigint, s.start, c.trimmed_id) and m.id <= $4
       and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
     order by m.id limit $5) m
-order by m.id limit $5
+order by m.id limit $5)
+union all
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null
+from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
+join gapless.channels c on c.id = s.channel_id
+where c.trimmed_id > greatest($3, s.start)
+order by kind, id
 
 -- name: last_starts
 -- The id after which the newest $4 messages up to $5 begin, a channel; $6 types, $7 keys. Retention's floor
@@ -79,28 +85,32 @@ from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 
 -- name: span
-select n.name as namespace, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type,
-       m.key, m.sender, m.headers, m.data, m."binary"
-from (select * from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id limit $3) m
+-- The whole log: $1 after, $2 up to, $3 limit. The last row tells where these rows end, whether or not their
+-- channels still exist, and as its seq the newest id that retention removed anywhere: same snapshot.
+with m as materialized (
+    select * from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id limit $3
+)
+select 0 as kind, n.name as namespace, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at,
+       m.type, m.key, m.sender, m.headers, m.data, m."binary"
+from m
 join gapless.channels c on c.id = m.channel_id
 join gapless.namespaces n on n.id = c.namespace_id
-order by m.id
-
--- name: span_end
--- Where a span of $3 rows ends, whether or not their channels still exist (null when it reaches $2), and the
--- newest id that retention removed anywhere.
-select l.trimmed_id, (
-    select x.id from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id offset $3 - 1 limit 1) as id
+union all
+select 1, null, null, null, case when (select count(*) from m) = $3 then (select max(m.id) from m) else $2 end,
+       l.trimmed_id, null, null, null, null, null, null, null, null
 from gapless.log l
+order by kind, id
 
 -- name: first_since
-select min(m.id) as id
+-- The id of the first message not older than $4, also where retention removed it: the reader is told of the gap.
+-- Of a dropped segment only its last message is known, a channel.
+select min(least(m.id, (
+    select min(t.last_id) from gapless.trims t where t.channel_id = c.id and t.last_created_at >= $4))) as id
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
-cross join lateral (
+left join lateral (
     select m.id from gapless.messages m
-    where m.channel_id = c.id and m.id > greatest(c.trimmed_id, gapless.id_before($4))
-      and m.created_at >= $4
-    order by m.id limit 1) m
+    where m.channel_id = c.id and m.id > (select gapless.id_before($4)) and m.created_at >= $4
+    order by m.id limit 1) m on true
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 
 -- name: seq_at

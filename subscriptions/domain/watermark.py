@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_CANDIDATES = 64
+PREPARED = "-1/"
+"""How the names of prepared transactions begin (`pg_locks.virtualtransaction`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,11 @@ class Watermark:
         if tick.last_id > newest and len(self._candidates) < MAX_CANDIDATES:
             self._candidates.append(_Candidate(tick.last_id, tick.lsn, tick.holders))
         waiting: list[_Candidate] = []
+        # A transaction that is prepared goes on under another name: none is taken for gone meanwhile.
+        prepared = any(holder.startswith(PREPARED) for holder in tick.holders)
         for candidate in self._candidates:
-            candidate.holders &= tick.holders
+            if not prepared:
+                candidate.holders &= tick.holders
             if not candidate.holders and candidate.lsn <= tick.flushed:
                 self.settled = max(self.settled, candidate.last_id)
             else:

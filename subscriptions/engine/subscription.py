@@ -238,7 +238,7 @@ class LiveSubscription:
                 return
             page = await self.feed.page(self.cursor)
             if page is not None:
-                gaps = await self._gaps(read, page.trims)
+                gaps = await self._gaps(read, page.trims, {})
                 entries = [e for e in page.entries if e.id > self.cursor]
                 self._pending = self._say(gaps, entries, page.complete_to)
         except GaplessError:
@@ -249,7 +249,8 @@ class LiveSubscription:
         """The newest messages a channel, up to where the feed takes over."""
         selection = self.feed.selection
         page = await read.page_from(selection, starts, self.cursor, self._ready_at, PAGE_LIMIT)
-        self._pending = self._say([], self.feed.entries(page), page.complete_to)
+        gaps = await self._gaps(read, page.trims, starts)
+        self._pending = self._say(gaps, self.feed.entries(page), page.complete_to)
         if page.complete_to >= self._ready_at:
             self._starts = None
 
@@ -270,14 +271,16 @@ class LiveSubscription:
         if batch:
             yield Chunk(b"".join(batch))
 
-    async def _gaps(self, read: ReadPort, trims: tuple[Trim, ...]) -> list[Gap]:
-        """What retention took between this cursor and what is left, each channel said once."""
+    async def _gaps(self, read: ReadPort, trims: tuple[Trim, ...], starts: dict[int, int]) -> list[Gap]:
+        """What retention took between this cursor (or the channel's own start) and what is left, each channel
+        said once."""
         gaps = []
         for trim in trims:
             announced = self._announced.get(trim.channel, 1) if self._announced else 1
             if trim.trimmed_id <= self.cursor or trim.first_seq <= announced:
                 continue
-            seen = max(await read.seq_at(trim.channel_id, self.cursor), announced - 1)
+            seen_id = max(self.cursor, starts.get(trim.channel_id, 0))
+            seen = max(await read.seq_at(trim.channel_id, seen_id), announced - 1)
             if self._announced is None:
                 self._announced = {}
             self._announced[trim.channel] = trim.first_seq

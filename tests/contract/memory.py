@@ -88,7 +88,8 @@ class MemoryReader:
             page = self._channel_page(selection, after, limit)
         else:
             assert upto is not None, "several channels are read up to the watermark"
-            page = self._page(selection, {row.id: 0 for row in self._followed(selection)}, after, upto, limit)
+            starts = {row.id: 0 for row in self._followed(selection)}
+            page = self._page(selection, starts, after, upto, limit)
         await self._pause("paged")
         return page
 
@@ -115,7 +116,8 @@ class MemoryReader:
             key=lambda m: m.id,
         )[:limit]
         end = found[-1].id if len(found) == limit else upto
-        return Page(after, end, 0, tuple(found), _trims(rows, after))
+        trims = tuple(t for r in rows for t in _trims([r], max(after, starts[r.id])))
+        return Page(after, end, 0, tuple(found), trims)
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
         await self._pause("span")
@@ -142,7 +144,6 @@ class MemoryReader:
     ) -> Page:
         await self._pause("page_from")
         page = self._page(selection, starts, after, upto, limit)
-        page = Page(page.after, page.complete_to, 0, page.messages)
         await self._pause("paged_from")
         return page
 

@@ -168,3 +168,20 @@ async def test_retention_by_age(client: httpx.AsyncClient, channel: str) -> None
     await eventually(empty)
     assert (await client.get(f"{path}/messages")).json()["messages"] == []
     assert [p["seq"] for p in await fill(client, channel, 1)] == [4]
+
+
+async def test_since_tells_what_retention_took_of_that_time(
+    client: httpx.AsyncClient, server_url: str, channel: str
+) -> None:
+    path = f"/v1/channels/{channel}"
+    await fill(client, channel, 10)
+    await client.patch(path, json={"retention": {"max_messages": 4}})
+
+    async def trimmed() -> bool:
+        return bool((await client.get(path)).json()["first_seq"] == 7)
+
+    await eventually(trimmed)
+    async with subscribe(server_url, channel, since="1h") as stream:
+        gap = await stream.block()
+        assert gap.json == {"channel": channel, "first_seq": 7, "missed": 6}
+        assert [m["seq"] for m in await stream.messages(4)] == [7, 8, 9, 10]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import httpx
 import pytest
@@ -53,7 +54,7 @@ async def test_start_positions(server_url: str, name: str, channels: int) -> Non
     names = [f"{name}.{i}" for i in range(channels)]
     positions = [(await publish(server_url, names[i % channels], i))[0] for i in range(6)]
 
-    async def read(**query: object) -> list[object]:
+    async def read(**query: Any) -> list[object]:
         async with subscribe(server_url, *names, **query) as stream:
             return [b.json["data"] for b in (await stream.until("ready"))[:-1]]
 
