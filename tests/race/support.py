@@ -1,0 +1,118 @@
+"""Sessions that are stepped by hand, and what is true of the log whatever they did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from db.appender import Appender
+from db.connect import DatabaseConfig, Pool
+from db.reader import Reader
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.model import Append, Appended, NewMessage
+from tests.conftest import Database
+from tests.support import eventually
+
+IMMEDIATE = "set constraints all immediate"
+
+
+def one(channel: str, data: str = "{}", *, key: str | None = None, body: bytes = b"body") -> Append:
+    """A request with one message."""
+    return Append("default", (NewMessage(channel, data.encode()),), key, body if key else b"")
+
+
+def stored(answer: Appended | GaplessError) -> Appended:
+    """The answer, which must be that of a request that was stored."""
+    assert isinstance(answer, Appended), answer
+    return answer
+
+
+@asynccontextmanager
+async def appenders(database: Database, count: int) -> AsyncIterator[list[Appender]]:
+    """Connections that append as the service does."""
+    made = [Appender(DatabaseConfig(database.service_url)) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for appender in made:
+            appender.terminate()
+
+
+@asynccontextmanager
+async def reader(database: Database) -> AsyncIterator[Reader]:
+    """What live readers read with."""
+    config = DatabaseConfig(database.service_url)
+    pools = [Pool(config, application="test", size=4), Pool(config, application="test", size=2)]
+    try:
+        yield Reader(*pools)
+    finally:
+        for pool in pools:
+            await pool.close()
+
+
+@asynccontextmanager
+async def sessions(url: str, count: int) -> AsyncIterator[list[asyncpg.Connection]]:
+    """Plain connections."""
+    made: list[asyncpg.Connection] = [await asyncpg.connect(url) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for session in made:
+            session.terminate()
+
+
+async def publish(session: asyncpg.Connection, channel: str, data: str = "{}") -> None:
+    """One message by SQL, in whatever transaction the session is."""
+    await session.execute("select gapless.publish($1, $2::jsonb)", channel, data)
+
+
+async def until_waiting(watcher: asyncpg.Connection, count: int = 1) -> None:
+    """Wait until that many sessions of this database wait for a lock."""
+
+    async def waiting() -> bool:
+        number: int = await watcher.fetchval(
+            "select count(distinct l.pid) from pg_locks l join pg_stat_activity a using (pid)"
+            " where not l.granted and a.datname = current_database()"
+        )
+        return number >= count
+
+    await eventually(lambda: waiting())
+
+
+async def blocked(watcher: asyncpg.Connection, work: Any) -> asyncio.Task[Any]:
+    """Begin something that must wait for another session, and come back when it does."""
+    task: asyncio.Task[Any] = asyncio.ensure_future(work)
+    await until_waiting(watcher)
+    assert not task.done()
+    return task
+
+
+async def rows(owner: asyncpg.Connection, channel: str | None = None) -> Sequence[Any]:
+    """(channel, id, seq, data) of everything stored, in id order."""
+    found: list[Any] = await owner.fetch(
+        "select c.name as channel, m.id, m.seq, m.data::text as data from gapless.messages m"
+        " join gapless.channels c on c.id = m.channel_id where $1::text is null or c.name = $1 order by m.id",
+        channel,
+    )
+    return found
+
+
+async def check_log(owner: asyncpg.Connection) -> None:
+    """What holds of every log: seq is dense and rises with id, and every channel knows its own head."""
+    broken = await owner.fetch(
+        "select c.name, c.last_seq, count(m.id), max(m.seq), max(m.id), c.last_id from gapless.channels c"
+        " left join gapless.messages m on m.channel_id = c.id and m.seq >= c.first_seq"
+        " group by c.id having count(m.id) <> c.last_seq - c.first_seq + 1"
+        " or coalesce(max(m.seq), c.last_seq) <> c.last_seq or coalesce(max(m.id), c.last_id) <> c.last_id"
+    )
+    assert not broken, broken
+    crossed = await owner.fetch(
+        "select * from (select m.channel_id, m.id, m.seq,"
+        " lag(m.seq) over (partition by m.channel_id order by m.id) as before"
+        " from gapless.messages m join gapless.channels c on c.id = m.channel_id) x where seq <> before + 1"
+    )
+    assert not crossed, crossed
