@@ -1,7 +1,7 @@
 """Forward-only migrations, safe when many processes start at once.
 
 Each file `NNNN_name.sql` runs once, in its own transaction, under one advisory lock for all; `roles.sql` runs
-after each change. There is no way down: a mistake is mended by a further migration.
+with the last of them. There is no way down: a mistake is mended by a further migration.
 """
 
 from __future__ import annotations
@@ -98,12 +98,13 @@ async def _run(connection: asyncpg.Connection) -> list[str]:
         raise MigrationError(
             f"the schema is at version {max(applied)}, newer than this program's {len(steps)}: update Gapless"
         )
-    done = []
     for step in steps:
-        if step.version in applied:
-            if applied[step.version] != step.checksum:
-                raise MigrationError(f"migration {step.version} was changed after it ran here")
-            continue
+        if applied.get(step.version, step.checksum) != step.checksum:
+            raise MigrationError(f"migration {step.version} was changed after it ran here")
+    pending = [step for step in steps if step.version not in applied]
+    if pending:
+        await _make_roles(connection)
+    for step in pending:
         async with connection.transaction():
             await connection.execute(step.sql)
             await connection.execute(
@@ -112,13 +113,13 @@ async def _run(connection: asyncpg.Connection) -> list[str]:
                 step.name,
                 step.checksum,
             )
-        done.append(f"{step.version:04} {step.name}")
-    if done:
-        await _grant(connection)
-    return done
+            if step is pending[-1]:
+                # In one transaction with it: nobody would notice that a newest schema lacks its grants.
+                await connection.execute((MIGRATIONS_DIR / "roles.sql").read_text())
+    return [f"{step.version:04} {step.name}" for step in pending]
 
 
-async def _grant(connection: asyncpg.Connection) -> None:
+async def _make_roles(connection: asyncpg.Connection) -> None:
     for role in ROLES:
         if not await connection.fetchval("select 1 from pg_roles where rolname = $1", role):
             try:
@@ -130,8 +131,6 @@ async def _grant(connection: asyncpg.Connection) -> None:
                 ) from error
             except asyncpg.DuplicateObjectError:
                 pass  # Roles belong to the whole server: another database's migration was faster.
-    async with connection.transaction():
-        await connection.execute((MIGRATIONS_DIR / "roles.sql").read_text())
     # Since Postgres 16 a role's maker is a member that may not take the role on until it is granted so.
     privilege = "set" if connection.get_server_version().major >= 16 else "member"
     if not await connection.fetchval("select pg_has_role(current_user, $1, $2)", ROLES[0], privilege):

@@ -1,0 +1,115 @@
+"""What a crash of the database takes back, and what the watermark makes of it. Has a server of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from app.embedded import EmbeddedPostgres
+from db.migrate import migrate
+from subscriptions.domain.watermark import Watermark
+from tests.conftest import Database
+from tests.race.support import IMMEDIATE, publish, reader, sessions
+from tests.support import eventually
+
+PAGE = 8192
+HEADER = 24
+
+
+@pytest.fixture
+async def crashing(tmp_path: Path) -> AsyncIterator[Database]:
+    """A database whose journal is written by nobody but those who commit."""
+    server = EmbeddedPostgres(tmp_path / "postgres")
+    server.start()
+    admin = await asyncpg.connect(server.admin_url)
+    await admin.execute("alter system set wal_writer_delay = '10s'")
+    await admin.execute("select pg_reload_conf()")
+    await admin.close()
+    await migrate(server.owner_url)
+    yield Database("own", server.owner_url, server.service_url, server.admin_url)
+    server.stop()
+
+
+async def _kill_a_backend(database: Database) -> None:
+    """The server goes through recovery, as after any crash."""
+    async with sessions(database.owner_url, 1) as (victim,):
+        os.kill(await victim.fetchval("select pg_backend_pid()"), signal.SIGKILL)
+
+    async def back() -> bool:
+        try:
+            async with sessions(database.owner_url, 1) as (session,):
+                return bool(await session.fetchval("select true"))
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False
+
+    await eventually(back)
+
+
+async def test_ids_that_a_crash_takes_back_are_not_settled(crashing: Database) -> None:
+    watermark = Watermark()
+    async with sessions(crashing.owner_url, 1) as (session,), reader(crashing) as read:
+        await publish(session, "a")
+        # Only the first of 32 ids is journalled: take ids until one is, and take that transaction back.
+        transaction = session.transaction()
+        await transaction.start()
+        await session.execute("select gapless.publish('a', '1') from generate_series(1, 100)")
+        await session.execute(IMMEDIATE)
+        await transaction.rollback()
+        before = await read.tick()
+        assert not before.holders
+        assert before.last_id == 101
+        watermark.observe(before)
+    await _kill_a_backend(crashing)
+    async with reader(crashing) as read:
+
+        async def answers() -> bool:
+            try:
+                return (await read.tick()).life != before.life
+            except Exception:  # noqa: BLE001 - whatever a server that recovers says
+                return False
+
+        await eventually(answers)
+        after = await read.tick()
+        assert after.last_id < before.last_id, "the crash took ids back"
+        settled = watermark.observe(after)
+        assert settled <= after.last_id, "an id above the last one taken would be skipped when it comes"
+
+
+async def test_the_watermark_settles_at_the_end_of_a_page(crashing: Database) -> None:
+    """There the journal's position is beyond what can be on disk, until somebody writes again."""
+    watermark = Watermark()
+    async with sessions(crashing.admin_url, 1) as (session,), reader(crashing) as read:
+        await publish(session, "a")
+        await read.tick()
+        at_end = await _fill_the_page(session)
+        if not at_end:
+            pytest.skip("something else kept writing")
+        beyond = "select pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()"
+        assert await session.fetchval(beyond), "all is flushed, and the position lies beyond it"
+        tick = await read.tick()
+        assert watermark.observe(tick) == tick.last_id
+
+
+async def _fill_the_page(session: asyncpg.Connection) -> bool:
+    """Write until the journal ends exactly with a page, on disk: its position then counts a header more."""
+    step = 0
+    for _ in range(200):
+        before = await _position(session)
+        room = PAGE - before % PAGE
+        size = 8 + room - step if step and room >= step else 8
+        await session.execute("select pg_logical_emit_message(true, 'x', repeat('a', $1))", size)
+        after = await _position(session)
+        if after % PAGE == HEADER and after // PAGE > before // PAGE:
+            return True
+        if size == 8 and after // PAGE == before // PAGE:
+            step = after - before
+    return False
+
+
+async def _position(session: asyncpg.Connection) -> int:
+    return int(await session.fetchval("select (pg_current_wal_insert_lsn() - '0/0')::bigint"))

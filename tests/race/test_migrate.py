@@ -1,0 +1,77 @@
+"""Many processes start at once, or die half way: the schema is there once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from app.embedded import EmbeddedPostgres
+from db import migrate as migrating
+from db.migrate import MigrationError, migrate, migrations
+from tests.conftest import Database, drop_database
+from tests.support import ROOT
+
+PROGRAM = "import asyncio, sys; from db.migrate import migrate; print(asyncio.run(migrate(sys.argv[1])))"
+
+
+@pytest.fixture
+async def empty(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
+    """A database without a schema."""
+    name = "gapless_empty"
+    admin = await asyncpg.connect(postgres.admin_url)
+    await admin.execute(f"create database {name} owner gapless_owner")
+    await admin.close()
+    urls = [postgres.owner_url, postgres.service_url, postgres.admin_url]
+    made = Database(name, *(re.sub(r"/[a-z_]+[?]", f"/{name}?", url) for url in urls))
+    yield made
+    await drop_database(postgres, made)
+
+
+async def test_four_processes_migrate_once(empty: Database) -> None:
+    command = [sys.executable, "-c", PROGRAM, empty.owner_url]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    said = [(await asyncio.to_thread(process.communicate))[0].strip() for process in running]
+    assert [process.returncode for process in running] == [0] * 4
+    whole = str([f"{step.version:04} {step.name}" for step in migrations()])
+    assert sorted(said) == sorted([whole, "[]", "[]", "[]"])
+
+
+async def test_a_schema_never_lacks_its_grants(
+    empty: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends before the grants are given leaves the work to the next one."""
+    broken = tmp_path / "migrations"
+    shutil.copytree(migrating.MIGRATIONS_DIR, broken)
+    (broken / "roles.sql").write_text("select 1 / 0")
+    monkeypatch.setattr(migrating, "MIGRATIONS_DIR", broken)
+    with pytest.raises(MigrationError):
+        await migrate(empty.owner_url)
+    monkeypatch.undo()
+    assert await migrate(empty.owner_url)
+    session = await asyncpg.connect(empty.owner_url)
+    assert await session.fetchval("select has_schema_privilege('gapless_service', 'gapless', 'usage')")
+    session.terminate()
+
+
+async def test_an_edited_step_is_refused(database: Database, owner: asyncpg.Connection) -> None:
+    await owner.execute("update gapless.migrations set checksum = 'other'")
+    with pytest.raises(MigrationError, match="was changed after it ran"):
+        await migrate(database.owner_url)
+
+
+async def test_a_newer_schema_is_refused(database: Database, owner: asyncpg.Connection) -> None:
+    await owner.execute("insert into gapless.migrations values (99, 'later', '')")
+    with pytest.raises(MigrationError, match="newer than this program"):
+        await migrate(database.owner_url)
