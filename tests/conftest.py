@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -15,7 +17,9 @@ from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from db.migrate import migrate
 from tests.support import RunningService
 
-TEMPLATE = "gapless_template"
+# Two test processes may share one external server, so names tell them apart.
+PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "main")
+TEMPLATE = f"gapless_template_{PROCESS}"
 _numbers = itertools.count(1)
 
 
@@ -30,10 +34,37 @@ class Database:
     admin_url: str
 
 
+class External:
+    """A Postgres that somebody else started, by its superuser's URL: what `.ci/external` names."""
+
+    def __init__(self, url: str) -> None:
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        self.admin_url = url
+        self.owner_url = f"postgresql://gapless_owner@{host}/postgres?"
+        self.service_url = f"postgresql://gapless_app@{host}/postgres?"
+
+    def start(self) -> None:
+        """Make the roles that an administrator would have made."""
+        asyncio.run(self._make_roles())
+
+    async def _make_roles(self) -> None:
+        admin = await asyncpg.connect(self.admin_url)
+        for role in ("gapless_service nologin", "gapless_publisher nologin", "gapless_owner login"):
+            if not await admin.fetchval("select 1 from pg_roles where rolname = $1", role.split()[0]):
+                await admin.execute(f"create role {role}")
+        if not await admin.fetchval("select 1 from pg_roles where rolname = 'gapless_app'"):
+            await admin.execute("create role gapless_app login in role gapless_service")
+        await admin.close()
+
+    def stop(self) -> None:
+        """It is not ours to stop."""
+
+
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres | External]:
     """The run's Postgres, with a migrated template database."""
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
+    url = os.environ.get("GAPLESS_TEST_DATABASE_URL")
+    server = External(url) if url else EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
     server.start()
     try:
         asyncio.run(_make_template(server))
@@ -45,6 +76,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The run's Redis."""
+    if url := os.environ.get("GAPLESS_TEST_REDIS_URL"):
+        yield url
+        return
     server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
     server.start()
     try:
@@ -53,8 +87,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.stop()
 
 
-async def _make_template(server: EmbeddedPostgres) -> None:
+async def _make_template(server: EmbeddedPostgres | External) -> None:
     admin = await asyncpg.connect(server.admin_url)
+    await admin.execute(f"drop database if exists {TEMPLATE}")
     await admin.execute(f"create database {TEMPLATE} owner gapless_owner")
     await admin.close()
     await migrate(_in(server.owner_url, TEMPLATE))
@@ -66,9 +101,9 @@ def _in(url: str, name: str) -> str:
     return f"{before.rpartition('/')[0]}/{name}?{rest}"
 
 
-async def make_database(server: EmbeddedPostgres) -> Database:
+async def make_database(server: EmbeddedPostgres | External) -> Database:
     """A copy of the template."""
-    name = f"gapless_{next(_numbers)}"
+    name = f"gapless_{PROCESS}_{next(_numbers)}"
     admin = await asyncpg.connect(server.admin_url)
     await admin.execute(f"create database {name} template {TEMPLATE} owner gapless_owner")
     await admin.close()
@@ -77,7 +112,7 @@ async def make_database(server: EmbeddedPostgres) -> Database:
     )
 
 
-async def drop_database(server: EmbeddedPostgres, database: Database) -> None:
+async def drop_database(server: EmbeddedPostgres | External, database: Database) -> None:
     """Drop it whoever is connected."""
     admin = await asyncpg.connect(server.admin_url)
     await admin.execute(f"drop database if exists {database.name} with (force)")
@@ -85,7 +120,7 @@ async def drop_database(server: EmbeddedPostgres, database: Database) -> None:
 
 
 @pytest.fixture
-async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
+async def database(postgres: EmbeddedPostgres | External) -> AsyncIterator[Database]:
     """An empty, migrated database for one test."""
     made = await make_database(postgres)
     yield made
@@ -131,7 +166,7 @@ def service_environment(database: Database, redis_url: str, home: Path) -> dict[
 
 @pytest.fixture(scope="session")
 def server_url(
-    postgres: EmbeddedPostgres, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+    postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """A running service that many tests share: use channel names of your own."""
     made = asyncio.run(make_database(postgres))
