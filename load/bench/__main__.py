@@ -17,6 +17,7 @@ from rich.table import Table
 
 from load.bench import batch, fanout, herd, latency, memory, publish
 from load.bench.figure import Figure, UnfitError, Word
+from load.bench.noise import Noise
 from load.children import raise_file_limit
 
 Bench = Callable[[bool, Callable[[str], None]], Awaitable[list[Figure]]]
@@ -29,6 +30,10 @@ ALL: dict[str, Bench] = {
     "memory": memory.run,
     "herd": herd.run,
 }
+
+
+DISTURBED = 0.1
+"""A share of the machine that other programs may take before a measurement is called disturbed."""
 
 
 def table(figures: list[Figure]) -> Table:
@@ -51,13 +56,18 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def save(figures: list[Figure], failures: list[str], path: Path) -> None:
-    """Keep the figures for a machine to read."""
+def save(figures: list[Figure], failures: list[str], shares: dict[str, float], path: Path) -> None:
+    """Keep the figures for a machine to read, with the share of it that other programs took meanwhile."""
     rows = [{**asdict(figure), "word": figure.word} for figure in figures]
     for row in rows:
         row["goal"] = None if row["goal"] == float("inf") else row["goal"]
     facts = {"python": platform.python_version(), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    path.write_text(json.dumps({"facts": facts, "figures": rows, "failures": failures}, indent=1) + "\n")
+    path.write_text(
+        json.dumps(
+            {"facts": facts, "figures": rows, "failures": failures, "taken_by_others": shares}, indent=1
+        )
+        + "\n"
+    )
 
 
 def main() -> int:
@@ -73,15 +83,20 @@ def main() -> int:
         console = Console(width=180)  # a log has no edge that the table must fit
     figures: list[Figure] = []
     failures: list[str] = []
+    shares: dict[str, float] = {}
     for name in options.only or ALL:
+        noise = Noise()
         try:
             figures += uvloop.run(_run(ALL[name], options.short, console))
         except (UnfitError, RuntimeError, OSError, TimeoutError) as error:
             failures.append(f"{name}: {error!r}")
             console.print(f"{name} gave no figure: {error}", style="bold red", markup=False)
+        share = shares[name] = noise.share()
+        warning = ": the figures above are disturbed" if share > DISTURBED else ""
+        console.print(f"{name}: other programs took {share:.0%} of the machine{warning}", highlight=False)
     console.print(table(figures))
     if options.json:
-        save(figures, failures, options.json)
+        save(figures, failures, shares, options.json)
     return 1 if failures or any(figure.word is Word.SHORT for figure in figures) else 0
 
 
