@@ -39,6 +39,7 @@ class DatabaseFacts:
     prepared_transactions: int
     max_connections: int
     connections: int
+    oldest_transaction_s: float
     clock_ahead_s: float
     round_trip_s: float
     pooled: bool
@@ -88,6 +89,7 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
         prepared_transactions=server["prepared"],
         max_connections=server["max_connections"],
         connections=server["connections"],
+        oldest_transaction_s=server["oldest_transaction"],
         clock_ahead_s=server["clock"] - (asked_at + round_trip_s / 2),
         round_trip_s=round_trip_s,
         pooled=await _is_pooled(url, connection),

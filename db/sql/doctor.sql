@@ -10,6 +10,10 @@ select current_setting('server_version') as version, current_setting('server_ver
        (select count(*) from pg_prepared_xacts p where p.database = current_database()) as prepared,
        current_setting('max_connections')::integer as max_connections,
        (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as connections,
+       -- Of other users only those that this role may see.
+       coalesce((select max(extract(epoch from clock_timestamp() - a.xact_start)) from pg_stat_activity a
+                 where a.datname = current_database() and a.pid <> pg_backend_pid()), 0)::double precision
+           as oldest_transaction,
        (extract(epoch from clock_timestamp()))::double precision as clock,
        exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
                where n.nspname = 'gapless' and c.relname = 'migrations') as migrated

@@ -21,7 +21,9 @@ BAD = ["{", '{"channel": "c"}', "[1]"]
 LINES = st.lists(
     st.one_of(
         st.integers(0, 10**6).map(lambda n: json.dumps({"channel": f"c.{n % 3}", "data": n})),
-        st.text(max_size=60).map(lambda text: json.dumps({"channel": "c.text", "data": text})),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60).map(
+            lambda text: json.dumps({"channel": "c.text", "data": text})
+        ),
         st.sampled_from(["", "  ", *BAD]),
     ),
     max_size=40,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import signal
 import socket
@@ -79,6 +80,17 @@ def test_killed_between_the_answer_and_the_note(run: Run, server_url: str, tmp_p
     assert "2,500 were stored already by a run before and not stored again" in told
     assert json.loads(state_of(tmp_path).read_text())["last_id"] == state["last_id"]
     assert_same(server_url, "imp.note", messages)
+
+
+def test_an_old_half_done_import_says_what_it_cannot_know(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", 1500, "imp.old")
+    run("import", "a.jsonl")
+    state = json.loads(state_of(tmp_path).read_text())
+    state_of(tmp_path).write_text(json.dumps({**state, "finished_at": None}))
+    assert "may be stored twice" not in run("import", "a.jsonl").stderr
+    state_of(tmp_path).write_text(json.dumps({**state, "finished_at": None}))
+    os.utime(state_of(tmp_path), (0, 0))
+    assert "up to 1,000 messages may be stored twice" in run("import", "a.jsonl").stderr
 
 
 def test_a_lost_home_doubles_nothing(run: Run, server_url: str, tmp_path: Path) -> None:

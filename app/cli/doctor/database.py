@@ -10,6 +10,7 @@ from db.doctor import OLDEST_MAJOR, DatabaseFacts, examine
 
 CLOCK_TOLERANCE_S = 2.0
 SLOW_S = 0.05
+LONG_TRANSACTION_S = 300.0
 CONNECTIONS_A_WORKER = 13
 
 
@@ -33,6 +34,7 @@ def judge(facts: DatabaseFacts, where: str) -> list[Check]:
         _role(facts),
         _durable(facts),
         _prepared(facts),
+        _long_transactions(facts),
         _pinned(facts),
         _clock(facts),
         _connections(facts),
@@ -109,6 +111,14 @@ def _prepared(facts: DatabaseFacts) -> Check:
         advice = "set it to 0 unless you need it: a prepared transaction that published stalls all readers"
         return warn("prepared transactions", detail, advice)
     return ok("prepared transactions", detail)
+
+
+def _long_transactions(facts: DatabaseFacts) -> Check:
+    detail = f"the oldest is open for {facts.oldest_transaction_s:.0f} s"
+    if facts.oldest_transaction_s > LONG_TRANSACTION_S:
+        advice = "find it in pg_stat_activity and end it: nothing dead is removed from any table until then"
+        return warn("transactions", detail, advice)
+    return ok("transactions", detail)
 
 
 def _pinned(facts: DatabaseFacts) -> Check:

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from app.cli.failures import Failure
-from app.cli.importing.batches import BEGINNING, Batch, batches
+from app.cli.importing.batches import BEGINNING, MAX_MESSAGES, Batch, batches
 from app.cli.importing.lines import Bad
 from app.cli.importing.send import RefusedError, Sender
 from app.cli.importing.show import Show, shown
 from app.cli.importing.source import Source
-from app.cli.importing.state import Progress, StateFile, idempotency_key, identity_of
+from app.cli.importing.state import REMEMBERED_S, Progress, StateFile, idempotency_key, identity_of
 
 MAX_BAD_SHOWN = 20
 FIRST_RUN = "1"
@@ -47,7 +48,7 @@ class Checked:
 def check(source: Source, options: Options) -> Checked:
     """Read the whole file as an import would, and send nothing."""
     found = Checked()
-    with shown(f"checking {source.name}", source.size) as show:
+    with shown(f"checking {Path(source.name).name}", source.size) as show:
         for batch in batches(source, options.channel, BEGINNING):
             found.messages += len(batch.channels)
             found.channels.update(batch.channels)
@@ -108,15 +109,24 @@ class Import:
 
     def _go_on(self, progress: Progress) -> str:
         before, began = progress.messages, time.monotonic()
-        with shown(f"importing {self._source.name}", self._source.size) as show:
+        with shown(f"importing {Path(self._source.name).name}", self._source.size) as show:
             if progress.place.batch:
-                show.tell(f"{self._source.name}: going on after {before:,} messages")
+                show.tell(f"{self._source.name}: going on after {before:,} messages{self._doubt()}")
             for batch in _ahead(batches(self._source, self._options.channel, progress.place)):
                 progress = self._step(progress, batch, show)
                 show.at(batch.position, progress.messages - before)
         seconds = time.monotonic() - began
         self._state.save(replace(progress, finished_at=datetime.now(UTC).isoformat(timespec="seconds")))
         return self._summary(progress, before, seconds)
+
+    def _doubt(self) -> str:
+        """A batch that was answered and not noted is told apart by its key, as long as that is known."""
+        if self._state.age_s() < REMEMBERED_S:
+            return ""
+        return (
+            " of a run that ended more than 24 hours ago: if it was killed while a batch was under way, up to"
+            f" {MAX_MESSAGES:,} messages may be stored twice"
+        )
 
     def _step(self, progress: Progress, batch: Batch, show: Show) -> Progress:
         """One batch, and the note that it is stored: dying in between is mended by its idempotency key."""

@@ -20,6 +20,7 @@ from app.cli.failures import Failure, usage
 MAX_LINE_BYTES = 8 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1024 * 1024
+_READ = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Source:
 
     def _opened(self) -> io.BufferedReader:
         self._file.seek(0)
-        raw: io.BufferedReader = io.BufferedReader(io.FileIO(os.dup(self._file.fileno())), _CHUNK)
+        raw: io.BufferedReader = io.BufferedReader(io.FileIO(os.dup(self._file.fileno())), _READ)
         if raw.peek(2)[:2] == _GZIP:
             return io.BufferedReader(_Unzipped(raw), _CHUNK)
         return raw

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,6 +17,10 @@ from app.cli.importing.batches import BEGINNING, Place
 
 SCHEME = 1
 """Goes up when files are cut into other batches than before: a half-done import is then not continued."""
+
+
+REMEMBERED_S = 24 * 3600
+"""For so long the service knows a batch again by its idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,10 @@ class StateFile:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def age_s(self) -> float:
+        """Seconds since the last save."""
+        return time.time() - self.path.stat().st_mtime
 
     @contextmanager
     def alone(self) -> Iterator[None]:
