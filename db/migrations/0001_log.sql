@@ -608,7 +608,7 @@ declare
     oldest gapless.segments;
 begin
     select * into oldest from gapless.segments order by lower limit 1 for update skip locked;
-    if oldest.lower is null or oldest.upper > p_settled
+    if oldest.lower is null or oldest.upper - 1 > p_settled
        or oldest.lower <> (select min(lower) from gapless.segments) then
         return null;
     end if;
