@@ -1,0 +1,129 @@
+"""The commit happened and its answer was lost: with a key the request is stored once, without one it is
+stored once or not at all, and the publisher says so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from db.appender import Appender
+from db.connect import DatabaseConfig
+from subscriptions.domain.errors import Code, GaplessError
+from tests.conftest import Database
+from tests.race.support import check_log, one, rows, stored
+
+READY_FOR_QUERY = b"Z\x00\x00\x00\x05I"
+
+
+class AnswerEater:
+    """Stands between a client and the database; once `armed` it eats the next answer, whole, and hangs up."""
+
+    def __init__(self, server_dir: str, own_dir: Path) -> None:
+        self._server = f"{server_dir}/.s.PGSQL.5432"
+        self._own = own_dir / ".s.PGSQL.5432"
+        self._listening: asyncio.Server | None = None
+        self.armed = 0
+        self.eaten = 0
+
+    async def start(self) -> None:
+        self._listening = await asyncio.start_unix_server(self._serve, self._own)
+
+    def stop(self) -> None:
+        assert self._listening is not None
+        self._listening.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_unix_connection(self._server)
+        asking = asyncio.create_task(_pump(reader, server_writer))
+        with suppress(OSError):
+            await self._answer(server_reader, writer)
+        asking.cancel()
+        writer.close()
+        server_writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        eating = b""
+        while data := await reader.read(65536):
+            if not self.armed:
+                writer.write(data)
+                await writer.drain()
+                continue
+            eating += data
+            if eating.endswith(READY_FOR_QUERY):
+                self.armed -= 1
+                self.eaten += 1
+                return
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+
+
+@pytest.fixture
+async def eater(database: Database, tmp_path: Path) -> AsyncIterator[AnswerEater]:
+    match = re.search(r"host=([^&]+)", database.service_url)
+    assert match is not None
+    made = AnswerEater(match[1].replace("%2F", "/"), tmp_path)
+    await made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def appender(database: Database, eater: AnswerEater, tmp_path: Path) -> AsyncIterator[Appender]:
+    """An appender behind the eater, whose statement is prepared."""
+    url = re.sub(r"host=[^&]+", f"host={tmp_path}", database.service_url)
+    made = Appender(DatabaseConfig(url))
+    await made.append([one("warm")])
+    yield made
+    made.terminate()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_with_a_key_the_answer_comes_after_all(
+    eater: AnswerEater, appender: Appender, owner: asyncpg.Connection, times: int
+) -> None:
+    eater.armed = 1
+    (answer,) = await appender.append([one("a", key="k")])
+    (row,) = await rows(owner, "a")
+    assert stored(answer).replayed
+    assert stored(answer).positions[0].id == row["id"]
+    if times == 2:
+        eater.armed = 1  # The answer that repeats the first one is lost too.
+        (again,) = await appender.append([one("a", key="k")])
+        assert stored(again).positions[0].id == row["id"]
+    assert eater.eaten == times
+    assert len(await rows(owner, "a")) == 1
+    await check_log(owner)
+
+
+async def test_without_a_key_it_says_that_it_does_not_know(
+    eater: AnswerEater, appender: Appender, owner: asyncpg.Connection
+) -> None:
+    eater.armed = 1
+    with pytest.raises(GaplessError, match="stored once or not at all") as refused:
+        await appender.append([one("a")])
+    assert (refused.value.code, refused.value.retryable) == (Code.UNAVAILABLE, True)
+    assert len(await rows(owner, "a")) == 1
+    (answer,) = await appender.append([one("a")])
+    assert stored(answer).positions[0].seq == 2
+
+
+async def test_one_request_without_a_key_keeps_its_batch_from_being_asked_again(
+    eater: AnswerEater, appender: Appender, owner: asyncpg.Connection
+) -> None:
+    eater.armed = 1
+    with pytest.raises(GaplessError):
+        await appender.append([one("a", key="k"), one("a")])
+    (answer,) = await appender.append([one("a", key="k")])
+    assert stored(answer).replayed
+    assert [r["seq"] for r in await rows(owner, "a")] == [1, 2]

@@ -1,0 +1,145 @@
+"""Retention while others publish and read: segments roll, fall, and nobody misses anything unannounced."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import asyncpg
+import pytest
+
+from db.appender import Appender
+from db.reader import Reader
+from subscriptions.domain.selection import Selection, select
+from subscriptions.domain.watermark import Watermark
+from subscriptions.engine.live import LiveEngine
+from subscriptions.engine.start import After
+from subscriptions.engine.subscription import Chunk, Gap
+from tests.conftest import Database
+from tests.race.support import IMMEDIATE, appenders, check_log, one, publish, reader, rows, sessions, stored
+from tests.sim.world import Wire, encode, read_frames
+
+CHANNELS = ("c.0", "c.1", "c.2")
+ROUNDS = 60
+
+
+async def _publish(appender: Appender) -> None:
+    for number in range(ROUNDS):
+        for answer in await appender.append([one(channel, str(number)) for channel in CHANNELS] * 3):
+            stored(answer)
+
+
+async def _keep_house(owner: asyncpg.Connection, read: Reader, publishing: asyncio.Future[object]) -> int:
+    """Everything the maintenance loop does, all the time; how many segments fell."""
+    watermark, dropped = Watermark(), 0
+    while not publishing.done():
+        settled = watermark.observe(await read.tick())
+        for statement in (
+            "select gapless.roll_segment(0)",
+            "select gapless.trim_channels(100)",
+            f"select gapless.drop_segment({settled})",
+            "select gapless.purge_rows(50)",
+        ):
+            with suppress(asyncpg.LockNotAvailableError):
+                dropped += bool(await owner.fetchval(statement)) and "drop" in statement
+    return dropped
+
+
+async def _follow(engine: LiveEngine, selection: Selection, wanted: dict[str, int]) -> None:
+    """From the very beginning to these seqs: every step is the next message, or a gap that says so."""
+    at = dict.fromkeys(wanted, 0)
+    subscription = await engine.subscribe(selection, After(0), Wire(), 15)
+    while at != wanted:
+        event = await subscription.next(engine.read)
+        if isinstance(event, Gap):
+            assert event.first_seq > at[event.channel]
+            at[event.channel] = event.first_seq - 1
+        elif isinstance(event, Chunk):
+            for _, channel, seq in read_frames(event.data):
+                assert seq == at[channel] + 1, f"{channel} went from {at[channel]} to {seq} in silence"
+                at[channel] = seq
+    engine.unsubscribe(subscription)
+
+
+async def test_retention_never_removes_in_silence(database: Database, owner: asyncpg.Connection) -> None:
+    for channel in CHANNELS:
+        await owner.execute("""select gapless.set_channel(1, $1, '{"max_messages": 20}', false)""", channel)
+    async with appenders(database, 2) as publishers, reader(database) as read:
+        engine = LiveEngine(read, encode, clock=time.monotonic)
+        running = asyncio.create_task(engine.run())
+        last = dict.fromkeys(CHANNELS, 2 * 3 * ROUNDS)
+        readers = [
+            asyncio.create_task(_follow(engine, selection, wanted))
+            for selection, wanted in (
+                (select("default", patterns=("c.*",)), last),
+                (select("default", CHANNELS[:2]), {c: last[c] for c in CHANNELS[:2]}),
+                (select("default", CHANNELS[:1]), {CHANNELS[0]: last[CHANNELS[0]]}),
+            )
+        ]
+        publishing = asyncio.gather(*map(_publish, publishers))
+        dropped = await _keep_house(owner, read, publishing)
+        await publishing
+        async with asyncio.timeout(20):
+            await asyncio.gather(*readers)
+        running.cancel()
+    assert dropped > 0, "segments fell while they were read"
+    await check_log(owner)
+
+
+async def test_a_segment_is_not_dropped_under_a_running_publisher(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """Its ids may lie in the segment: nothing in it is settled before that publisher is gone."""
+    async with sessions(database.owner_url, 1) as (session,), reader(database) as read:
+        watermark = Watermark()
+        transaction = session.transaction()
+        await transaction.start()
+        await publish(session, "a")
+        await session.execute(IMMEDIATE)
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            # It may not even begin a new segment: for that nobody may be publishing.
+            await owner.execute("select gapless.roll_segment(0)")
+            raise asyncpg.LockNotAvailableError("nothing is stored yet, so nothing was to be rolled")
+        assert (
+            await owner.fetchval("select gapless.drop_segment($1)", watermark.observe(await read.tick()))
+            is None
+        )
+        await transaction.commit()
+    assert len(await rows(owner)) == 1
+
+
+async def test_rolling_waits_for_publishers_and_moves_the_next_one(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    async with sessions(database.owner_url, 1) as (session,), appenders(database, 1) as (appender,):
+        stored((await appender.append([one("a")]))[0])
+        transaction = session.transaction()
+        await transaction.start()
+        await publish(session, "b")
+        await session.execute(IMMEDIATE)
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await owner.execute("select gapless.roll_segment(0)")
+        await transaction.commit()
+        assert await owner.fetchval("select gapless.roll_segment(0)")
+        upper = await owner.fetchval("select upper from gapless.segments where lower = 1")
+        assert stored((await appender.append([one("a")]))[0]).positions[0].id == upper
+    await check_log(owner)
+
+
+async def test_a_trimmed_channel_goes_on_where_it_was(database: Database, owner: asyncpg.Connection) -> None:
+    """Emptied by retention, its segment dropped, a channel still counts on."""
+    async with appenders(database, 1) as (appender,):
+        await appender.append([one("a"), one("a"), one("a")])
+        await owner.execute("""select gapless.set_channel(1, 'a', '{"max_age": 1}', false)""")
+        await owner.execute("update gapless.messages set created_at = created_at - interval '1 hour'")
+        assert await owner.fetchval("select gapless.trim_channels(10)") == 1
+        assert await owner.fetchval("select gapless.roll_segment(0)")
+        last_id = await owner.fetchval("select last_value from gapless.message_id")
+        assert await owner.fetchval("select gapless.drop_segment($1)", last_id) == 1
+        assert not await rows(owner)
+        (answer,) = await appender.append([one("a")])
+        assert stored(answer).positions[0].seq == 4
+        assert stored(answer).positions[0].id > last_id
+    assert await owner.fetchval("select gapless.seq_at(id, $1) from gapless.channels", last_id) == 3
+    await check_log(owner)
