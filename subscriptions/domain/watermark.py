@@ -58,7 +58,7 @@ class Watermark:
     def observe(self, tick: Tick) -> int:
         """The settled id after this tick."""
         if tick.life != self._life:
-            # After a crash ids that were taken and not flushed are taken again: what was read of them is void.
+            # After a crash ids that were taken and not flushed are taken again: nothing read of them holds.
             self._life = tick.life
             self._candidates.clear()
             self.last_id = self.settled

@@ -284,7 +284,7 @@ class ChannelFeed(Feed):
         self.merge = Merge(0)
 
     def _end(self) -> None:
-        """The channel was deleted: what had not been read of it is gone, and its readers have all there is."""
+        """The channel was deleted: what was not read of it is gone, and its readers have all there is."""
         if self._last_id > self.run.head:
             self._grow([], self._last_id)
 
