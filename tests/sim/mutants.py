@@ -9,6 +9,7 @@ import pytest
 from subscriptions.domain.merge import Merge
 from subscriptions.domain.watermark import Tick, Watermark
 from subscriptions.engine.entry import Entry
+from subscriptions.engine.feed import ChannelFeed
 from subscriptions.engine.live import LiveEngine
 from subscriptions.engine.run import Run
 
@@ -44,8 +45,9 @@ def no_backfill(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
-    """Nobody compares heads."""
+    """Nobody compares heads: not each second, nor when somebody joins."""
     patch.setattr(LiveEngine, "_sweep_due", lambda self: False)
+    patch.setattr(ChannelFeed, "swept", lambda self, head: None)
 
 
 def no_watermark(patch: pytest.MonkeyPatch) -> None:
