@@ -27,7 +27,7 @@ EPHEMERAL_BYTES = 1024 * 1024
 REORDER_GRACE_S = 0.005
 """How long a hole between hints may close by itself before the database is read."""
 RETRY_S = 0.5
-WAKE_EVERY_S = 0.002
+WAKE_EVERY_S = 0.001
 WAKE_REST = 1.0
 MAX_PACE_S = 0.1
 """Seconds between two wakings of a feed's readers: at least the first, at most the last; in between, the
