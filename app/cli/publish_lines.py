@@ -19,13 +19,15 @@ MAX_MESSAGES = 1000
 MAX_BYTES = 2 * 1024 * 1024
 """Of the lines of one batch: the service takes 8 MiB, and escaping can make text several times longer."""
 MAX_LINE_BYTES = 2 * 1024 * 1024
+MAX_WAITING = 128
+"""Lines read ahead: what keeps memory bounded when they are long."""
 
 Line = tuple[int, bytes]
 
 
 def publish_lines(url: str, channel: str, settings: Settings, text: bool) -> None:
     """Publish each line of stdin in order, and print each answer. A bad line ends it after those before."""
-    lines: queue.Queue[Line | None] = queue.Queue(2 * MAX_MESSAGES)
+    lines: queue.Queue[Line | None] = queue.Queue(MAX_WAITING)
     threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
     ended = False
     held: Line | None = None

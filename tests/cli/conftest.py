@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,13 @@ from tests.support import ROOT
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 COMMAND = [sys.executable, "-P", "-m", "app.cli"]
+
+
+def free_port() -> str:
+    """A port that nobody listens on, for a service that has to come back to where it was."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def environment(home: Path, url: str, changes: dict[str, str]) -> dict[str, str]:

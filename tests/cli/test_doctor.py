@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,11 +82,10 @@ def test_settings_tell_their_source(run: Run, tmp_path: Path) -> None:
     assert found["port"] == ("0", "--port")
     assert found["host"] == ("127.0.0.1", "default")
     assert words(answer["checks"])["settings"] == "warn"
+    assert "which is not there" in doctor(run, 0, "--port", "0", GAPLESS_CONFIG="x")["settings"]["detail"]
 
 
 def test_a_port_that_something_else_holds(run: Run, redis_url: str) -> None:
-    import socket
-
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         assert doctor(run, 1, "--port", str(other.getsockname()[1]))["port"]["word"] == "fail"

@@ -7,13 +7,12 @@ import json
 import os
 import random
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.cli.conftest import Run, Start
+from tests.cli.conftest import Run, Start, free_port
 from tests.conftest import Serve
 from tests.support import eventually
 
@@ -127,9 +126,7 @@ async def test_an_interrupted_importer_says_how_to_go_on(run: Run, start: Start,
 
 
 async def test_a_killed_server_is_waited_for(start: Start, serve: Serve, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = free_port()
     messages = write(tmp_path / "a.jsonl", 20_000, "imp.server")
     service = serve("--port", port)
     with start("import", "a.jsonl", url=service.url) as process:

@@ -11,7 +11,7 @@ import subprocess
 import httpx
 import pytest
 
-from tests.cli.conftest import Run, Start, environment
+from tests.cli.conftest import Run, Start, environment, free_port
 from tests.conftest import Serve
 from tests.support import ROOT, eventually
 
@@ -115,6 +115,21 @@ def test_a_gap_is_told(run: Run, serve: Serve) -> None:
     assert ended.stdout == "4\n5\n"
     assert "gapless: gap in sub.gap: 3 messages were removed by retention" in ended.stderr
     assert "it goes on at seq 4" in ended.stderr
+
+
+def test_a_restarted_server_is_followed_on(start: Start, serve: Serve) -> None:
+    service = serve("--port", (port := free_port()))
+    with start("subscribe", "sub.restart", "--from", "earliest", "--count", "2", url=service.url) as process:
+        first = publish(service.url, "sub.restart", 1)
+        assert json.loads(first_line(process))["id"] == first[0]
+        service.kill()
+        serve("--port", port)
+        second = publish(service.url, "sub.restart", 2)
+        out, err = process.communicate(timeout=60)
+    assert json.loads(out)["id"] == second[0]
+    assert "gapless: subscription lost" in err
+    assert f"resuming from {first[0]}" in err
+    assert resume_point(err) == second[0]
 
 
 def test_the_launcher_starts_it(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -63,6 +63,8 @@ def check_names(settings: Settings) -> Check:
     """A variable or key with a typing error would be ignored without a word."""
     known = {f"{PREFIX}{name.upper()}" for name in type(settings).model_fields}
     file, in_file = _file()
+    if "GAPLESS_CONFIG" in os.environ and not file.is_file():
+        return warn("settings", f"GAPLESS_CONFIG names {file}, which is not there", "correct or remove it")
     unknown = [name for name in sorted(os.environ) if name.upper().startswith(PREFIX)]
     unknown = [name for name in unknown if name.upper() not in known | OTHERS]
     unknown += [f"{name} in {file}" for name in in_file if f"{PREFIX}{name.upper()}" not in known]
