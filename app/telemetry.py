@@ -17,6 +17,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 _SUM: Final[dict[str, Any]] = {"multiprocess_mode": "livesum"}
@@ -61,6 +62,7 @@ def configure_logging(level: str) -> None:
             style="{",
             rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
             static_fields={"pid": os.getpid()},
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],
         )
     )
     root = logging.getLogger()

@@ -72,6 +72,9 @@ def serve(
         database_url=database_url,
         redis_url=redis_url,
     )
+    file = os.environ.get("GAPLESS_CONFIG")
+    if file is not None and not Path(file).is_file():
+        raise usage(f"GAPLESS_CONFIG names {file}, which is not there")
     _refuse_open(settings)
     # The owner's credentials are for the migration only: workers do not inherit them.
     os.environ.pop("GAPLESS_MIGRATE_URL", None)
