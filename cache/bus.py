@@ -7,6 +7,7 @@ missed is answered by looking into the database.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -95,6 +96,7 @@ class RedisBus:
             await self._arrived.wait()
             self._arrived.clear()
             while self._queue:
+                _end_if_cancelled()
                 payloads = list(self._queue)
                 self._queue.clear()
                 self._queued_bytes = 0
@@ -109,8 +111,11 @@ class RedisBus:
                     SENT.inc(len(payloads))
                 except _FAILURES:
                     DROPPED.inc(len(payloads))
-                    await self._sender.connection_pool.disconnect(inuse_connections=True)
+                    _end_if_cancelled()
+                    with contextlib.suppress(*_FAILURES):
+                        await self._sender.connection_pool.disconnect(inuse_connections=True)
                     await asyncio.sleep(RECONNECT_S)
+            _end_if_cancelled()
 
     async def _count_loop(self) -> None:
         """Ask Redis how many listen."""
@@ -121,6 +126,7 @@ class RedisBus:
                 self.alone = self.connected and listeners <= 1
             except _FAILURES:
                 self.alone = False
+            _end_if_cancelled()
             await asyncio.sleep(COUNT_EVERY_S)
 
     async def _listen_loop(self) -> None:
@@ -135,6 +141,7 @@ class RedisBus:
             finally:
                 self.connected = False
                 await _close(pubsub)
+            _end_if_cancelled()
             await asyncio.sleep(RECONNECT_S)
 
     async def _listen(self, pubsub: PubSub) -> None:
@@ -163,6 +170,13 @@ def _client(url: str, timeout_s: float | None) -> Redis:
         retry=Retry(NoBackoff(), 0),
         health_check_interval=HEALTH_CHECK_S,
     )
+
+
+def _end_if_cancelled() -> None:
+    """Go on with a cancellation that ended as an error of the client's own while it cleaned up."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _close(closable: Redis | PubSub) -> None:

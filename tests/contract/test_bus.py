@@ -1,0 +1,145 @@
+"""Every bus: what one process sends the others hear, and where some may have been missed, they are told. The
+real one also outlives whatever happens to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+
+from cache import bus as bus_module
+from cache.bus import RedisBus
+from tests.contract.freezing_proxy import FreezingProxy
+from tests.support import eventually
+
+
+class Listener:
+    """One process's end of the bus."""
+
+    def __init__(self, url: str, topic: str = "gapless:test:hints") -> None:
+        self.heard: list[bytes] = []
+        self.missed = 0
+        self.bus = RedisBus(url, topic, self.heard.append, self._count)
+        self.task: asyncio.Task[None] = asyncio.create_task(self.bus.run())
+
+    def _count(self) -> None:
+        self.missed += 1
+
+    async def connected(self) -> None:
+        await eventually(lambda: self.bus.connected)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture
+async def proxy(redis_url: str) -> AsyncIterator[FreezingProxy]:
+    made = FreezingProxy(redis_url)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def test_everybody_hears_in_order(redis_url: str) -> None:
+    first, second = Listener(redis_url), Listener(redis_url)
+    await first.connected()
+    await second.connected()
+    payloads = [b"%d" % n for n in range(500)]
+    for payload in payloads:
+        first.bus.send(payload)
+    await eventually(lambda: first.heard == payloads and second.heard == payloads)
+    assert await first.bus.ping()
+    await first.stop()
+    await second.stop()
+
+
+async def test_another_topic_is_not_heard(redis_url: str) -> None:
+    first, other = Listener(redis_url), Listener(redis_url, "gapless:other:hints")
+    await first.connected()
+    await other.connected()
+    other.bus.send(b"theirs")
+    await eventually(lambda: other.heard == [b"theirs"])
+    assert not first.heard
+    await first.stop()
+    await other.stop()
+
+
+async def test_whoever_was_cut_off_is_told_that_hints_may_be_missing(redis_url: str) -> None:
+    listener = Listener(redis_url)
+    await listener.connected()
+    assert listener.missed == 1, "before the first subscription anything may have been sent"
+    admin = redis.asyncio.Redis.from_url(redis_url)
+    await admin.client_kill_filter(_type="pubsub")
+    await admin.aclose()
+    await eventually(lambda: listener.missed == 2)
+    await listener.stop()
+
+
+async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None:
+    bus = RedisBus(redis_url, "t", lambda payload: None, lambda: None)
+    for number in range(bus_module.MAX_QUEUED + 10):
+        bus.send(b"%d" % number)
+    assert list(bus._queue)[:1] == [b"10"]
+    assert len(bus._queue) == bus_module.MAX_QUEUED
+    for _ in range(10):
+        bus.send(b"x" * (bus_module.MAX_QUEUED_BYTES // 4))
+    assert len(bus._queue) == 4
+    assert bus._queued_bytes == 4 * (bus_module.MAX_QUEUED_BYTES // 4)
+
+
+async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes nothing and says nothing, with more to send than sockets hold; afterwards all is as before."""
+    monkeypatch.setattr(bus_module, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
+    listener = Listener(proxy.url)
+    await listener.connected()
+    proxy.freeze()
+    dropped = bus_module.DROPPED._value.get()
+    for _ in range(3):
+        listener.bus.send(b"x" * 8_000_000)
+    await eventually(lambda: bus_module.DROPPED._value.get() > dropped or listener.task.done())
+    assert not await listener.bus.ping()
+    assert not listener.task.done(), listener.task.exception()
+    proxy.thaw()
+
+    def heard_again() -> bool:
+        listener.bus.send(b"again")
+        return b"again" in listener.heard
+
+    await eventually(heard_again)
+    await listener.stop()
+
+
+async def test_silence_is_asked_about(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that died without a word is given up, and what may have been missed meanwhile is told."""
+    monkeypatch.setattr(bus_module, "SEND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
+    monkeypatch.setattr(bus_module, "HEALTH_CHECK_S", 0.1)
+    listener = Listener(proxy.url)
+    await listener.connected()
+    proxy.freeze()
+    await eventually(lambda: not listener.bus.connected, 5.0)
+    proxy.thaw()
+    await eventually(lambda: listener.missed == 2)
+    await listener.stop()
+
+
+async def test_a_quiet_redis_is_not_a_dead_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus_module, "HEALTH_CHECK_S", 0.02)
+    listener = Listener(redis_url)
+    await listener.connected()
+    pings = 0
+    ping = redis.asyncio.client.PubSub.ping
+
+    async def counted(self: redis.asyncio.client.PubSub) -> object:
+        nonlocal pings
+        pings += 1
+        return await ping(self)
+
+    monkeypatch.setattr(redis.asyncio.client.PubSub, "ping", counted)
+    await eventually(lambda: pings >= 10)
+    assert listener.missed == 1
+    await listener.stop()
