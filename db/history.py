@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from db.connect import Pool
+from db.reader import PAGE_BYTES
 from db.rows import channel as channel_of
 from db.rows import message as message_of
 from subscriptions.domain.errors import Code, GaplessError
@@ -125,9 +126,10 @@ class History:
             list(query.types) or None,
             list(query.keys) or None,
             query.limit + 1,
+            PAGE_BYTES,
         )
         messages = [message_of(row, query.channel) for row in rows[: query.limit]]
-        return messages, len(rows) > query.limit
+        return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= PAGE_BYTES
 
 
 def _refuse_expired(query: HistoryQuery, row: Any) -> None:

@@ -14,6 +14,9 @@ from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
 from subscriptions.ports import Head, Page, Span, Trim
 
+PAGE_BYTES = 4 * 1024 * 1024
+"""A page ends with the message that reaches this many bytes of payload, whatever its limit in messages."""
+
 _MESSAGE, _HEAD, _TRIM = range(3)
 
 
@@ -43,7 +46,7 @@ class Reader:
         types, keys = list(selection.types) or None, list(selection.keys) or None
         if selection.single is not None:
             rows = await self._pages.fetch(
-                "page_channel", selection.namespace, selection.single, after, limit, types, keys
+                "page_channel", selection.namespace, selection.single, after, limit, types, keys, PAGE_BYTES
             )
             return _channel_page(rows, after, limit)
         assert upto is not None, "several channels are read up to the watermark"
@@ -57,11 +60,12 @@ class Reader:
             limit,
             types,
             keys,
+            PAGE_BYTES,
         )
         return _page(rows, after, upto, limit)
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
-        *rows, end = await self._pages.fetch("span", after, upto, limit)
+        *rows, end = await self._pages.fetch("span", after, upto, limit, PAGE_BYTES)
         messages = tuple((r["namespace"], message(r, r["channel"])) for r in rows)
         return Span(messages, end["id"], trimmed=end["seq"] > after)
 
@@ -90,6 +94,7 @@ class Reader:
             limit,
             list(selection.types) or None,
             list(selection.keys) or None,
+            PAGE_BYTES,
         )
         return _page(rows, after, upto, limit)
 
@@ -115,16 +120,21 @@ def _trims(rows: list[Any]) -> tuple[Trim, ...]:
     return tuple(Trim(r["channel"], r["channel_id"], r["seq"], r["id"]) for r in rows if r["kind"] == _TRIM)
 
 
+def _is_cut(rows: list[Any], messages: int, limit: int) -> bool:
+    """Whether a bound may have ended these rows: the last one reached it."""
+    return messages == limit or sum(r["size"] for r in rows) >= PAGE_BYTES
+
+
 def _page(rows: list[Any], after: int, upto: int, limit: int) -> Page:
     messages = _messages(rows)
-    complete_to = messages[-1].id if len(messages) == limit else upto
+    complete_to = messages[-1].id if _is_cut(rows, len(messages), limit) else upto
     return Page(after, complete_to, 0, messages, _trims(rows))
 
 
 def _channel_page(rows: list[Any], after: int, limit: int) -> Page:
     messages = _messages(rows)
     head = next((r for r in rows if r["kind"] == _HEAD), None)
-    if len(messages) == limit:
+    if _is_cut(rows, len(messages), limit):
         assert head is not None, "messages come with their channel"
         return Page(after, messages[-1].id, messages[-1].seq, messages, _trims(rows), head["channel_id"])
     if head is None:

@@ -60,6 +60,8 @@ create table gapless.messages (
     headers json,
     data json,
     "binary" bytea,
+    -- Bytes of the payload as it was sent: what a page of history adds up, without unpacking anything.
+    size integer not null,
     primary key (id),
     check ((data is null) <> ("binary" is null))
 ) partition by range (id);
@@ -293,10 +295,11 @@ begin
         where statuses is null or statuses[m.request] = 0
     ), stored as (
         insert into gapless.messages
-            (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary")
+            (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary", size)
         select taken[m.nth], channel_ids[m.channel], m.seq, appended_at,
                appended_at + m.life * interval '1 second',
-               m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin
+               m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin,
+               coalesce(octet_length(m.data), octet_length(m.bin))
         from m
         order by m.nth
     ), heads as (

@@ -12,23 +12,33 @@ where n.name = $1 and ($2::text is null or c.name ~ $2) and c.name > $3 collate 
 order by c.name limit $4
 
 -- name: history_up
--- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit
+-- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary"
-from gapless.messages m
-where m.channel_id = $1 and m.id > $2 and m.id < $3
-  and ($4::timestamptz is null or m.created_at >= $4)
-  and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-order by m.id limit $7
+       m."binary", m.size
+from (
+    select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
+        select m.* from gapless.messages m
+        where m.channel_id = $1 and m.id > $2 and m.id < $3
+          and ($4::timestamptz is null or m.created_at >= $4)
+          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+        order by m.id limit $7) m
+) m
+where m.bytes_before < $8
+order by m.id
 
 -- name: history_down
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary"
-from gapless.messages m
-where m.channel_id = $1 and m.id > $2 and m.id < $3
-  and ($4::timestamptz is null or m.created_at >= $4)
-  and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-order by m.id desc limit $7
+       m."binary", m.size
+from (
+    select m.*, sum(m.size) over (order by m.id desc) - m.size as bytes_before from (
+        select m.* from gapless.messages m
+        where m.channel_id = $1 and m.id > $2 and m.id < $3
+          and ($4::timestamptz is null or m.created_at >= $4)
+          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+        order by m.id desc limit $7) m
+) m
+where m.bytes_before < $8
+order by m.id desc
 
 -- name: id_before
 select gapless.id_before($1)

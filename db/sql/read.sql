@@ -11,63 +11,83 @@ join gapless.namespaces n on n.name = w.namespace
 join gapless.channels c on c.namespace_id = n.id and c.name = w.name
 
 -- name: page_channel
--- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys. The last row tells the head that
--- goes with these rows: same statement, same snapshot.
+-- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys, $7 bytes. The row of kind 1 tells
+-- the head that goes with these rows: same statement, same snapshot.
 with c as materialized (
     select c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id
     from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
     where n.name = $1 and c.name = $2
 )
 select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-       m.sender, m.headers, m.data, m."binary"
+       m.sender, m.headers, m.data, m."binary", m.size
 from c cross join lateral (
-    select m.* from gapless.messages m
-    where m.channel_id = c.id and m.id > greatest($3::bigint, c.trimmed_id)
-      and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-    order by m.id limit $4) m
+    select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
+        select m.* from gapless.messages m
+        where m.channel_id = c.id and m.id > greatest($3::bigint, c.trimmed_id)
+          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+        order by m.id limit $4) m
+) m
+where m.bytes_before < $7
 union all
-select 1, c.name, c.id, c.last_id, c.last_seq, null, null, null, null, null, null, null, null from c
+select 1, c.name, c.id, c.last_id, c.last_seq, null, null, null, null, null, null, null, null, 0 from c
 union all
-select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
 from c where c.trimmed_id > $3
 order by kind, id
 
 -- name: page_channels
 -- Several channels: $1 namespace, $2 names, $3 regex of the patterns or null, $4 after, $5 up to, $6 limit,
--- $7 types, $8 keys. Only channels that moved after $4 are looked into.
+-- $7 types, $8 keys, $9 bytes. Only channels that moved after $4 are looked into. Whatever a channel's own
+-- bound cuts off lies beyond the bound of all.
 with c as materialized (
     select c.id, c.name, c.first_seq, c.trimmed_id
     from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
     where n.name = $1 and c.last_id > $4 and (c.name = any($2::text[]) or c.name ~ $3::text)
 )
-(select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-       m.sender, m.headers, m.data, m."binary"
-from c cross join lateral (
-    select m.* from gapless.messages m
-    where m.channel_id = c.id and m.id > greatest($4::bigint, c.trimmed_id) and m.id <= $5
-      and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
-    order by m.id limit $6) m
-order by m.id limit $6)
+select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+       m.sender, m.headers, m.data, m."binary", m.size
+from (
+    select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
+        select c.name as channel, m.*
+        from c cross join lateral (
+            select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
+                select m.* from gapless.messages m
+                where m.channel_id = c.id and m.id > greatest($4::bigint, c.trimmed_id) and m.id <= $5
+                  and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
+                order by m.id limit $6) m
+        ) m
+        where m.channel_bytes_before < $9
+        order by m.id limit $6) m
+) m
+where m.bytes_before < $9
 union all
-select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
 from c where c.trimmed_id > $4
 order by kind, id
 
 -- name: page_from
 -- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
--- $6 types, $7 keys.
-(select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-       m.sender, m.headers, m.data, m."binary"
-from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
-join gapless.channels c on c.id = s.channel_id
-cross join lateral (
-    select m.* from gapless.messages m
-    where m.channel_id = c.id and m.id > greatest($3::bigint, s.start, c.trimmed_id) and m.id <= $4
-      and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
-    order by m.id limit $5) m
-order by m.id limit $5)
+-- $6 types, $7 keys, $8 bytes.
+select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+       m.sender, m.headers, m.data, m."binary", m.size
+from (
+    select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
+        select c.name as channel, m.*
+        from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
+        join gapless.channels c on c.id = s.channel_id
+        cross join lateral (
+            select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
+                select m.* from gapless.messages m
+                where m.channel_id = c.id and m.id > greatest($3::bigint, s.start, c.trimmed_id) and m.id <= $4
+                  and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
+                order by m.id limit $5) m
+        ) m
+        where m.channel_bytes_before < $8
+        order by m.id limit $5) m
+) m
+where m.bytes_before < $8
 union all
-select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
 from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
 join gapless.channels c on c.id = s.channel_id
 where c.trimmed_id > greatest($3, s.start)
@@ -85,19 +105,22 @@ from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 
 -- name: span
--- The whole log: $1 after, $2 up to, $3 limit. The last row tells where these rows end, whether or not their
+-- The whole log: $1 after, $2 up to, $3 limit, $4 bytes. The last row tells where these rows end, whether or not their
 -- channels still exist, and as its seq the newest id that retention removed anywhere: same snapshot.
 with m as materialized (
-    select * from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id limit $3
+    select * from (
+        select x.*, sum(x.size) over (order by x.id) - x.size as bytes_before from (
+            select * from gapless.messages x where x.id > $1 and x.id <= $2 order by x.id limit $3) x
+    ) x where x.bytes_before < $4
 )
 select 0 as kind, n.name as namespace, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at,
-       m.type, m.key, m.sender, m.headers, m.data, m."binary"
+       m.type, m.key, m.sender, m.headers, m.data, m."binary", m.size
 from m
 join gapless.channels c on c.id = m.channel_id
 join gapless.namespaces n on n.id = c.namespace_id
 union all
-select 1, null, null, null, case when (select count(*) from m) = $3 then (select max(m.id) from m) else $2 end,
-       l.trimmed_id, null, null, null, null, null, null, null, null
+select 1, null, null, null, case when (select count(*) = $3 or sum(m.size) >= $4 from m)
+       then (select max(m.id) from m) else $2 end, l.trimmed_id, null, null, null, null, null, null, null, null, 0
 from gapless.log l
 order by kind, id
 

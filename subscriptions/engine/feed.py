@@ -5,6 +5,7 @@ of subscriptions read at their own positions, so the work of merging is done onc
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
@@ -43,13 +44,28 @@ class Waker(Protocol):
 class HistoryPage:
     """A page of history as entries: everything of the selection in (`after`, `complete_to`]."""
 
-    __slots__ = ("after", "complete_to", "entries", "trims")
+    __slots__ = ("after", "complete_to", "entries", "size_bytes", "trims")
 
     def __init__(self, after: int, complete_to: int, entries: list[Entry], trims: tuple[Trim, ...]) -> None:
         self.after = after
         self.complete_to = complete_to
         self.entries = entries
         self.trims = trims
+        self.size_bytes = sum(entry.size_bytes for entry in entries)
+
+    def following(self, cursor: int, max_bytes: int) -> tuple[list[Entry], int]:
+        """Entries after `cursor`, about `max_bytes` of them but one at least; and the new cursor."""
+        first = bisect_right(self.entries, cursor, key=_id)
+        size = 0
+        for index in range(first, len(self.entries)):
+            size += len(self.entries[index].body)
+            if size >= max_bytes and index + 1 < len(self.entries):
+                return self.entries[first : index + 1], self.entries[index].id
+        return self.entries[first:], self.complete_to
+
+
+def _id(entry: Entry) -> int:
+    return entry.id
 
 
 class Feed:
@@ -83,6 +99,7 @@ class Feed:
         self._memo: dict[tuple[int, str], tuple[bytes, int]] = {}
         self._memo_bytes = 0
         self._pages: OrderedDict[int, HistoryPage] = OrderedDict()
+        self._paged_at = 0.0
         self._wanted: set[int] = set()
         self._fetch: asyncio.Task[None] | None = None
         self._wake_at: asyncio.TimerHandle | None = None
@@ -132,6 +149,7 @@ class Feed:
             for after, page in self._pages.items():
                 if after <= cursor < page.complete_to:
                     self._pages.move_to_end(after)
+                    self._paged_at = self._clock()
                     return page
             self._wanted.add(cursor)
             if self._fetch is None:
@@ -153,8 +171,21 @@ class Feed:
         # A channel that was deleted meanwhile has no history left up to the run.
         complete_to = page.complete_to if page.complete_to > after else self.run.base
         self._pages[after] = HistoryPage(after, complete_to, entries, page.trims)
-        while len(self._pages) > PAGES_KEPT:
+        self._paged_at = self._clock()
+        self._bound_pages()
+
+    def _bound_pages(self) -> None:
+        """The oldest pages go; the newest stays, or a message larger than the bound could never be read."""
+        while len(self._pages) > 1 and (
+            len(self._pages) > PAGES_KEPT
+            or sum(page.size_bytes for page in self._pages.values()) > self.run.max_bytes
+        ):
             self._pages.popitem(last=False)
+
+    def forget_pages(self, before: float) -> None:
+        """Let pages go that nobody looked into since `before` (of the clock)."""
+        if self._paged_at < before:
+            self._pages.clear()
 
     def entries(self, page: Page) -> list[Entry]:
         """A page's messages, encoded."""

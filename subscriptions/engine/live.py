@@ -266,6 +266,7 @@ class LiveEngine:
     async def _drop_idle(self) -> None:
         before = self._clock() - LINGER_S
         for selection, feed in list(self._feeds.items()):
+            feed.forget_pages(before)
             if feed.subscribers or feed.joining or feed.idle_since is None or feed.idle_since > before:
                 continue
             del self._feeds[selection]

@@ -239,8 +239,8 @@ class LiveSubscription:
             page = await self.feed.page(self.cursor)
             if page is not None:
                 gaps = await self._gaps(read, page.trims, {})
-                entries = [e for e in page.entries if e.id > self.cursor]
-                self._pending = self._say(gaps, entries, page.complete_to)
+                # Only one write's worth is taken: a slow reader holds on to no page.
+                self._pending = self._say(gaps, *page.following(self.cursor, CHUNK_BYTES))
         except GaplessError:
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
             await self._wait()
