@@ -129,20 +129,24 @@ class LiveEngine:
         """
         if self.stopping:
             raise unavailable("the server is stopping; another one will take you")
-        if len(self.subscriptions) >= self._limits.max_streams:
-            raise GaplessError(Code.RATE_LIMITED, "this process serves no more streams", retry_after=2)
+        self._refuse_if_full()
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 feed = await self._open(selection)
                 cursor, latest, starts = await self._begin(feed, start)
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
+        self._refuse_if_full()  # Many may have begun at once.
         subscription = LiveSubscription(feed, cursor, wire, heartbeat_s, latest, starts)
         subscription.spoke_at = self._clock()
         feed.subscribers[subscription] = None
         feed.idle_since = None
         self.subscriptions[subscription] = None
         return subscription
+
+    def _refuse_if_full(self) -> None:
+        if len(self.subscriptions) >= self._limits.max_streams:
+            raise GaplessError(Code.RATE_LIMITED, "this process serves no more streams", retry_after=2)
 
     def unsubscribe(self, subscription: LiveSubscription) -> None:
         """Forget it. Its feed stays warm for a while."""
@@ -279,12 +283,11 @@ class LiveEngine:
     # --- the loops
 
     async def run(self) -> None:
-        """Tick, catch up and sweep until cancelled. Idle while nobody reads."""
+        """Tick, catch up and sweep until cancelled; once a second while nobody reads."""
         while True:
             self._attention.clear()
             try:
-                if self._feeds:
-                    await self._round()
+                await self._round()
             except GaplessError as error:
                 log.warning("live engine cannot read: %s", error.detail)
                 await asyncio.sleep(RETRY_S)
@@ -292,7 +295,10 @@ class LiveEngine:
             await self._pause()
 
     async def _round(self) -> None:
+        # The watermark moves on though nobody reads: retention waits for it too.
         await self.tick()
+        if not self._feeds:
+            return
         if self.follower.missing():
             await self.follower.catch_up()
         if self._sweep_due():

@@ -215,11 +215,10 @@ class LiveSubscription:
         feed = self.feed
         if self._ephemeral_seen >= feed.ephemeral_count:
             return None
-        for number, body in feed.ephemeral:
-            if number > self._ephemeral_seen:
-                self._ephemeral_seen = number
-                return Ephemeral(body)
-        return None
+        # They are numbered without a hole, so the next one's place is known however many wait.
+        oldest = feed.ephemeral[0][0]
+        self._ephemeral_seen, body = feed.ephemeral[max(0, self._ephemeral_seen + 1 - oldest)]
+        return Ephemeral(body)
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

@@ -1,0 +1,155 @@
+"""The named blocks: parsed as written, prepared against the schema, and planned without reading what is not
+asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.embedded import EmbeddedPostgres
+from db.connect import DatabaseConfig, connect
+from db.queries import SQL_DIR, load, parse
+from tests.conftest import Database, drop_database, make_database
+
+ROWS = 50_000
+CHANNELS = 200
+SEGMENTS = 4
+
+
+def test_blocks_are_split_at_their_names() -> None:
+    blocks = parse("-- name: one\nselect 1\n-- why\n\n-- name: two\n  select 2;\n")
+    assert blocks == {"one": "select 1\n-- why", "two": "select 2;"}
+
+
+@pytest.mark.parametrize(
+    "text", ["select 1", "-- a comment\n-- name: one\nselect 1", "-- name: a\n1\n-- name: a\n2"]
+)
+def test_text_without_a_name_and_a_name_given_twice_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+def test_every_file_is_loaded() -> None:
+    names = [name for file in SQL_DIR.glob("*.sql") for name in parse(file.read_text())]
+    assert sorted(names) == sorted(load())
+
+
+async def test_every_block_prepares_as_the_service(database: Database) -> None:
+    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=5)
+    try:
+        for name, sql in load().items():
+            try:
+                await session.prepare(sql)
+            except asyncpg.PostgresError as error:
+                raise AssertionError(f"block {name}: {error}") from error
+    finally:
+        session.terminate()
+
+
+async def _fill(database: Database) -> None:
+    session: asyncpg.Connection = await asyncpg.connect(database.owner_url)
+    for number in range(SEGMENTS):
+        await session.execute(
+            "select gapless.publish('c' || case when $1 = 0 and n <= 20 then 0 else 1 + n % $2 end, '1')"
+            " from generate_series(1, $3::integer) n",
+            number,
+            CHANNELS,
+            ROWS // SEGMENTS,
+        )
+        await session.execute("select gapless.roll_segment(0)")
+    await session.execute("analyze gapless.messages; analyze gapless.channels")
+    await session.close()
+
+
+@pytest.fixture(scope="module")
+def filled(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """Messages of many channels over several segments; channel c0 has few, and its newest are old."""
+    made = asyncio.run(make_database(postgres))
+    asyncio.run(_fill(made))
+    yield made
+    asyncio.run(drop_database(postgres, made))
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"block {name}: {error}") from error
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+async def _explain(session: asyncpg.Connection, name: str, arguments: tuple[object, ...], mode: str) -> Any:
+    """The plan as it ran."""
+    sql = load()[name]
+    statement = await session.prepare(sql)
+    oids = [parameter.oid for parameter in statement.get_parameters()]
+    types = [await session.fetchval("select format_type($1, null)", oid) for oid in oids]
+    async with session.transaction():
+        await session.execute(f"set local plan_cache_mode = force_{mode}_plan; set local jit = off")
+        await session.execute("set local statement_timeout = '5s'")
+        await session.execute(f"prepare guarded ({', '.join(types)}) as {sql}")
+        given = ", ".join(_literal(argument) for argument in arguments)
+        plan = await session.fetchval(f"explain (analyze, format json, timing off) execute guarded ({given})")
+        await session.execute("deallocate guarded")
+    return json.loads(plan)[0]["Plan"]
+
+
+def _literal(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        inner = ",".join(str(v) for v in value)
+        return "'{" + inner + "}'"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+LAST = 2**53 - 1
+BYTES = 8 * 1024 * 1024
+HOT = [
+    # block, arguments, most rows any part of the plan may touch
+    ("page_channel", ("default", "c7", 0, 100, None, None, BYTES), 200),
+    ("page_channel", ("default", "c7", 40_000, 100, None, None, BYTES), 200),
+    ("page_channel", ("default", "c0", 0, 100, None, None, BYTES), 200),
+    ("page_channels", ("default", ["c7", "c8"], None, 0, LAST, 100, None, None, BYTES), 400),
+    ("page_channels", ("default", [], "^c1[0-9]$", 0, LAST, 20, None, None, BYTES), 1000),
+    ("page_from", ([7, 8], [0, 0], 0, LAST, 100, None, None, BYTES), 400),
+    ("last_starts", ("default", ["c7", "c8"], None, 50, LAST, None, None), 400),
+    ("span", (25_000, LAST, 100, BYTES), 200),
+    ("heads", (["default", "default"], ["c7", "c8"]), 400),
+    ("channel", ("default", "c7"), 400),
+    ("history_up", (7, 0, LAST, None, None, None, 100, BYTES), 200),
+    ("history_down", (7, 0, LAST, None, None, None, 100, BYTES), 200),
+    ("message", (7, 7, 0), 10),
+]
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+@pytest.mark.parametrize(("name", "arguments", "most"), HOT)
+async def test_hot_queries_touch_what_they_give(
+    filled: Database, name: str, arguments: tuple[object, ...], most: int, mode: str
+) -> None:
+    """By index, and row by row: a page costs what it holds, not what the log holds."""
+    session: asyncpg.Connection = await asyncpg.connect(filled.owner_url)
+    try:
+        plan = await _explain(session, name, arguments, mode)
+    finally:
+        await session.close()
+    with _named(name):
+        for node in _nodes(plan):
+            touched = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+            relation = node.get("Relation Name", "")
+            if relation.startswith("messages"):
+                assert node["Node Type"] != "Seq Scan" or not node["Actual Loops"] or not touched, node
+                assert touched <= most, node
