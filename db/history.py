@@ -31,27 +31,25 @@ class History:
         row = await self._channel_row(query.namespace, query.channel)
         _refuse_expired(query, row)
         after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
-        return await self._page(replace(query, after=after), row["id"])
+        return await self._page(replace(query, after=after), row["id"], follows=query.after is not None)
 
     async def export(self, query: HistoryQuery) -> AsyncIterator[list[Message]]:
-        """Everything asked for, batch by batch. Retention that overtakes a slow reader is seen when the
-        next batch does not follow: then it ends with `cursor_expired`."""
+        """Everything asked for, batch by batch. When retention overtakes a slow reader so that the next
+        batch does not follow, it ends with `cursor_expired`."""
         row = await self._channel_row(query.namespace, query.channel)
         _refuse_expired(query, row)
         after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
         before = query.before
-        more, left = True, query.limit
+        more, left, follows = True, query.limit, query.after is not None
         while more and left > 0:
             part = replace(query, after=after, before=before, limit=min(EXPORT_BATCH, left))
-            messages, more = await self._page(part, row["id"])
+            messages, more = await self._page(part, row["id"], follows=follows)
             if messages:
                 yield messages
                 left -= len(messages)
+                follows = True
                 if query.ascending:
                     after = messages[-1].id
-                    fresh = await self._channel_row(query.namespace, query.channel)
-                    if fresh["trimmed_id"] > after:
-                        raise GaplessError(Code.CURSOR_EXPIRED, "retention overtook this export")
                 else:
                     before = messages[-1].id
 
@@ -116,7 +114,11 @@ class History:
         """An id to begin at, so that a look back in time does not read everything before it."""
         return 0 if time is None else int(await self._pool.fetchval("id_before", time))
 
-    async def _page(self, query: HistoryQuery, channel_id: int) -> tuple[list[Message], bool]:
+    async def _page(
+        self, query: HistoryQuery, channel_id: int, *, follows: bool
+    ) -> tuple[list[Message], bool]:
+        """A page and whether more is there. `follows`: whoever reads it has what came before, so that a page
+        of which retention took the beginning would leave a hole."""
         rows = await self._pool.fetch(
             "history_up" if query.ascending else "history_down",
             channel_id,
@@ -128,6 +130,8 @@ class History:
             query.limit + 1,
             PAGE_BYTES,
         )
+        if query.ascending and follows and rows and (query.after or 0) < (rows[0]["trimmed_id"] or 0):
+            raise GaplessError(Code.CURSOR_EXPIRED, "retention overtook this reader")
         messages = [message_of(row, query.channel) for row in rows[: query.limit]]
         return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= PAGE_BYTES
 

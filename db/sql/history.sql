@@ -14,7 +14,7 @@ order by c.name limit $4
 -- name: history_up
 -- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size
+       m."binary", m.size, (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id
 from (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m

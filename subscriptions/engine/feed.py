@@ -339,7 +339,7 @@ class ChannelFeed(Feed):
             self._catching_up = None
 
     async def _read_on(self) -> None:
-        known, after, channel_id = self.merge.known, self.run.head, self.channel_id
+        known, floor, after, channel_id = self.merge.known, self.merge.floor, self.run.head, self.channel_id
         page = await self._read.page(self.selection, after, None, PAGE_LIMIT)
         if channel_id != self.channel_id:
             return
@@ -355,7 +355,7 @@ class ChannelFeed(Feed):
         ready = self.merge.fill([(e.seq, e) for e in entries], page.complete_seq)
         head = max(page.complete_to, ready[-1].id if ready else 0)
         self._grow([e for e in ready if e.id > self.run.head], head)
-        if self.merge.known == known and page.complete_seq < known and len(page.messages) < PAGE_LIMIT:
+        if self.merge.known == known and page.complete_seq <= floor:
             # Promised, and not there: a hint from before a restore, say. The database decides.
             self.merge.known = self.merge.floor
         if page.trims:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 
@@ -68,6 +69,8 @@ class MemoryReader:
     def __init__(self, log: MemoryLog, pause: Pause = at_once) -> None:
         self._log = log
         self._pause = pause
+        self.cut = sys.maxsize
+        """A page ends after so many messages whatever its limit, as one does that reaches its bytes."""
 
     async def tick(self) -> Tick:
         await self._pause("tick")
@@ -84,6 +87,7 @@ class MemoryReader:
 
     async def page(self, selection: Selection, after: int, upto: int | None, limit: int) -> Page:
         await self._pause("page")
+        limit = min(limit, self.cut)
         if selection.single is not None:
             page = self._channel_page(selection, after, limit)
         else:
@@ -121,6 +125,7 @@ class MemoryReader:
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
         await self._pause("span")
+        limit = min(limit, self.cut)
         ids = [i for i in self._log.ids if after < i <= upto][:limit]
         rows = [self._log.by_id[i] for i in ids]
         end = ids[-1] if len(ids) == limit else upto
@@ -143,6 +148,7 @@ class MemoryReader:
         self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int
     ) -> Page:
         await self._pause("page_from")
+        limit = min(limit, self.cut)
         page = self._page(selection, starts, after, upto, limit)
         await self._pause("paged_from")
         return page

@@ -31,7 +31,8 @@ class Stage:
         self.log = MemoryLog()
         self.down = False
         self.reads: dict[str, int] = {}
-        self.engine = LiveEngine(MemoryReader(self.log, self._pause), encode, clock=loop.time, limits=limits)
+        self.reader = MemoryReader(self.log, self._pause)
+        self.engine = LiveEngine(self.reader, encode, clock=loop.time, limits=limits)
         self.running = asyncio.create_task(self.engine.run())
 
     async def _pause(self, step: str) -> None:

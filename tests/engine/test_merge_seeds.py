@@ -125,6 +125,21 @@ def test_2049_hints_wait_for_one(selection: Selection) -> None:
 
 
 @EITHER
+def test_pages_that_end_early(selection: Selection) -> None:
+    """A page that reached its bytes gives less than its limit: the next one is read at once."""
+
+    async def play(stage: Stage) -> None:
+        stage.reader.cut = 3
+        reader = await stage.subscribe(selection)
+        await asyncio.sleep(0.1)
+        stage.hint((await stage.store(count=50))[-1], copies=False)
+        await asyncio.sleep(0.3)
+        assert reader.ids == list(range(1, 51))
+
+    on_stage(play)
+
+
+@EITHER
 def test_a_rolled_back_publish_leaves_no_hole(selection: Selection) -> None:
     async def play(stage: Stage) -> None:
         await stage.store(count=2)
