@@ -1,0 +1,170 @@
+"""Reading for live subscriptions, whatever stands behind the port."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from subscriptions.domain.model import Append, NewMessage
+from subscriptions.domain.selection import Selection, select
+from subscriptions.ports import Head, Trim
+from tests.contract.conftest import Log, request
+
+ALL = select("default", patterns=(">",))
+
+
+def when(microseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+
+
+async def test_heads_are_those_of_what_is_there(log: Log) -> None:
+    (answer,) = await log.store(request("a", "a", "b"))
+    heads = await log.read.heads([("default", "a"), ("default", "none"), ("other", "a")])
+    channel_id = answer.before["a"][0]
+    assert heads == {("default", "a"): Head(channel_id, answer.positions[1].id, 2)}
+
+
+async def test_a_page_of_a_channel_is_what_it_holds(log: Log) -> None:
+    await log.store(request("a", "b", "a", "b", "a"))
+    chosen = select("default", ("a",))
+    page = await log.read.page(chosen, 0, None, 10)
+    assert [(m.id, m.seq) for m in page.messages] == [(1, 1), (3, 2), (5, 3)]
+    assert (page.complete_to, page.complete_seq, page.trims) == (5, 3, ())
+    assert page.channel_id > 0
+    page = await log.read.page(chosen, 1, None, 1)
+    assert ([m.id for m in page.messages], page.complete_to, page.complete_seq) == ([3], 3, 2)
+    page = await log.read.page(chosen, 5, None, 10)
+    assert (page.messages, page.complete_to, page.complete_seq) == ((), 5, 3)
+    page = await log.read.page(chosen, 9, None, 10)
+    assert (page.messages, page.complete_to) == ((), 9)
+
+
+async def test_a_page_of_a_channel_that_is_not_there_is_nobodys(log: Log) -> None:
+    page = await log.read.page(select("default", ("none",)), 7, None, 10)
+    assert (page.messages, page.complete_to, page.complete_seq, page.channel_id) == ((), 7, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        select("default", ("a.1", "a.2")),
+        select("default", patterns=("a.*",)),
+        select("default", ("a.1",), ("a.2",)),
+        select("default", ("a.1",), ("*.2", "a.1")),
+    ],
+)
+async def test_a_page_of_many_is_in_id_order_up_to_where_it_was_asked(log: Log, chosen: Selection) -> None:
+    await log.store(request("a.1", "a.2", "b", "a.2", "a.1", "b", "a.1"))
+    page = await log.read.page(chosen, 1, 6, 10)
+    assert ([m.id for m in page.messages], page.complete_to) == ([2, 4, 5], 6)
+    page = await log.read.page(chosen, 0, 7, 2)
+    assert ([m.id for m in page.messages], page.complete_to) == ([1, 2], 2)
+    assert [m.channel for m in page.messages] == ["a.1", "a.2"]
+
+
+async def test_filters_narrow_pages(log: Log) -> None:
+    kinds = [("a", "k"), ("b", "k"), ("a", None), ("b", "j"), ("a", "j")]
+    new = tuple(NewMessage("a", b"1", type=type_, key=key) for type_, key in kinds)
+    await log.store(Append("default", new))
+    for names, patterns in ((("a",), ()), ((), ("*",))):
+        for types, keys, expected in (
+            (("a",), (), [1, 3, 5]),
+            ((), ("k",), [1, 2]),
+            (("a", "b"), ("j",), [4, 5]),
+            (("none",), (), []),
+        ):
+            chosen = select("default", names, patterns, types, keys)
+            page = await log.read.page(chosen, 0, 5, 10)
+            assert ([m.id for m in page.messages], page.complete_to) == (expected, 5)
+
+
+async def test_a_span_is_the_whole_log(log: Log) -> None:
+    await log.store(request("a", "b", "c", "a"))
+    span = await log.read.span(1, 3, 10)
+    assert [(namespace, m.id, m.channel) for namespace, m in span.messages] == [
+        ("default", 2, "b"),
+        ("default", 3, "c"),
+    ]
+    assert (span.complete_to, span.trimmed) == (3, False)
+    span = await log.read.span(0, 4, 3)
+    assert ([m.id for _, m in span.messages], span.complete_to) == ([1, 2, 3], 3)
+    span = await log.read.span(4, 9, 3)
+    assert (span.messages, span.complete_to) == ((), 9)
+
+
+async def test_a_span_goes_past_what_was_deleted(log: Log) -> None:
+    await log.store(request("a", "b", "a", "b"))
+    await log.history.delete_channel("default", "a")
+    span = await log.read.span(0, 4, 10)
+    assert ([m.id for _, m in span.messages], span.complete_to) == ([2, 4], 4)
+
+
+async def test_the_newest_messages_of_each_channel(log: Log) -> None:
+    await log.store(request("a", "b", "a", "a", "b"))
+    starts = await log.read.last(ALL, 2, 5)
+    assert sorted(starts.values()) == [0, 1]
+    page = await log.read.page_from(ALL, starts, 0, 5, 10)
+    assert [m.id for m in page.messages] == [2, 3, 4, 5]
+    page = await log.read.page_from(ALL, starts, 3, 5, 1)
+    assert ([m.id for m in page.messages], page.complete_to) == ([4], 4)
+    assert sorted((await log.read.last(ALL, 2, 3)).values()) == [0, 0]
+
+
+async def test_since_a_time(log: Log) -> None:
+    await log.store(request("a"))
+    (second,) = await log.store(request("b"))
+    await log.store(request("a"))
+    time = when(second.positions[0].created_at_us)
+    assert await log.read.since(ALL, time) == 1
+    assert await log.read.since(select("default", ("a",)), time) == 2
+    assert await log.read.since(ALL, time - timedelta(days=1)) == 0
+    assert await log.read.since(ALL, time + timedelta(days=1)) is None
+
+
+async def test_what_retention_took_is_named(log: Log) -> None:
+    await log.store(request("a", "b", "a", "a", "b", "a"))
+    await log.trim("a", 2)
+    a = select("default", ("a",))
+    page = await log.read.page(a, 0, None, 10)
+    (trim,) = page.trims
+    assert trim == Trim("a", page.channel_id, 3, 3)
+    assert [m.seq for m in page.messages] == [3, 4]
+    assert (await log.read.page(a, 3, None, 10)).trims == ()
+    page = await log.read.page(ALL, 0, 6, 10)
+    assert page.trims == (trim,)
+    assert [m.id for m in page.messages] == [2, 4, 5, 6]
+    assert [await log.read.seq_at(trim.channel_id, id_) for id_ in (0, 1, 2, 3, 4, 6)] == [0, 1, 1, 2, 3, 4]
+    assert (await log.read.span(1, 6, 10)).trimmed
+    assert not (await log.read.span(3, 6, 10)).trimmed
+    assert set((await log.read.last(ALL, 5, 6)).values()) == {3, 0}
+
+
+async def test_retention_between_two_pages_of_the_newest_is_named(log: Log) -> None:
+    await log.store(request(*["a"] * 8))
+    starts = await log.read.last(ALL, 5, 8)
+    await log.trim("a", 2)
+    page = await log.read.page_from(ALL, starts, 0, 8, 10)
+    assert [m.seq for m in page.messages] == [7, 8]
+    assert [(trim.channel, trim.first_seq, trim.trimmed_id) for trim in page.trims] == [("a", 7, 6)]
+    assert (await log.read.page_from(ALL, starts, 6, 8, 10)).trims == ()
+
+
+async def test_a_trimmed_channel_counts_on(log: Log) -> None:
+    await log.store(request("a", "a"))
+    await log.trim("a", 1)
+    (answer,) = await log.store(request("a"))
+    assert answer.positions[0].seq == 3
+
+
+async def test_the_tick_tells_who_publishes(log: Log) -> None:
+    await log.store(request("a"))
+    before = await log.read.tick()
+    held = await log.hold("a")
+    during = await log.read.tick()
+    await held.commit()
+    after = await log.read.tick()
+    assert (before.last_id, during.last_id, after.last_id) == (1, 2, 2)
+    assert [len(tick.holders) for tick in (before, during, after)] == [0, 1, 0]
+    assert before.life == after.life
+    assert await log.settled() == 2
