@@ -25,11 +25,13 @@ from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import httptools
+from starlette.types import Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app import problem
+from app.problem import Headers
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -413,6 +415,31 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             headers.append((b"allow", _ALLOW))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body
+
+
+async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole answer. On a connection of this server that is one write, where ASGI's two messages would
+    be two: for a short answer the write is most of the work. `headers` hold the content length."""
+    cycle = getattr(send, "__self__", None)
+    if isinstance(cycle, RequestResponseCycle) and _takes_one_write(cycle):
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        lines += (b"\r\n", body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.transport.write(b"".join(lines))
+        cycle.message_event.set()
+        cycle.on_response()
+        return
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _takes_one_write(cycle: RequestResponseCycle) -> bool:
+    """Whether nothing out of the ordinary is to be said or waited for: the base class knows all of that."""
+    if cycle.response_started or cycle.disconnected or not cycle.keep_alive:
+        return False
+    return not cycle.default_headers and not cycle.flow.write_paused
 
 
 @lru_cache(maxsize=1)

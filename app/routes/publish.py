@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from app.http_protocol import answer
 from app.telemetry import PUBLISH_SECONDS, PUBLISHED, REQUESTS
 from app.wire.body import read_body
 from app.wire.encode import encode_ephemeral, encode_position
@@ -22,6 +23,7 @@ from subscriptions.engine.hints import EphemeralHint
 NAMESPACE: Final = "default"
 """The tenant of a request without a credential."""
 
+_CREATED: Final = REQUESTS.labels("publish", 201)
 _JSON: Final = (b"content-type", b"application/json")
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
 
@@ -88,9 +90,8 @@ async def _created(appended: Appended, content: bytes, scope: Scope, send: Send)
     ]
     if appended.replayed:
         headers.append(_REPLAYED)
-    REQUESTS.labels("publish", 201).inc()
-    await send({"type": "http.response.start", "status": 201, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+    _CREATED.inc()
+    await answer(send, 201, headers, content)
 
 
 async def _ephemeral(
@@ -108,5 +109,4 @@ async def _ephemeral(
         (b"x-request-id", scope["state"]["request_id"]),
     ]
     REQUESTS.labels("publish", 202).inc()
-    await send({"type": "http.response.start", "status": 202, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+    await answer(send, 202, headers, content)

@@ -293,7 +293,7 @@ class Transaction:
             positions.append(_position(message))
         if append.idempotency_key is not None:
             self._keys[append.namespace, append.idempotency_key] = Key(
-                append.fingerprint, now_us, tuple(replace(p, expires_at_us=None) for p in positions)
+                append.fingerprint, now_us, tuple(p._replace(expires_at_us=None) for p in positions)
             )
         return Appended(tuple(positions), before=before)
 
