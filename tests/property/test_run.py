@@ -108,7 +108,14 @@ def _held(feed: ChannelFeed) -> int:
     """Things kept for the feed, whoever reads it."""
     merge: Merge[Entry] = feed.merge
     assert merge.floor == feed.run.head
-    kept: list[Sized] = [merge._ahead, feed._memo, feed._pages, feed.ephemeral, feed._wanted, feed.run._entries]
+    kept: list[Sized] = [
+        merge._ahead,
+        feed._memo,
+        feed._pages,
+        feed.ephemeral,
+        feed._wanted,
+        feed.run._entries,
+    ]
     return sum(len(what) for what in kept)
 
 
