@@ -1,0 +1,69 @@
+"""Hints: what was signed with the log's secret comes back, anything else is nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subscriptions.engine.hints import (
+    SIGNATURE_BYTES,
+    ChannelHint,
+    Copy,
+    EphemeralHint,
+    HintCodec,
+    Hints,
+    entries_of,
+)
+
+SECRET = bytes(range(32))
+HINTS = Hints(
+    "me",
+    [
+        ChannelHint(
+            "default", "lobby", 3, 9, 4, [Copy(10, 5, "message", "k", b"{}"), Copy(11, 6, "t", None, None)]
+        )
+    ],
+    [EphemeralHint("default", "lobby", "typing", None, b"{}")],
+)
+
+
+def test_what_was_encoded_comes_back() -> None:
+    codec = HintCodec(SECRET)
+    assert codec.decode(codec.encode(HINTS)) == HINTS
+
+
+def test_another_logs_hints_are_nothing() -> None:
+    assert HintCodec(SECRET).decode(HintCodec(SECRET[::-1]).encode(HINTS)) is None
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_nothing(data: bytes) -> None:
+    assert HintCodec(SECRET).decode(data) is None
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_a_changed_byte_is_noticed_wherever_it_is(at: int, change: int) -> None:
+    codec = HintCodec(SECRET)
+    data = bytearray(codec.encode(HINTS))
+    data[at % len(data)] ^= change
+    assert codec.decode(bytes(data)) is None
+    assert codec.decode(bytes(data[: at % len(data)])) is None
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode(["me", [1], []])])
+def test_what_is_signed_and_cannot_be_read_is_nothing(payload: bytes) -> None:
+    codec = HintCodec(SECRET)
+    assert codec.decode(codec._sign(payload) + payload) is None
+
+
+def test_a_short_secret_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        HintCodec(b"short")
+    assert SIGNATURE_BYTES == 16
+
+
+def test_only_copies_that_travelled_make_entries() -> None:
+    (entry,) = entries_of(HINTS.channels[0])
+    assert (entry.id, entry.seq, entry.channel, entry.key, entry.body) == (10, 5, "lobby", "k", b"{}")
