@@ -25,6 +25,13 @@ PUBLISH_TIMEOUT_S = 5.0
 ATTEMPTS = 4
 
 _RETRY_WHOLE = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 _STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
 
 
@@ -67,7 +74,7 @@ class Appender:
             except _RETRY_WHOLE:
                 if attempt >= ATTEMPTS:
                     raise unavailable("too many concurrent writers; nothing was stored") from None
-            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except _LOST as error:
                 self.terminate()
                 if attempt >= ATTEMPTS or not all(a.idempotency_key for a in batch):
                     raise unavailable(

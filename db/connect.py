@@ -56,7 +56,7 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             connection: asyncpg.Connection = await asyncpg.connect(config.url, server_settings=settings)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except FAILURES as error:
         raise unavailable(f"the database cannot be reached: {type(error).__name__}") from error
     return connection
 
@@ -74,8 +74,9 @@ def translate(error: BaseException) -> GaplessError:
     return unavailable()
 
 
-FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""All that a driver call may raise for a reason outside this program."""
+FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""All that a driver call may raise for a reason outside this program. The last one is what the driver says of
+itself when a connection breaks between two of its own steps."""
 
 
 class Pool:

@@ -1,0 +1,44 @@
+"""What a broken connection means to those who ask the database."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from db.connect import DatabaseConfig, Pool
+from subscriptions.domain.errors import Code, GaplessError
+from tests.conftest import Database
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        ConnectionResetError(),
+        TimeoutError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_the_driver_says_of_a_broken_connection_is_unavailable(
+    database: Database, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    pool = Pool(DatabaseConfig(database.service_url), application="test", size=1)
+    assert await pool.fetchval("schema_version") is not None
+    broken: list[object] = []
+
+    async def fetch(connection: asyncpg.Connection, *_: object) -> None:
+        broken.append(connection)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg.Connection, "fetch", fetch)
+        with pytest.raises(GaplessError) as refused:
+            await pool.fetchval("schema_version")
+    assert refused.value.code is Code.UNAVAILABLE
+    # The connection that failed is not handed on: the next statement has one of its own.
+    async with pool.acquire() as connection:
+        assert connection not in broken
+        assert await connection.fetchval("select 1") == 1
+    await pool.close()
