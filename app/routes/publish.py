@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from app.http_protocol import answer
 from app.telemetry import PUBLISH_SECONDS, PUBLISHED, REQUESTS
 from app.wire.body import read_body
-from app.wire.encode import encode_ephemeral, encode_position
+from app.wire.encode import encode_ephemeral, encode_positions
 from app.wire.head import PublishHead, read_head
 from app.wire.publish import parse_batch, parse_publication
 from app.wiring import Service
@@ -38,8 +38,9 @@ async def publish_one(service: Service, scope: Scope, receive: Receive, send: Se
         await _ephemeral(service, publication.messages[0], head, scope, send)
         return
     appended = await _append(service, publication.messages, head, scope, body)
-    positions = [encode_position(p) for p in appended.positions]
-    content = b'{"messages":[%b]}' % b",".join(positions) if publication.is_array else positions[0]
+    content = encode_positions(appended.positions)
+    if publication.is_array:
+        content = b'{"messages":[%b]}' % content
     await _created(appended, content, scope, send)
 
 
@@ -51,7 +52,7 @@ async def publish_many(service: Service, scope: Scope, receive: Receive, send: S
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
     body = await read_body(receive, head)
     appended = await _append(service, parse_batch(head, body), head, scope, body)
-    content = b'{"messages":[%b]}' % b",".join([encode_position(p) for p in appended.positions])
+    content = b'{"messages":[%b]}' % encode_positions(appended.positions)
     await _created(appended, content, scope, send)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -40,14 +41,20 @@ def encode_message(message: Message) -> bytes:
     )
 
 
-def encode_position(position: Position) -> bytes:
-    """What a publisher is told of one stored message: `{"id", "channel", "seq", "created_at"}`."""
-    return b'{"id":%d,"channel":"%b","seq":%d,"created_at":"%b"}' % (
-        position.id,
-        position.channel.encode(),
-        position.seq,
-        rfc3339(position.created_at_us),
-    )
+def encode_positions(positions: Sequence[Position]) -> bytes:
+    """What a publisher is told of the messages of one commit, joined by commas: `{"id", "channel", "seq",
+    "created_at"}` of each. What they share is made once."""
+    created_at_us = positions[0].created_at_us
+    tail = b',"created_at":"%b"}' % rfc3339(created_at_us)
+    middles: dict[str, bytes] = {}
+    parts = []
+    for id_, channel, seq, at_us, _ in positions:
+        assert at_us == created_at_us, "one commit has one time"
+        middle = middles.get(channel)
+        if middle is None:
+            middle = middles[channel] = b',"channel":"%b","seq":' % channel.encode()
+        parts.append(b'{"id":%d%b%d%b' % (id_, middle, seq, tail))
+    return b",".join(parts)
 
 
 @lru_cache(maxsize=4096)

@@ -112,9 +112,12 @@ def _messages(
 ) -> tuple[tuple[NewMessage, ...], int]:
     messages = []
     keys = 0
+    checked = ""
     for index, (item, channel) in enumerate(items):
         try:
-            message, of_item = _message(item, check_channel(channel), sender)
+            if channel != checked:
+                checked = check_channel(channel)
+            message, of_item = _message(item, channel, sender)
             if message.ephemeral:
                 raise invalid("ephemeral", "is for a single message; an array is stored as a whole")
         except GaplessError as error:
@@ -140,6 +143,9 @@ def _message(item: _Body, channel: str, sender: str | None) -> tuple[NewMessage,
     )
     keys = len(given) - given.count(UNSET)
     data, binary, inside = _payload(item)
+    if keys == 1:
+        # Nothing but its payload, the most common message.
+        return NewMessage(channel, data, binary, sender=sender), 1 + inside
     stored_headers = b""
     if headers is not UNSET:
         keys += len(headers)

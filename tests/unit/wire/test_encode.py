@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from app.wire.encode import encode_message, encode_position
+from app.wire.encode import encode_message, encode_positions
 from app.wire.times import rfc3339
 from subscriptions.domain.model import Message, Position
 
@@ -64,7 +64,7 @@ def test_times(at_us: int, text: bytes) -> None:
 
 
 def test_position() -> None:
-    assert json.loads(encode_position(Position(5, "a.b", 2, AT_US))) == {
+    assert json.loads(encode_positions([Position(5, "a.b", 2, AT_US)])) == {
         "id": 5,
         "channel": "a.b",
         "seq": 2,
