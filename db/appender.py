@@ -32,6 +32,8 @@ _LOST = (
     OSError,
     TimeoutError,
 )
+_UNFIT = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+"""What the content of one message is to blame for."""
 _STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
 
 
@@ -81,6 +83,9 @@ class Appender:
                         "the connection was lost while committing: the message is stored once or not at all;"
                         " to be sure, repeat the request with an Idempotency-Key"
                     ) from error
+            except _UNFIT as error:
+                log.warning("the database refuses a message: %s", error)
+                return await self._one_by_one(batch)
             except asyncpg.PostgresError as error:
                 log.warning("append failed: %s", error)
                 raise translate(error) from error
@@ -89,6 +94,18 @@ class Appender:
                 self.terminate()
                 raise
         raise AssertionError("unreachable")
+
+    async def _one_by_one(self, batch: Sequence[Append]) -> list[Appended | GaplessError]:
+        """After all was rolled back: one request that does not fit must not fail its neighbours."""
+        if len(batch) == 1:
+            return [GaplessError(Code.INVALID_REQUEST, "the database cannot hold this; nothing was stored")]
+        answers: list[Appended | GaplessError] = []
+        for append in batch:
+            try:
+                answers += await self.append([append])
+            except GaplessError as error:
+                answers.append(error)
+        return answers
 
     def terminate(self) -> None:
         """Close the socket and wait for nobody."""
