@@ -17,12 +17,16 @@ from subscriptions.ports import Head, Page, Span, Trim
 PAGE_BYTES = 4 * 1024 * 1024
 """A page ends with the message that reaches this many bytes of payload, whatever its limit in messages."""
 
+STRETCH = 5000
+"""Messages of the whole log that one page of many channels looks through."""
+
 _MESSAGE, _HEAD, _TRIM = range(3)
+_END = _HEAD
 
 
 class Reader:
-    """Reads for live subscriptions. `control` serves ticks and heads, so that many slow history pages in
-    `pages` never make a live reader late."""
+    """Reads for live subscriptions. `control` serves what keeps them live (ticks, heads, spans), so that many
+    slow history pages in `pages` never make a live reader late."""
 
     def __init__(self, pages: Pool, control: Pool) -> None:
         self._pages = pages
@@ -61,11 +65,13 @@ class Reader:
             types,
             keys,
             PAGE_BYTES,
+            STRETCH,
         )
-        return _page(rows, after, upto, limit)
+        end = next(r["id"] for r in rows if r["kind"] == _END)
+        return _page(rows, after, end, limit)
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
-        *rows, end = await self._pages.fetch("span", after, upto, limit, PAGE_BYTES)
+        *rows, end = await self._control.fetch("span", after, upto, limit, PAGE_BYTES)
         messages = tuple((r["namespace"], message(r, r["channel"])) for r in rows)
         return Span(messages, end["id"], trimmed=end["seq"] > after)
 

@@ -37,29 +37,49 @@ order by kind, id
 
 -- name: page_channels
 -- Several channels: $1 namespace, $2 names, $3 regex of the patterns or null, $4 after, $5 up to, $6 limit,
--- $7 types, $8 keys, $9 bytes. Only channels that moved after $4 are looked into. Whatever a channel's own
--- bound cuts off lies beyond the bound of all.
+-- $7 types, $8 keys, $9 bytes, $10 stretch. Only channels that moved after $4 are looked into. A few are read one
+-- by one; whatever a channel's own bound cuts off lies beyond the bound of all. Of many, a stretch of the log is
+-- read by id: work in proportion to the stretch, however many channels there are. The row of kind 1 tells how
+-- far these rows are complete where no bound cut them.
 with c as materialized (
     select c.id, c.name, c.first_seq, c.trimmed_id
     from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
     where n.name = $1 and c.last_id > $4 and (c.name = any($2::text[]) or c.name ~ $3::text)
+), few as materialized (
+    select count(*) <= 16 as yes from c
+), stretch as materialized (
+    select m.* from gapless.messages m
+    where m.id > $4 and m.id <= $5 and not (select f.yes from few f)
+    order by m.id limit $10
 )
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
        m.sender, m.headers, m.data, m."binary", m.size
 from (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
-        select c.name as channel, m.*
-        from c cross join lateral (
-            select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
-                select m.* from gapless.messages m
-                where m.channel_id = c.id and m.id > greatest($4::bigint, c.trimmed_id) and m.id <= $5
-                  and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
-                order by m.id limit $6) m
-        ) m
-        where m.channel_bytes_before < $9
-        order by m.id limit $6) m
+        (select c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+                m.sender, m.headers, m.data, m."binary", m.size
+         from c cross join lateral (
+             select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
+                 select m.* from gapless.messages m
+                 where m.channel_id = c.id and m.id > greatest($4::bigint, c.trimmed_id) and m.id <= $5
+                   and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
+                 order by m.id limit $6) m
+         ) m
+         where m.channel_bytes_before < $9 and (select f.yes from few f)
+         order by m.id limit $6)
+        union all
+        (select c.name, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
+                m.sender, m.headers, m.data, m."binary", m.size
+         from stretch m join c on c.id = m.channel_id
+         where m.id > c.trimmed_id
+           and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
+         order by m.id limit $6)
+    ) m
 ) m
 where m.bytes_before < $9
+union all
+select 1, null, null, case when (select count(*) from stretch) = $10 then (select max(m.id) from stretch m)
+       else $5 end, null, null, null, null, null, null, null, null, null, 0
 union all
 select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
 from c where c.trimmed_id > $4
