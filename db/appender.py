@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -66,13 +66,13 @@ class Appender:
         for attempt in count(1):
             connection = await self._connected()
             try:
-                arguments = _arguments(batch, [self._namespaces[a.namespace] for a in batch], self._create)
+                places, arguments = _arguments(batch, self._namespaces, self._create)
                 QUERIES.labels("append").inc()
                 self._failpoint("publish.before_append")
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S + 1):
                     row = await connection.fetchrow(self._sql, *arguments)
                 self._failpoint("publish.after_commit")
-                return _answers(batch, row)
+                return _answers(batch, places, row)
             except _RETRY_WHOLE:
                 if attempt >= ATTEMPTS:
                     raise unavailable("too many concurrent writers; nothing was stored") from None
@@ -128,46 +128,56 @@ class Appender:
         return self._connection
 
 
-def _arguments(batch: Sequence[Append], namespaces: Sequence[int], create: bool) -> tuple[Any, ...]:
-    """The arrays of `gapless.append`; see there."""
-    places: dict[tuple[int, str], int] = {}
+Place = tuple[str, str]
+"""A namespace and the name of a channel in it."""
+
+
+def _arguments(
+    batch: Sequence[Append], namespaces: dict[str, int], create: bool
+) -> tuple[list[Place], tuple[Any, ...]]:
+    """The distinct channels of a batch, and the arrays of `gapless.append`; see there."""
+    numbers: dict[Place, int] = {}
     requests: list[int] = []
     channels: list[int] = []
-    messages = []
-    for number, (append, namespace) in enumerate(zip(batch, namespaces, strict=True), start=1):
+    messages: list[NewMessage] = []
+    for number, append in enumerate(batch, start=1):
+        namespace = append.namespace
         for m in append.messages:
-            requests.append(number)
-            channels.append(places.setdefault((namespace, m.channel), len(places) + 1))
-            messages.append(m)
+            place = (namespace, m.channel)
+            channels.append(numbers.get(place) or numbers.setdefault(place, len(numbers) + 1))
+        requests += [number] * len(append.messages)
+        messages += append.messages
     judged = any(a.idempotency_key is not None or a.expected_last_seq is not None for a in batch)
-    firsts = [places[n, a.messages[0].channel] for a, n in zip(batch, namespaces, strict=True)]
-    return (
-        [namespace for namespace, _ in places],
-        [name for _, name in places],
+    firsts = [numbers[a.namespace, a.messages[0].channel] for a in batch]
+    # Turned over by columns in one step; the order is that of `NewMessage`.
+    _, data, binary, types, keys, headers, ttls, _, senders = zip(*messages, strict=True)
+    return list(numbers), (
+        [namespaces[namespace] for namespace, _ in numbers],
+        [name for _, name in numbers],
         create,
-        list(namespaces) if judged else None,
+        [namespaces[a.namespace] for a in batch] if judged else None,
         [a.idempotency_key for a in batch] if judged else None,
         [a.fingerprint for a in batch] if judged else None,
         [a.expected_last_seq for a in batch] if judged else None,
         firsts if judged else None,
         requests,
         channels,
-        [m.type for m in messages],
-        _column([m.key for m in messages]),
-        _column([None if m.data is None else m.data.decode() for m in messages]),
-        _column([m.binary for m in messages]),
-        _column([m.headers.decode() or None for m in messages]),
-        _column([m.sender for m in messages]),
-        _column([m.ttl for m in messages]),
+        types,
+        _column(keys),
+        _column([None if text is None else text.decode() for text in data]),
+        _column(binary),
+        _column([text.decode() or None for text in headers]),
+        _column(senders),
+        _column(ttls),
     )
 
 
-def _column(values: list[T | None]) -> list[T | None] | None:
+def _column(values: Sequence[T | None]) -> Sequence[T | None] | None:
     """One null stands for a column of them: `unnest` fills shorter arrays up with nulls."""
-    return values if any(value is not None for value in values) else None
+    return None if values.count(None) == len(values) else values
 
 
-def _answers(batch: Sequence[Append], row: Any) -> list[Appended | GaplessError]:
+def _answers(batch: Sequence[Append], places: list[Place], row: Any) -> list[Appended | GaplessError]:
     ids, seqs, created_at_us = row["ids"], row["seqs"], microseconds(row["appended_at"])
     statuses = row["statuses"]
     expires: list[int | None] = [None] * len(ids)
@@ -175,20 +185,17 @@ def _answers(batch: Sequence[Append], row: Any) -> list[Appended | GaplessError]
         expires = [None if time is None else microseconds(time) for time in row["expires_at"]]
     replays = msgspec.json.decode(row["answers"]) if row["answers"] else None
     # Heads move along with each request, so that every hint says what came right before its messages.
-    heads: dict[tuple[str, str], tuple[int, int, int]] = {}
-    pending = iter(zip(row["channel_ids"], row["last_ids"], row["last_seqs"], strict=True))
-    for append in batch:
-        for m in append.messages:
-            if (append.namespace, m.channel) not in heads:
-                heads[append.namespace, m.channel] = next(pending)
+    before = zip(row["channel_ids"], row["last_ids"], row["last_seqs"], strict=True)
+    heads: dict[Place, tuple[int, int, int]] = dict(zip(places, before, strict=True))
     answers: list[Appended | GaplessError] = []
     at = 0
     for number, append in enumerate(batch):
         end = at + len(append.messages)
         status = statuses[number] if statuses else _STORED
         if status == _STORED:
-            places = zip(append.messages, ids[at:end], seqs[at:end], expires[at:end], strict=True)
-            answers.append(_stored(append.namespace, places, created_at_us, heads))
+            rows = zip(append.messages, ids[at:end], seqs[at:end], expires[at:end], strict=True)
+            positions = tuple([Position(i, m.channel, s, created_at_us, e) for m, i, s, e in rows])
+            answers.append(_stored(append.namespace, positions, heads))
         elif status == _REPLAYED:
             assert replays is not None
             answers.append(_replayed(replays[number]))
@@ -199,20 +206,15 @@ def _answers(batch: Sequence[Append], row: Any) -> list[Appended | GaplessError]
 
 
 def _stored(
-    namespace: str,
-    places: Iterable[tuple[NewMessage, int, int, int | None]],
-    created_at_us: int,
-    heads: dict[tuple[str, str], tuple[int, int, int]],
+    namespace: str, positions: tuple[Position, ...], heads: dict[Place, tuple[int, int, int]]
 ) -> Appended:
-    before: dict[str, tuple[int, int, int]] = {}
-    positions = []
-    for m, id_, seq, expires_at_us in places:
-        channel_id, _, last_seq = before_this = heads[namespace, m.channel]
-        assert seq == last_seq + 1, "seq is dense under the channel's lock"
-        before.setdefault(m.channel, before_this)
-        heads[namespace, m.channel] = (channel_id, id_, seq)
-        positions.append(Position(id_, m.channel, seq, created_at_us, expires_at_us))
-    return Appended(tuple(positions), before=before)
+    newest = {position.channel: position for position in positions}
+    before = {channel: heads[namespace, channel] for channel in newest}
+    added = sum(position.seq - before[channel][2] for channel, position in newest.items())
+    assert added == len(positions), "seq is dense under the channel's lock"
+    for channel, position in newest.items():
+        heads[namespace, channel] = (before[channel][0], position.id, position.seq)
+    return Appended(positions, before=before)
 
 
 def _replayed(first: dict[str, Any]) -> Appended:

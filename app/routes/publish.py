@@ -64,7 +64,7 @@ async def _append(
         fingerprint = _fingerprint(scope["path"], head, body)
     began = time.perf_counter()
     appended = await service.publisher.publish(
-        Append(NAMESPACE, messages, head.idempotency_key, fingerprint, head.expected_last_seq)
+        Append(NAMESPACE, messages, head.idempotency_key, fingerprint, head.expected_last_seq, len(body))
     )
     PUBLISH_SECONDS.observe(time.perf_counter() - began)
     if not appended.replayed:

@@ -69,13 +69,17 @@ class Append:
     idempotency_key: str | None = None
     fingerprint: bytes = b""
     expected_last_seq: int | None = None
+    body_bytes: int | None = None
+    """Bytes of the body these messages came in, where that is known: then nobody adds them up."""
 
     @property
     def size_bytes(self) -> int:
         """A close upper estimate of what this request costs to hold and to send, in bytes."""
-        size = 128 * len(self.messages)
+        if self.body_bytes is not None:
+            return self.body_bytes + 256 * len(self.messages)
+        size = 256 * len(self.messages)
         for m in self.messages:
-            size += len(m.data or b"") + len(m.binary or b"") + len(m.headers) + len(m.channel)
+            size += len(m.data or b"") + len(m.binary or b"") + len(m.headers)
         return size
 
 

@@ -129,7 +129,7 @@ class Publisher:
         batch: list[_Waiting] = []
         keys: set[tuple[str, str]] = set()
         touched: set[tuple[str, str]] = set()
-        messages = size = 0
+        messages = size = looked_up = 0
         while self._queue and len(batch) < MAX_BATCH_REQUESTS:
             waiting = self._queue[0]
             append = waiting.append
@@ -141,10 +141,13 @@ class Publisher:
                 if (append.namespace, append.idempotency_key) in keys:
                     break
                 keys.add((append.namespace, append.idempotency_key))
-            channels = {(append.namespace, m.channel) for m in append.messages}
-            if append.expected_last_seq is not None and not channels.isdisjoint(touched):
-                break
-            touched |= channels
+            if append.expected_last_seq is not None:
+                # Looked up only here, each request once: most batches expect nothing.
+                for earlier in batch[looked_up:]:
+                    touched |= _channels(earlier.append)
+                looked_up = len(batch)
+                if not touched.isdisjoint(_channels(append)):
+                    break
             self._queue.popleft()
             self._queued_bytes -= waiting.size_bytes
             batch.append(waiting)
@@ -184,6 +187,10 @@ class Publisher:
                     made[0].copies.append(Copy(entry.id, entry.seq, entry.type, entry.key, entry.body))
                     made[1].append(entry)
         return [made for made in hints.values() if made is not None]
+
+
+def _channels(append: Append) -> set[tuple[str, str]]:
+    return {(append.namespace, m.channel) for m in append.messages}
 
 
 def _hint(place: tuple[str, str], appended: Appended) -> tuple[ChannelHint, list[Entry]]:
