@@ -562,6 +562,10 @@ declare
     kept_id bigint;
     moved integer := 0;
 begin
+    -- One at a time: two that lock the same channels would only wait for one another.
+    if not pg_try_advisory_xact_lock(1195462739, 2) then
+        return 0;
+    end if;
     for c in
         select * from gapless.channels
         where last_seq >= first_seq and (max_age is not null

@@ -29,7 +29,7 @@ RETRY_S = 0.5
 LINGER_S = 10.0
 """A feed nobody reads is kept this long: whoever was cut off comes back to a warm one."""
 START_TIMEOUT_S = 8.0
-MIN_RUN_BYTES = 64 * 1024
+MIN_RUN_BYTES = 8 * 1024
 MAX_RUN_BYTES = 8 * 1024 * 1024
 NOWHERE = Head(0, 0, 0)
 
@@ -67,6 +67,7 @@ class LiveEngine:
         self._feeds: dict[Selection, Feed] = {}
         self._opening: dict[Selection, asyncio.Task[Feed]] = {}
         self._attention = asyncio.Event()
+        self._shared_by = 0
         self._hinted = 0
         self._swept = 0
         self._suspect = 0
@@ -257,8 +258,17 @@ class LiveEngine:
         return feed
 
     def _run_bytes(self) -> int:
+        """What a hot tail may hold: an even share of what all may."""
         share = self._limits.tail_bytes // (len(self._feeds) + 1)
         return max(MIN_RUN_BYTES, min(MAX_RUN_BYTES, share))
+
+    def _share_evenly(self) -> None:
+        """Feeds came or went: those that are there share anew."""
+        if len(self._feeds) != self._shared_by:
+            self._shared_by = len(self._feeds)
+            share = self._run_bytes()
+            for feed in self._feeds.values():
+                feed.run.bound(share)
 
     def _drop_channel(self, selection: Selection) -> None:
         channel = (selection.namespace, selection.names[0])
@@ -292,6 +302,7 @@ class LiveEngine:
                 log.warning("live engine cannot read: %s", error.detail)
                 await asyncio.sleep(RETRY_S)
             await self._drop_idle()
+            self._share_evenly()
             await self._pause()
 
     async def _round(self) -> None:

@@ -13,7 +13,7 @@ from subscriptions.ports import MaintenancePort
 
 log = logging.getLogger(__name__)
 
-TRIM_LIMIT = 1000
+TRIM_LIMIT = 200
 PURGE_LIMIT = 10_000
 PURGE_ROUNDS = 20
 

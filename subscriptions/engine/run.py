@@ -39,6 +39,12 @@ class Run:
         if self._bytes > self.max_bytes:
             self._shrink()
 
+    def bound(self, max_bytes: int) -> None:
+        """Hold so many bytes from here on."""
+        self.max_bytes = max_bytes
+        if self._bytes > max_bytes:
+            self._shrink()
+
     def reset(self, base: int) -> None:
         """Let everything go and begin anew after `base`."""
         self._ids.clear()

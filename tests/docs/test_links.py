@@ -13,8 +13,6 @@ from tests.support import ROOT
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-WRITTEN_ELSEWHERE = {"merge.md", "merge.pml", "watermark.pml"}
-"""Pages that come with the models: a link to one is right before the page is there."""
 
 
 def anchors(page: Path) -> set[str]:
@@ -32,8 +30,6 @@ def test_links_resolve(page: Path) -> None:
             continue
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
-        if target.name in WRITTEN_ELSEWHERE and not target.exists():
-            continue
         assert target.resolve().is_relative_to(ROOT), link
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link

@@ -10,7 +10,7 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.feed import EPHEMERAL_BYTES, RETRY_S
 from subscriptions.engine.hints import EphemeralHint
-from subscriptions.engine.live import LINGER_S, START_TIMEOUT_S, LiveLimits
+from subscriptions.engine.live import LINGER_S, MIN_RUN_BYTES, START_TIMEOUT_S, LiveLimits
 from subscriptions.engine.start import After, Earliest, Last, Latest, Start
 from subscriptions.engine.subscription import Chunk, Ephemeral, Gap, Goodbye, Ready
 from tests.engine.stage import ALL, LOBBY, NAMESPACE, Stage, on_stage
@@ -311,3 +311,17 @@ def test_filters_let_through_what_they_name() -> None:
 
 def _chunk(stage: Stage, *ids: int) -> Chunk:
     return Chunk(b"".join(encode(stage.log.by_id[id_][1]) for id_ in ids))
+
+
+def test_hot_tails_share_evenly_however_many_feeds_open() -> None:
+    total = 40 * MIN_RUN_BYTES
+
+    async def play(stage: Stage) -> None:
+        readers = [await stage.subscribe(select(NAMESPACE, [f"room.{n}"])) for n in range(20)]
+        await asyncio.sleep(2)
+        shares = [feed.run.max_bytes for feed in stage.engine.feeds]
+        assert len(shares) == len(readers) == 20
+        assert len(set(shares)) == 1
+        assert total / 2 < sum(shares) <= total
+
+    on_stage(play, LiveLimits(tail_bytes=total))
