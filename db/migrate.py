@@ -129,7 +129,7 @@ async def _make_roles(connection: asyncpg.Connection) -> None:
                     f"role {role} is missing and this user may not create it; as an administrator run:"
                     f" create role {role} nologin; grant {role} to current_user;"
                 ) from error
-            except asyncpg.DuplicateObjectError:
+            except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
                 pass  # Roles belong to the whole server: another database's migration was faster.
     # Since Postgres 16 a role's maker is a member that may not take the role on until it is granted so.
     privilege = "set" if connection.get_server_version().major >= 16 else "member"

@@ -112,7 +112,7 @@ def _messages(
 ) -> tuple[tuple[NewMessage, ...], int]:
     messages = []
     keys = 0
-    checked = ""
+    checked: str | None = None
     for index, (item, channel) in enumerate(items):
         try:
             if channel != checked:

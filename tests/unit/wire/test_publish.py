@@ -222,3 +222,13 @@ def test_batch_takes_no_cloudevents() -> None:
     with pytest.raises(GaplessError) as caught:
         parse_batch(PublishHead(Form.EVENT, "", False, None, None, None, {}), b"{}")
     assert caught.value.code is Code.UNSUPPORTED_MEDIA_TYPE
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("name", ["", ".", "a..b", "a*", "a\u0000"])
+def test_every_channel_of_a_batch_is_checked(place: int, name: str) -> None:
+    messages: list[dict[str, Any]] = [{"channel": "good", "data": number} for number in range(2)]
+    messages[place]["channel"] = name
+    with pytest.raises(GaplessError) as refused:
+        parse_batch(HEAD, json.dumps({"messages": messages}).encode())
+    assert refused.value.errors[0].field == f"messages[{place}].channel"
