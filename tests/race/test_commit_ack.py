@@ -4,10 +4,10 @@ stored once or not at all, and the publisher says so."""
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
@@ -24,8 +24,8 @@ READY_FOR_QUERY = b"Z\x00\x00\x00\x05I"
 class AnswerEater:
     """Stands between a client and the database; once `armed` it eats the next answer, whole, and hangs up."""
 
-    def __init__(self, server_dir: str, own_dir: Path) -> None:
-        self._server = f"{server_dir}/.s.PGSQL.5432"
+    def __init__(self, server_url: str, own_dir: Path) -> None:
+        self._server = urlsplit(server_url)
         self._own = own_dir / ".s.PGSQL.5432"
         self._listening: asyncio.Server | None = None
         self.armed = 0
@@ -39,13 +39,20 @@ class AnswerEater:
         self._listening.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_unix_connection(self._server)
+        server_reader, server_writer = await self._connect()
         asking = asyncio.create_task(_pump(reader, server_writer))
         with suppress(OSError):
             await self._answer(server_reader, writer)
         asking.cancel()
         writer.close()
         server_writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The server listens on a socket file, or on a port."""
+        if self._server.hostname:
+            return await asyncio.open_connection(self._server.hostname, self._server.port)
+        (folder,) = parse_qs(self._server.query)["host"]
+        return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.5432")
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         eating = b""
@@ -70,9 +77,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.fixture
 async def eater(database: Database, tmp_path: Path) -> AsyncIterator[AnswerEater]:
-    match = re.search(r"host=([^&]+)", database.service_url)
-    assert match is not None
-    made = AnswerEater(match[1].replace("%2F", "/"), tmp_path)
+    made = AnswerEater(database.service_url, tmp_path)
     await made.start()
     yield made
     made.stop()
@@ -81,8 +86,8 @@ async def eater(database: Database, tmp_path: Path) -> AsyncIterator[AnswerEater
 @pytest.fixture
 async def appender(database: Database, eater: AnswerEater, tmp_path: Path) -> AsyncIterator[Appender]:
     """An appender behind the eater, whose statement is prepared."""
-    url = re.sub(r"host=[^&]+", f"host={tmp_path}", database.service_url)
-    made = Appender(DatabaseConfig(url))
+    role = urlsplit(database.service_url).username
+    made = Appender(DatabaseConfig(f"postgresql://{role}@/{database.name}?host={tmp_path}&port=5432"))
     await made.append([one("warm")])
     yield made
     made.terminate()
