@@ -185,3 +185,16 @@ async def test_since_tells_what_retention_took_of_that_time(
         gap = await stream.block()
         assert gap.json == {"channel": channel, "first_seq": 7, "missed": 6}
         assert [m["seq"] for m in await stream.messages(4)] == [7, 8, 9, 10]
+
+
+async def test_a_page_is_bounded_in_bytes(client: httpx.AsyncClient, channel: str) -> None:
+    path = f"/v1/channels/{channel}/messages"
+    for number in range(7):
+        assert (await client.post(path, json={"data": f"{number}" * 1_000_000})).status_code == 201
+    page = (await client.get(path)).json()
+    assert [m["seq"] for m in page["messages"]] == [1, 2, 3, 4, 5]
+    assert page["has_more"] is True
+    rest = (await client.get(path, params={"after": page["cursor"]})).json()
+    assert ([m["seq"] for m in rest["messages"]], rest["has_more"]) == ([6, 7], False)
+    lines = (await client.get(path, headers={"Accept": "application/x-ndjson"})).text.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
