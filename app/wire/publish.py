@@ -83,10 +83,10 @@ def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str 
     try:
         parsed = _decode_one_or_many(body)
         if parsed.__class__ is not list:
-            message, keys = _message(parsed, channel, sender)
+            message, keys = _message(parsed, channel, sender, _is_plain(body))
             messages: tuple[NewMessage, ...] = (message,)
         else:
-            messages, keys = _messages([(item, channel) for item in parsed], "", sender)
+            messages, keys = _messages([(i, channel) for i in parsed], "", sender, _is_plain(body))
     except _FAILURES as error:
         _refuse(body, error)
     json.check_text(body, keys)
@@ -100,15 +100,21 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
         raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, detail)
     try:
         parsed = _decode_batch(body)
-        messages, keys = _messages([(item, item.channel) for item in parsed.messages], "messages", sender)
+        items: list[tuple[_Body, str]] = [(item, item.channel) for item in parsed.messages]
+        messages, keys = _messages(items, "messages", sender, _is_plain(body))
     except _FAILURES as error:
         _refuse(body, error)
     json.check_text(body, keys + 1 + len(messages))
     return messages
 
 
+def _is_plain(body: bytes) -> bool:
+    """Whether no payload in it can be too large or hold a line break: known of all at one look."""
+    return len(body) <= checks.MAX_MESSAGE_BYTES and b"\n" not in body and b"\r" not in body
+
+
 def _messages(
-    items: list[tuple[_Body, str]], place: str, sender: str | None
+    items: list[tuple[_Body, str]], place: str, sender: str | None, plain: bool
 ) -> tuple[tuple[NewMessage, ...], int]:
     messages = []
     keys = 0
@@ -117,7 +123,7 @@ def _messages(
         try:
             if channel != checked:
                 checked = check_channel(channel)
-            message, of_item = _message(item, channel, sender)
+            message, of_item = _message(item, channel, sender, plain)
             if message.ephemeral:
                 raise invalid("ephemeral", "is for a single message; an array is stored as a whole")
         except GaplessError as error:
@@ -127,7 +133,7 @@ def _messages(
     return tuple(messages), keys
 
 
-def _message(item: _Body, channel: str, sender: str | None) -> tuple[NewMessage, int]:
+def _message(item: _Body, channel: str, sender: str | None, plain: bool) -> tuple[NewMessage, int]:
     """The message, and how many object keys its JSON held."""
     kind, key, headers, ttl = item.type, item.key, item.headers, item.ttl
     given = (
@@ -142,7 +148,7 @@ def _message(item: _Body, channel: str, sender: str | None) -> tuple[NewMessage,
         item.ephemeral,
     )
     keys = len(given) - given.count(UNSET)
-    data, binary, inside = _payload(item)
+    data, binary, inside = _payload(item, plain)
     if keys == 1:
         # Nothing but its payload, the most common message.
         return NewMessage(channel, data, binary, sender=sender), 1 + inside
@@ -166,7 +172,7 @@ def _message(item: _Body, channel: str, sender: str | None) -> tuple[NewMessage,
     return message, keys + inside
 
 
-def _payload(item: _Body) -> tuple[bytes | None, bytes | None, int]:
+def _payload(item: _Body, plain: bool) -> tuple[bytes | None, bytes | None, int]:
     """Data, binary and the number of object keys inside the data."""
     if item.data is UNSET:
         if item.data_base64 is UNSET:
@@ -175,8 +181,10 @@ def _payload(item: _Body) -> tuple[bytes | None, bytes | None, int]:
         return None, item.data_base64, 0
     if item.data_base64 is not UNSET:
         raise invalid("data_base64", "cannot be given together with data")
-    data = json.one_line(bytes(item.data))
-    checks.check_size(data, "data")
+    data = bytes(item.data)
+    if not plain:
+        data = json.one_line(data)
+        checks.check_size(data, "data")
     return data, None, json.count_keys(_decode_any(data), "data")
 
 
