@@ -58,7 +58,7 @@ async def burst(face: Face, channel: str, readers: int, seconds: float) -> Burst
     ended = await _until_all(crowd, published)
     counts = {reader.count for reader in crowd}
     await faces.hang_up(crowd)
-    if counts != {published} or refused:
+    if counts != {published} or refused or not published:
         raise UnfitError(
             f"{face.name}: {published} published, {refused} refused, readers got {sorted(counts)[:5]}"
         )

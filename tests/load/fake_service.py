@@ -19,15 +19,16 @@ from load.wire import Target
 
 
 class FakeService:
-    """`spoil` is one of `lose`, `double` or nothing; it befalls the message with id 20."""
+    """`spoil` is one of `lose`, `double` or nothing; it befalls the message with id `spoilt_id`."""
 
-    def __init__(self, spoil: str = "", seed: int = 1, cuts: bool = True) -> None:
+    def __init__(self, spoil: str = "", seed: int = 1, cuts: bool = True, spoilt_id: int = 20) -> None:
         self.log: list[dict[str, Any]] = []
         self.heads: dict[str, int] = {}
         self.spoil = spoil
         self._cuts = cuts
         self._writers: list[asyncio.StreamWriter] = []
         self._chance = random.Random(seed)
+        self._spoilt_id = spoilt_id
         self._grown = asyncio.Condition()
         self.target = Target("127.0.0.1", 0)
 
@@ -106,7 +107,7 @@ class FakeService:
             await writer.drain()
 
     def _spoiled(self, fit: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        at = next((n for n, message in enumerate(fit) if message["id"] == 20), None)
+        at = next((n for n, message in enumerate(fit) if message["id"] == self._spoilt_id), None)
         if at is None or not self.spoil:
             return fit
         self.spoil, how = "", self.spoil

@@ -23,13 +23,14 @@ def test_less_can_be_better() -> None:
 
 async def test_a_burst_counts_what_every_reader_got() -> None:
     async with FakeService(cuts=False).running() as service:
-        burst = await fanout.burst(faces.gapless(service.target), "c", readers=5, seconds=0.2)
+        burst = await fanout.burst(faces.gapless(service.target), "c", readers=5, seconds=1.0)
         assert burst.published == len(service.log) > 0
 
 
 async def test_a_burst_with_a_lost_message_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "DRAIN_PATIENCE", 0.5)
-    async with FakeService("lose", cuts=False).running() as service:
+    # The first message: a slow machine may publish no more than that in the time, or nothing at all.
+    async with FakeService("lose", cuts=False, spoilt_id=1).running() as service:
         with pytest.raises(UnfitError):
             await fanout.burst(faces.gapless(service.target), "c", readers=3, seconds=0.2)
 
