@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -45,13 +45,11 @@ class Appender:
         config: DatabaseConfig,
         *,
         create_channels: bool = True,
-        failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._config = config
         self._create = create_channels
         self._connection: asyncpg.Connection | None = None
         self._namespaces: dict[str, int] = {}
-        self._failpoint = failpoint
         self._sql = load()["append"]
 
     def __repr__(self) -> str:
@@ -68,10 +66,8 @@ class Appender:
             try:
                 places, arguments = _arguments(batch, self._namespaces, self._create)
                 QUERIES.labels("append").inc()
-                self._failpoint("publish.before_append")
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S + 1):
                     row = await connection.fetchrow(self._sql, *arguments)
-                self._failpoint("publish.after_commit")
                 return _answers(batch, places, row)
             except _RETRY_WHOLE:
                 if attempt >= ATTEMPTS:
