@@ -14,7 +14,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import problem
+from app.routes import deliveries
 from app.routes.publish import publish_many, publish_one
+from app.stream.consume import consume
 from app.stream.sse import subscribe
 from app.telemetry import REQUESTS
 from app.wiring import Service
@@ -24,10 +26,18 @@ logger = logging.getLogger("gapless.http")
 
 _CHANNELS: Final = "/v1/channels/"
 _MESSAGES: Final = "/messages"
+_SUBSCRIPTIONS: Final = "/v1/subscriptions/"
 _PREFIX: Final = secrets.token_hex(6)
 _numbers: Final = itertools.count(1)
 
 Handler = Callable[[Service, Scope, Receive, Send], Awaitable[None]]
+
+_ON_SUBSCRIPTIONS: Final[dict[str, Handler]] = {
+    "pull": deliveries.pull,
+    "ack": deliveries.ack,
+    "nack": deliveries.nack,
+    "extend": deliveries.extend,
+}
 
 
 def request_id() -> bytes:
@@ -59,6 +69,12 @@ def _route(method: str, path: str) -> tuple[Handler | None, str]:
             return publish_one, "publish"
         if path == "/v1/messages":
             return publish_many, "publish"
+        if path.startswith(_SUBSCRIPTIONS):
+            return _ON_SUBSCRIPTIONS.get(path[path.rfind("/") + 1 :]), "queue"
+        if path == "/v1/transactions":
+            return deliveries.transact, "transaction"
+    elif path.startswith(_SUBSCRIPTIONS) and path.endswith("/consume") and method in ("GET", "HEAD"):
+        return consume, "consume"
     elif path == "/v1/subscribe" and method in ("GET", "HEAD"):
         return subscribe, "sse"
     return None, ""

@@ -12,7 +12,18 @@ from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from app import hot, openapi, problem
-from app.routes import channels, history, live, operate
+from app.routes import (
+    channels,
+    consuming,
+    dead_letters,
+    definitions,
+    history,
+    live,
+    operate,
+    policies,
+    scheduled,
+    subscriptions,
+)
 from app.settings import CHECKOUT, Settings
 from app.telemetry import REQUESTS
 from app.wiring import Service
@@ -56,7 +67,18 @@ class Application:
         )
         problem.install(app)
         openapi.install(app)
-        for routes in (live, history, channels, operate):
+        for routes in (
+            live,
+            history,
+            channels,
+            subscriptions,
+            consuming,
+            dead_letters,
+            policies,
+            definitions,
+            scheduled,
+            operate,
+        ):
             app.include_router(routes.router(self._running))
         app.middleware("http")(_identify)
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app import schemas
+
 VERSION: Final = "0.1.0"
 _STRING: Final = {"type": "string"}
 _TIME: Final = {"type": "string", "format": "date-time"}
@@ -16,7 +18,7 @@ _HEADERS: Final = {"type": "object", "additionalProperties": _STRING, "maxProper
 SCHEMAS: Final[dict[str, Any]] = {
     "NewMessage": {
         "type": "object",
-        "description": "Exactly one of data and data_base64.",
+        "description": "Exactly one of data and data_base64, at most one of deliver_at and delay.",
         "properties": {
             "data": {"description": "Any JSON value."},
             "data_base64": {"type": "string", "contentEncoding": "base64"},
@@ -24,6 +26,8 @@ SCHEMAS: Final[dict[str, Any]] = {
             "key": {"type": ["string", "null"], "maxLength": 255},
             "headers": _HEADERS,
             "ttl": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 315360000},
+            "deliver_at": {"type": ["string", "null"], "format": "date-time"},
+            "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 315360000},
             "ephemeral": {"type": "boolean", "default": False},
         },
         "additionalProperties": False,
@@ -105,6 +109,7 @@ SCHEMAS: Final[dict[str, Any]] = {
             "created_at": _TIME,
             "retention": {"type": "object", "properties": {"max_age": _COUNT, "max_messages": _COUNT}},
             "message_ttl": {"type": "number"},
+            "origins": {"type": "object", "additionalProperties": _STRING},
         },
     },
     "ChannelPage": {
@@ -135,6 +140,7 @@ SCHEMAS: Final[dict[str, Any]] = {
             },
         },
     },
+    **schemas.SCHEMAS,
 }
 _PROBLEM: Final = {
     "description": "Refused, or failed; see code and retryable.",
@@ -169,8 +175,9 @@ ASYNCAPI: Final[dict[str, Any]] = {
     "info": {
         "title": "Gapless",
         "version": VERSION,
-        "description": "Live subscriptions over server-sent events. Ids rise; a reconnect with "
-        "Last-Event-ID misses nothing and repeats nothing.",
+        "description": "Live subscriptions over server-sent events: ids rise; a reconnect with "
+        "Last-Event-ID misses nothing and repeats nothing. Deliveries of durable subscriptions: their leases "
+        "end with the stream.",
         "license": {"name": "Apache-2.0"},
     },
     "defaultContentType": "application/json",
@@ -184,14 +191,24 @@ ASYNCAPI: Final[dict[str, Any]] = {
                 "ephemeral": {"name": "ephemeral", "payload": {"type": "object"}},
                 "goodbye": {"name": "goodbye", "payload": {"$ref": "#/components/schemas/Goodbye"}},
             },
-        }
+        },
+        "consume": {
+            "address": "/v1/subscriptions/{name}/consume",
+            "parameters": {"name": {"description": "A durable subscription."}},
+            "messages": {
+                "delivery": {"name": "delivery", "payload": {"$ref": "#/components/schemas/Delivery"}},
+                "goodbye": {"name": "goodbye", "payload": {"$ref": "#/components/schemas/Farewell"}},
+            },
+        },
     },
     "operations": {
-        "follow": {"action": "send", "channel": {"$ref": "#/channels/subscribe"}, "summary": "Follow."}
+        "follow": {"action": "send", "channel": {"$ref": "#/channels/subscribe"}, "summary": "Follow."},
+        "consume": {"action": "send", "channel": {"$ref": "#/channels/consume"}, "summary": "Consume."},
     },
     "components": {
         "schemas": {
             "Message": SCHEMAS["Message"],
+            "Delivery": SCHEMAS["Delivery"],
             "Ready": {"type": "object", "required": ["cursor"], "properties": {"cursor": _COUNT}},
             "Gap": {
                 "type": "object",
@@ -202,6 +219,11 @@ ASYNCAPI: Final[dict[str, Any]] = {
                 "type": "object",
                 "required": ["reason"],
                 "properties": {"reason": {"enum": ["shutdown", "slow_consumer", "credential_expired"]}},
+            },
+            "Farewell": {
+                "type": "object",
+                "required": ["reason"],
+                "properties": {"reason": {"enum": ["shutdown", "slow_consumer", "subscription_deleted"]}},
             },
         }
     },

@@ -47,6 +47,15 @@ class Settings(BaseSettings):
     tail_bytes: int = Field(128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of hot tails a process.")
     segment_age: float = Field(86_400.0, gt=0, description="Seconds after which a new segment begins.")
     maintenance_interval: float = Field(10.0, gt=0, description="Seconds between rounds of retention.")
+    namespace: str = Field(
+        "default",
+        pattern=r"^[A-Za-z0-9_~:@.-]{1,255}$",
+        description="Tenant of requests without a credential.",
+    )
+    definitions: Path | None = Field(
+        None, description="JSON file of definitions, imported at every start before anything expires."
+    )
+    webhook_allow_private: bool = Field(False, description="Let webhooks reach private addresses.")
     slow_reader_timeout: float = Field(10.0, gt=0, description="Seconds a reader may take nothing.")
 
     @classmethod

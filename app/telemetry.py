@@ -36,6 +36,10 @@ STREAMS = Gauge("gapless_streams", "Live streams open now.", **_SUM)
 CUT_OFF = Counter("gapless_streams_cut_total", "Streams ended by the server, by reason.", ["reason"])
 FEEDS = Gauge("gapless_feeds", "Feeds open now, each shared by readers of one selection.", **_SUM)
 WAITING = Gauge("gapless_publishes_waiting", "Publishes that no transaction has taken up yet.", **_SUM)
+CONSUMERS = Gauge("gapless_consumers", "Streams of deliveries open now.", **_SUM)
+SETTLEMENTS_WAITING = Gauge("gapless_acks_waiting", "Acks that no statement has taken up yet.", **_SUM)
+DELIVERED = Counter("gapless_delivered_total", "Deliveries handed to members.")
+SETTLED = Counter("gapless_settled_total", "Receipts given back, by what became of them.", ["status"])
 UNSETTLED = Gauge(
     "gapless_ids_unsettled", "Ids taken that the watermark has not passed, as last seen.", **_MAX
 )

@@ -7,22 +7,46 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from app.gatekeeping import Gatekeeper
 from app.http_protocol import refusals
 from app.settings import Settings
-from app.telemetry import FEEDS, FORGED, REFUSED, RESTARTS, UNSETTLED, WAITING
+from app.telemetry import (
+    CONSUMERS,
+    FEEDS,
+    FORGED,
+    REFUSED,
+    RESTARTS,
+    SETTLEMENTS_WAITING,
+    UNSETTLED,
+    WAITING,
+)
+from app.webhooks.push import Surroundings
+from app.webhooks.runner import Webhooks
+from app.webhooks.sender import Sender
 from app.wire.encode import encode_message
+from app.wire.receipts import ReceiptCodec
 from cache.bus import RedisBus
 from db.appender import Appender
 from db.connect import DatabaseConfig, Pool
+from db.dead_letters import DeadLetters
+from db.deliveries import Deliveries
 from db.history import History
 from db.maintenance import Maintenance as MaintenanceAdapter
-from db.migrate import migrations
+from db.namespaces import Namespaces
+from db.policies import Policies
 from db.reader import Reader
-from subscriptions.domain.errors import GaplessError, unavailable
+from db.scheduled import Schedule
+from db.subscriptions import Subscriptions
+from db.transactions import Transactions
+from subscriptions.domain.delivery import Receipt, Touched
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.model import Append, Appended
+from subscriptions.engine.consumers import Consumers
 from subscriptions.engine.entry import Entry
+from subscriptions.engine.gate import Gate
 from subscriptions.engine.hints import (
     MAX_COPIES_BYTES,
     ChannelHint,
@@ -34,14 +58,27 @@ from subscriptions.engine.hints import (
 )
 from subscriptions.engine.live import LiveEngine, LiveLimits
 from subscriptions.engine.maintenance import Maintenance
+from subscriptions.engine.managed import (
+    ManagedDeadLetters,
+    ManagedPolicies,
+    ManagedSchedule,
+    ManagedSubscriptions,
+)
 from subscriptions.engine.publisher import Publisher
+from subscriptions.engine.reaper import Reaper, Scheduler
 
 log = logging.getLogger(__name__)
 
 PUBLISHERS = 2
 PAGE_CONNECTIONS = 4
 HISTORY_CONNECTIONS = 4
+DELIVERY_CONNECTIONS = 4
+DECISION_TIMEOUT_S = 10.0
+"""Of a statement that decides: it may publish a dead letter, and a publisher must not stay for long."""
+DEFINITION_CONNECTIONS = 2
 IDENTITY_RETRY_S = 0.5
+NO_LEASE = Receipt(0, 0, 0)
+"""Of no subscription: a transaction with it goes through only if it was done before."""
 
 
 class Service:
@@ -58,6 +95,30 @@ class Service:
         self.reader = Reader(self._pages, self._control)
         self.history = History(self._history_pool)
         self.maintenance = MaintenanceAdapter(self._maintenance_pool)
+        self.namespace = settings.namespace
+        self.gate = Gate()
+        self._deciding = Pool(
+            DatabaseConfig(settings.database_url, statement_timeout_s=DECISION_TIMEOUT_S, small_tables=True),
+            application="deliveries",
+            size=DELIVERY_CONNECTIONS,
+        )
+        self._defining = Pool(database, application="definitions", size=DEFINITION_CONNECTIONS)
+        namespaces = Namespaces(self._defining)
+        self._deliveries = Deliveries(self._deciding, namespaces)
+        policies = Policies(self._defining, namespaces)
+        create = settings.auto_create_channels
+        schedule = Schedule(self._deciding, namespaces, create_channels=create)
+        self._transactions = Transactions(self._deciding, namespaces, create_channels=create)
+        found = Subscriptions(self._defining, namespaces)
+        self.gatekeeper = Gatekeeper(
+            self.gate,
+            self.maintenance,
+            namespaces,
+            policies,
+            namespace=settings.namespace,
+            file=settings.definitions,
+            allow_private=settings.webhook_allow_private,
+        )
         self.live = LiveEngine(
             self.reader,
             encode_message,
@@ -68,6 +129,24 @@ class Service:
             Appender(database, create_channels=settings.auto_create_channels) for _ in range(PUBLISHERS)
         ]
         self.publisher = Publisher(self._appenders, encode_message, self._committed, self._is_worth_telling)
+        self.consumers = Consumers(
+            self._deliveries,
+            found,
+            clock=time.monotonic,
+            now_us=_now_us,
+            settle=self._settle,
+            touched=self.touched,
+            tell=self._settled,
+            max_members=settings.max_streams,
+        )
+        self.subscriptions = ManagedSubscriptions(found, self.consumers, lambda: self.webhooks.look_soon())
+        sender = Sender(settings.webhook_allow_private)
+        self.webhooks = Webhooks(self.gate, Surroundings(self.consumers, self.subscriptions, found, sender))
+        self.policies = ManagedPolicies(policies, self.consumers)
+        self.dead_letters = ManagedDeadLetters(DeadLetters(self._deciding, namespaces), self.consumers)
+        self.scheduler = Scheduler(schedule, self.gate, clock=time.monotonic, touched=self.touched)
+        self.schedules = ManagedSchedule(schedule, self.scheduler, self.touched, _now_us)
+        self._receipts: ReceiptCodec | None = None
         self._origin = secrets.token_hex(8)
         self._codec: HintCodec | None = None
         self.bus: RedisBus | None = None
@@ -76,13 +155,31 @@ class Service:
     async def start(self) -> None:
         """Begin all loops; none of them needs the database or Redis to be there yet."""
         self.publisher.start()
+        self.consumers.start()
+        reaper = Reaper(
+            self._deliveries,
+            self.gate,
+            settle=self._settle,
+            touched=self.touched,
+            woken=lambda subscription_id: self.consumers.hear_settled([subscription_id], ()),
+        )
         housekeeping = Maintenance(
             self.maintenance,
             lambda: self.live.watermark.settled,
             every_s=self.settings.maintenance_interval,
             segment_age_s=self.settings.segment_age,
         )
-        loops = (self.live.run(), self.live.beat(), housekeeping.run(), self._run_bus(), self._measure())
+        loops = (
+            self.live.run(),
+            self.live.beat(),
+            housekeeping.run(),
+            self._run_bus(),
+            self._measure(),
+            self.gatekeeper.run(),
+            reaper.run(),
+            self.scheduler.run(),
+            self.webhooks.run(),
+        )
         for loop in loops:
             self._begin(loop)
 
@@ -94,20 +191,65 @@ class Service:
     async def stop(self) -> None:
         """Answer publishes in flight, then end everything."""
         self.live.stop()
+        await self.webhooks.stop()
+        await self.consumers.stop()
         await self.publisher.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for appender in self._appenders:
             appender.terminate()
-        for pool in (self._control, self._pages, self._history_pool, self._maintenance_pool):
+        for pool in (
+            self._control,
+            self._pages,
+            self._history_pool,
+            self._maintenance_pool,
+            self._deciding,
+            self._defining,
+        ):
             await pool.close()
 
     async def ready(self) -> None:
-        """Raises GaplessError unless migrated and the database reachable."""
-        version = await self.maintenance.schema_version()
-        if version != len(migrations()):
-            raise unavailable(f"the schema is at version {version}, this program needs {len(migrations())}")
+        """Raises GaplessError unless migrated, definitions loaded, and the database reachable."""
+        await self.gatekeeper.check()
+
+    def require_ready(self) -> None:
+        """Raises GaplessError `unavailable` for whatever decides about messages before it may."""
+        self.gate.require()
+
+    @property
+    def receipts(self) -> ReceiptCodec:
+        """Raises GaplessError `unavailable` until the log's secret was read."""
+        if self._receipts is None:
+            raise unavailable("the log has not been reached yet; nothing was done")
+        return self._receipts
+
+    async def transact(self, append: Append | None, receipts: list[Receipt], places: list[str]) -> Appended:
+        """Publish and ack, all of it or nothing; see `TransactionPort`."""
+        appended = await self._transactions.transact(append, receipts, places)
+        if append is not None:
+            self.publisher.announce(append, appended)
+        if not appended.replayed:
+            self.consumers.was_settled(receipts)
+        return appended
+
+    async def repeated(self, append: Append) -> Appended | None:
+        """What was answered before to a transaction with this key, if there was one."""
+        try:
+            return await self._transactions.transact(append, [NO_LEASE], [""])
+        except GaplessError as error:
+            if error.code is Code.TRANSACTION_CONFLICT:
+                return None
+            raise
+
+    async def live_leases(self, receipts: Sequence[Receipt]) -> list[bool]:
+        """Whether each still holds its lease."""
+        return await self._deliveries.live(receipts)
+
+    async def _settle(self) -> tuple[int, int]:
+        """Where the watermark is, looked at now: the settled id, and the last id taken."""
+        tick = await self.live.tick()
+        return self.live.watermark.settled, tick.last_id
 
     async def _measure(self) -> None:
         """Say once a second how full and how far behind everything is."""
@@ -116,6 +258,8 @@ class Service:
             watermark = self.live.watermark
             FEEDS.set(len(self.live.feeds))
             WAITING.set(self.publisher.waiting)
+            CONSUMERS.set(self.consumers.members)
+            SETTLEMENTS_WAITING.set(self.consumers.settling)
             UNSETTLED.set(max(0, watermark.last_id - watermark.settled))
             for code, count in refusals.items():
                 REFUSED.labels(code.value).set(count)
@@ -133,21 +277,47 @@ class Service:
             except GaplessError:
                 await asyncio.sleep(IDENTITY_RETRY_S)
         self._codec = HintCodec(secret)
+        self._receipts = ReceiptCodec(secret)
         topic = f"gapless:{epoch}:hints"
         self.bus = RedisBus(self.settings.redis_url, topic, self._heard, self.live.sweep_soon)
         await self.bus.run()
 
     def _is_worth_telling(self, namespace: str, channel: str) -> bool:
-        return self.live.follows(namespace, channel) or (self.bus is not None and not self.bus.alone)
+        return (
+            self.live.follows(namespace, channel)
+            or self.consumers.follows(namespace, channel)
+            or (self.bus is not None and not self.bus.alone)
+        )
 
     def _committed(self, hints: list[tuple[ChannelHint, list[Entry]]]) -> None:
         """Tell this process's readers, then the others. The commit is done and answered already."""
         self.live.hear(hints)
+        self._hear_for_consumers([hint for hint, _ in hints])
         if self._codec is not None and self.bus is not None and not self.bus.alone:
             channels = [hint for hint, _ in hints]
             if sum(len(entry.body) for _, entries in hints for entry in entries) > MAX_COPIES_BYTES:
                 channels = [_without_copies(hint) for hint in channels]
             self.bus.send(self._codec.encode(Hints(self._origin, channels, [])))
+
+    def _hear_for_consumers(self, hints: list[ChannelHint]) -> None:
+        for hint in hints:
+            if hint.copies:
+                self.consumers.hear(hint.namespace, hint.channel, hint.copies[-1].id)
+
+    def touched(self, touched: tuple[Touched, ...]) -> None:
+        """The database published by itself: tell of it without copies."""
+        hints: list[tuple[ChannelHint, list[Entry]]] = []
+        for t in touched:
+            bare = Copy(t.last_id, t.last_seq, "", None, None)
+            hints.append((ChannelHint(t.namespace, t.channel, t.channel_id, 0, 0, [bare]), []))
+        if hints:
+            self._committed(hints)
+
+    def _settled(self, subscription_ids: list[int], receipts: list[Receipt]) -> None:
+        """Tell the other processes what was settled here, and which of it they stream."""
+        if subscription_ids and self._codec is not None and self.bus is not None and not self.bus.alone:
+            leases = [(r.subscription_id, r.message_id, r.lease) for r in receipts]
+            self.bus.send(self._codec.encode(Hints(self._origin, [], [], subscription_ids, leases)))
 
     def publish_ephemeral(self, hint: EphemeralHint) -> None:
         """Hand a message that is not stored to every process's listeners, as far as they can be reached."""
@@ -164,8 +334,14 @@ class Service:
         if hints.origin == self._origin:
             return
         self.live.hear((hint, entries_of(hint)) for hint in hints.channels)
+        self._hear_for_consumers(hints.channels)
+        self.consumers.hear_settled(hints.woken, [Receipt(*lease) for lease in hints.settled])
         for ephemeral in hints.ephemeral:
             self.live.hear_ephemeral(ephemeral)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _without_copies(hint: ChannelHint) -> ChannelHint:

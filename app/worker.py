@@ -20,21 +20,34 @@ GRACE_S = 8
 DRAIN_S = 0.5
 
 
+READY_PATIENCE_S = 30.0
+
+
 class Server(uvicorn.Server):
-    """Tells the supervisor when it serves, and its streams when it stops."""
+    """Tells the supervisor when it serves in full, and its streams when it stops."""
 
     def __init__(self, config: uvicorn.Config, application: Application, ready_fd: int | None) -> None:
         super().__init__(config)
         self._application = application
         self._ready_fd = ready_fd
+        self._announcing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and self._ready_fd is not None:
-            with suppress(OSError):
-                os.write(self._ready_fd, b"1")
-            os.close(self._ready_fd)
-            self._ready_fd = None
+            self._announcing = asyncio.create_task(self._announce(self._ready_fd))
+
+    async def _announce(self, ready_fd: int) -> None:
+        """Once definitions are loaded. A database that is away for longer is no reason to be started anew:
+        what can be answered without it is answered, and /readyz tells the rest."""
+        service = self._application.service
+        assert service is not None, "the application has started up"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_PATIENCE_S):
+                await service.gate.passed()
+        with suppress(OSError):
+            os.write(ready_fd, b"1")
+        os.close(ready_fd)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, serve what the open ones still send for a moment, then close them.
@@ -52,6 +65,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         if self._application.service is not None:
             self._application.service.live.stop()
+            self._application.service.webhooks.dismiss()
+            self._application.service.consumers.dismiss()
 
 
 def _settle_garbage_collection() -> None:

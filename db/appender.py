@@ -63,12 +63,13 @@ class Appender:
         """
         for attempt in count(1):
             connection = await self._connected()
+            await self._know(connection, batch)
             try:
-                places, arguments = _arguments(batch, self._namespaces, self._create)
+                places, arguments = arguments_of(batch, self._namespaces, self._create)
                 QUERIES.labels("append").inc()
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S + 1):
                     row = await connection.fetchrow(self._sql, *arguments)
-                return _answers(batch, places, row)
+                return answers_of(batch, places, row)
             except _RETRY_WHOLE:
                 if attempt >= ATTEMPTS:
                     raise unavailable("too many concurrent writers; nothing was stored") from None
@@ -114,21 +115,25 @@ class Appender:
             self._connection = await connect(
                 self._config, application="publisher", timeout_s=PUBLISH_TIMEOUT_S
             )
-            if not self._namespaces:
-                try:
-                    rows = await self._connection.fetch(load()["namespaces"])
-                except FAILURES as error:
-                    self.terminate()
-                    raise translate(error) from error
-                self._namespaces = {row["name"]: row["id"] for row in rows}
         return self._connection
+
+    async def _know(self, connection: asyncpg.Connection, batch: Sequence[Append]) -> None:
+        """Have the ids of the batch's namespaces: they are read again only for one that is new."""
+        if all(append.namespace in self._namespaces for append in batch):
+            return
+        try:
+            rows = await connection.fetch(load()["namespaces"])
+        except FAILURES as error:
+            self.terminate()
+            raise translate(error) from error
+        self._namespaces = {row["name"]: row["id"] for row in rows}
 
 
 Place = tuple[str, str]
 """A namespace and the name of a channel in it."""
 
 
-def _arguments(
+def arguments_of(
     batch: Sequence[Append], namespaces: dict[str, int], create: bool
 ) -> tuple[list[Place], tuple[Any, ...]]:
     """The distinct channels of a batch, and the arrays of `gapless.append`; see there."""
@@ -173,7 +178,7 @@ def _column(values: Sequence[T | None]) -> Sequence[T | None] | None:
     return None if values.count(None) == len(values) else values
 
 
-def _answers(batch: Sequence[Append], places: list[Place], row: Any) -> list[Appended | GaplessError]:
+def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[Appended | GaplessError]:
     ids, seqs, created_at_us = row["ids"], row["seqs"], microseconds(row["appended_at"])
     statuses = row["statuses"]
     expires: list[int | None] = [None] * len(ids)
@@ -214,6 +219,9 @@ def _stored(
 
 
 def _replayed(first: dict[str, Any]) -> Appended:
+    if not first["seqs"]:
+        # This key's message was scheduled: it has no place in the log, or had none then.
+        return Appended((), replayed=True)
     created_at_us = first["created_at_us"]
     rows = zip(first["ids"], first["channels"], first["seqs"], strict=True)
     return Appended(tuple(Position(i, c, s, created_at_us) for i, c, s in rows), replayed=True)

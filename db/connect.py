@@ -34,6 +34,9 @@ class DatabaseConfig:
     url: str
     role: str | None = SERVICE_ROLE
     statement_timeout_s: float = 30.0
+    small_tables: bool = False
+    """Statements work on tables that hold few rows at most times and many dead ones at some: whatever
+    statistics say of them is wrong soon, and only their indexes are always right."""
 
 
 async def connect(config: DatabaseConfig, *, application: str, timeout_s: float) -> asyncpg.Connection:
@@ -51,6 +54,8 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
         "jit": "off",
         "search_path": "pg_catalog",
     }
+    if config.small_tables:
+        settings["enable_seqscan"] = "off"
     if config.role:
         settings["role"] = config.role
     try:
@@ -61,10 +66,19 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
     return connection
 
 
+class TooMuchAtOnceError(GaplessError):
+    """The statement would publish more than one transaction should hold: ask for less at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.UNAVAILABLE, "too much at once; nothing was stored", retry_after=1)
+
+
 def translate(error: BaseException) -> GaplessError:
     """What an error of the driver means to a caller. The cause keeps the details for the log."""
     if isinstance(error, GaplessError):
         return error
+    if getattr(error, "sqlstate", None) == "GL413":
+        return TooMuchAtOnceError()
     if isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
         return GaplessError(
             Code.STORAGE_FULL, "the database is out of space; nothing was stored", retry_after=5

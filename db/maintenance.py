@@ -27,6 +27,9 @@ class Maintenance:
     async def purge_idempotency(self, limit: int) -> int:
         return int(await self._pool.fetchval("purge_idempotency", limit))
 
+    async def compact(self, min_bytes: int) -> int:
+        return int(await self._pool.fetchval("compact", min_bytes))
+
     async def schema_version(self) -> int:
         """The newest migration that ran. Raises GaplessError `unavailable`."""
         return int(await self._pool.fetchval("schema_version") or 0)

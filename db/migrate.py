@@ -18,7 +18,7 @@ from db.connect import CONNECT_TIMEOUT_S
 
 MIGRATIONS_DIR = Path(__file__).with_name("migrations")
 LOCK = 1195462740
-ROLES = ("gapless_service", "gapless_publisher")
+ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 MIN_SERVER_VERSION = 140000
 
 
@@ -49,8 +49,9 @@ def migrations() -> list[Migration]:
     return found
 
 
-async def migrate(url: str, *, patience_s: float = 60.0) -> list[str]:
-    """Bring the database at `url` (its owner's credentials) to the newest schema; names of what ran.
+async def migrate(url: str, *, admin_url: str | None = None, patience_s: float = 60.0) -> list[str]:
+    """Bring the database at `url` (its owner's credentials) to the newest schema; names of what ran. Roles
+    that a step needs are made by `admin_url` if it is given.
 
     Waits up to `patience_s` seconds for a database that does not answer yet. Raises MigrationError.
     """
@@ -59,7 +60,7 @@ async def migrate(url: str, *, patience_s: float = 60.0) -> list[str]:
         if connection.get_server_version().major < MIN_SERVER_VERSION // 10000:
             raise MigrationError(f"Postgres 14 or newer is needed, this is {connection.get_server_version()}")
         await connection.execute("select pg_advisory_lock($1)", LOCK)
-        return await _run(connection)
+        return await _run(connection, admin_url, patience_s)
     except asyncpg.PostgresError as error:
         raise MigrationError(f"migration failed: {error}") from error
     finally:
@@ -83,7 +84,7 @@ async def _connect(url: str, patience_s: float) -> asyncpg.Connection:
             raise MigrationError(f"the database refuses the connection: {error}") from error
 
 
-async def _run(connection: asyncpg.Connection) -> list[str]:
+async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s: float) -> list[str]:
     # Looked for first: a service that may not make a schema can still see that it has nothing to make.
     if await connection.fetchval("select to_regclass('gapless.migrations')") is None:
         await connection.execute("create schema if not exists gapless")
@@ -102,6 +103,13 @@ async def _run(connection: asyncpg.Connection) -> list[str]:
         if applied.get(step.version, step.checksum) != step.checksum:
             raise MigrationError(f"migration {step.version} was changed after it ran here")
     pending = [step for step in steps if step.version not in applied]
+    if pending and admin_url is not None:
+        # A server that an earlier version made lacks the roles that came since.
+        admin = await _connect(admin_url, patience_s)
+        try:
+            await _make_roles(admin)
+        finally:
+            await admin.close(timeout=5)
     if pending:
         await _make_roles(connection)
     for step in pending:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from subscriptions.domain.model import Channel, Message, Retention
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,4 +48,5 @@ def channel(row: Any) -> Channel:
         created_at_us=microseconds(row["created_at"]),
         retention=Retention(row["max_age"], row["max_messages"]),
         message_ttl=row["message_ttl"],
+        origins=msgspec.json.decode(row["origins"]),
     )

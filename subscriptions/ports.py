@@ -5,13 +5,29 @@ Adapters (`db`, `cache`) implement them; `tests/contract` runs one suite over ev
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from subscriptions.domain.delivery import (
+    Change,
+    Claimed,
+    DeadLetter,
+    DeadLetterFilter,
+    Definition,
+    Definitions,
+    Nack,
+    Policy,
+    Receipt,
+    Scheduled,
+    Settings,
+    Settled,
+    Subscription,
+    Touched,
+)
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.model import Append, Appended, Channel, Message, Retention
+from subscriptions.domain.model import Append, Appended, Channel, Message, NewMessage, Retention
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
 
@@ -178,6 +194,169 @@ class MaintenancePort(Protocol):
     async def purge_rows(self, limit: int) -> int: ...
 
     async def purge_idempotency(self, limit: int) -> int: ...
+
+    async def compact(self, min_bytes: int) -> int:
+        """Rewrite queue tables of at least this size that are mostly dead rows; bytes given back."""
+        ...
+
+
+class SubscriptionPort(Protocol):
+    """Durable subscriptions as definitions. Every method raises GaplessError: `unavailable`, and
+    `subscription_not_found` where it speaks of one that is not there."""
+
+    async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
+        """Make it, or find the same definition there; whether it was made. Raises `conflict` when another
+        definition has the name."""
+        ...
+
+    async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription: ...
+
+    async def page(
+        self, namespace: str, pattern_regex: str | None, after: str, limit: int
+    ) -> list[Subscription]:
+        """By name after `after`, without stats."""
+        ...
+
+    async def patch(
+        self, namespace: str, name: str, channels: tuple[str, ...] | None, settings: Settings
+    ) -> Subscription:
+        """Only the settings named change; one that is None is cleared."""
+        ...
+
+    async def delete(self, namespace: str, name: str) -> None: ...
+
+    async def seek(self, namespace: str, name: str, to: str) -> Subscription:
+        """`to` as `Definition.start`. Everything leased, delayed or waiting is forgotten."""
+        ...
+
+    async def pause(self, namespace: str, name: str, paused: bool) -> Subscription: ...
+
+
+class DeliveryPort(Protocol):
+    """Claims and settlements: each a single decision of the database. Raise GaplessError `unavailable`."""
+
+    async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
+        """Lease up to `limit` messages. `settled`: nothing can appear at or below this id any more."""
+        ...
+
+    async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
+        """One answer a receipt, in order; committed when it returns."""
+        ...
+
+    async def nack(
+        self, receipts: Sequence[Receipt], nack: Nack
+    ) -> tuple[list[Settled], tuple[Touched, ...]]: ...
+
+    async def extend(self, receipts: Sequence[Receipt], ack_wait_s: float | None) -> list[Settled]: ...
+
+    async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
+        """End leases: due again at once. What was never `delivered` does not count as an attempt."""
+        ...
+
+    async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
+        """Which of these leases still hold."""
+        ...
+
+
+class TransactionPort(Protocol):
+    """Publishing and settling together."""
+
+    async def transact(
+        self, append: Append | None, receipts: Sequence[Receipt], places: Sequence[str]
+    ) -> Appended:
+        """All of it or nothing. `places` names each receipt for the caller. Raises `transaction_conflict`
+        when a receipt holds no lease, and what `AppendPort.append` answers for one request."""
+        ...
+
+
+class ReapPort(Protocol):
+    """What time alone decides: leases that ended, messages that expired, backlogs that grew too long."""
+
+    async def due(self, namespaces: Collection[str]) -> list[int]:
+        """Ids of their subscriptions that may have something to decide."""
+        ...
+
+    async def reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
+        """How many messages were decided, at most about `limit`. Passes over a subscription that somebody
+        else decides about at the moment."""
+        ...
+
+
+class DeadLetterPort(Protocol):
+    """The list of dead letters. Raise `unavailable`, `dead_letter_not_found`."""
+
+    async def page(self, which: DeadLetterFilter, after: int, limit: int) -> list[DeadLetter]:
+        """By id after `after`."""
+        ...
+
+    async def get(self, namespace: str, dead_letter_id: int) -> DeadLetter: ...
+
+    async def delete(self, namespace: str, dead_letter_id: int) -> None: ...
+
+    async def replay(self, namespace: str, dead_letter_id: int) -> tuple[str, int]:
+        """Give the message back; the subscription's name and the message's id. Raises
+        `subscription_not_found` when that subscription is no more."""
+        ...
+
+    async def replay_all(self, which: DeadLetterFilter) -> tuple[int, int]:
+        """How many were replayed, and how many passed over because others held them."""
+        ...
+
+    async def purge(self, which: DeadLetterFilter) -> int: ...
+
+
+class PolicyPort(Protocol):
+    """Policies and whole definitions. Raise `unavailable`, `not_found`."""
+
+    async def put(self, namespace: str, policy: Policy) -> bool:
+        """Make or replace it; whether it was made. In force for every decision after this returns."""
+        ...
+
+    async def get(self, namespace: str, name: str) -> Policy: ...
+
+    async def all(self, namespace: str) -> list[Policy]: ...
+
+    async def delete(self, namespace: str, name: str) -> None: ...
+
+    async def definitions(self, namespace: str) -> Definitions:
+        """Everything, from one snapshot."""
+        ...
+
+    async def apply(self, namespace: str, wanted: Definitions, *, dry_run: bool) -> tuple[list[Change], int]:
+        """Add and change until all that is wanted is there: what changed, and how many were as asked. All
+        of it or nothing; a dry run only tells."""
+        ...
+
+
+class SchedulePort(Protocol):
+    """Messages to be published later. Raise `unavailable`, `message_not_found`."""
+
+    async def schedule(
+        self,
+        namespace: str,
+        message: NewMessage,
+        deliver_at_us: int | None,
+        delay_s: float | None,
+        idempotency_key: str | None,
+        fingerprint: bytes,
+    ) -> tuple[Scheduled, bool]:
+        """The stored message, and whether an earlier request with this key stored it. Raises
+        `idempotency_mismatch`."""
+        ...
+
+    async def get(self, namespace: str, scheduled_id: int) -> Scheduled: ...
+
+    async def page(self, namespace: str, channel: str | None, after: int, limit: int) -> list[Scheduled]: ...
+
+    async def cancel(self, namespace: str, scheduled_id: int) -> None: ...
+
+    async def promote(self, namespace: str, scheduled_id: int) -> tuple[Appended, tuple[Touched, ...]]:
+        """Publish it now."""
+        ...
+
+    async def publish_due(self, namespaces: Collection[str], limit: int) -> tuple[int, tuple[Touched, ...]]:
+        """Publish what is due in these, at most `limit`, in the order of `deliver_at`."""
+        ...
 
 
 class HintBus(Protocol):

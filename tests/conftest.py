@@ -53,6 +53,7 @@ class External:
         for role in (
             "gapless_service nologin",
             "gapless_publisher nologin",
+            "gapless_reader nologin",
             "gapless_owner login",
             "gapless_app login in role gapless_service",
         ):

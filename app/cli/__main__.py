@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from app.cli import bench, channels, history, publish, serve, subscribe, version
+from app.cli import bench, channels, history, publish, serve, spark, subscribe, version
 from app.cli.doctor import command as doctor
 from app.cli.failures import end
 from app.cli.helping import Command, Group
 from app.cli.importing import command as importing
+from app.cli.queues import consume, dead_letters, definitions, policies, scheduled, subscriptions
 
 EXAMPLES = """
 A first minute:
@@ -17,8 +18,14 @@ A first minute:
   gapless subscribe chat.lobby                      in another
   gapless publish chat.lobby '{"text": "hello"}'    in a third
 
-gapless COMMAND --help shows examples of each. Commands other than serve, migrate, doctor and bench talk to
-the server at --url, GAPLESS_URL or http://127.0.0.1:8080, with the token in GAPLESS_TOKEN if there is one.
+And a queue:
+
+  gapless subscriptions create billing 'orders.>'
+  gapless consume billing --exec ./charge
+
+gapless COMMAND --help shows examples of each. Commands other than serve, migrate, doctor, bench,
+export and analyze talk to the server at --url, GAPLESS_URL or http://127.0.0.1:8080, with the token in
+GAPLESS_TOKEN if there is one.
 """
 
 app = typer.Typer(
@@ -47,11 +54,34 @@ app.command("history", cls=Command, short_help="Print what a channel holds.", ep
 )
 app.add_typer(channels.app, name="channels")
 app.command(
+    "consume",
+    cls=Command,
+    short_help="Take messages from a subscription and settle them.",
+    epilog=consume.EXAMPLES,
+)(consume.consume)
+app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(scheduled.app, name="scheduled")
+app.add_typer(policies.app, name="policies")
+app.add_typer(definitions.app, name="definitions")
+app.command(
     "import",
     cls=Command,
     short_help="Publish files of messages, once and in order.",
     epilog=importing.EXAMPLES,
 )(importing.import_)
+app.command(
+    "export",
+    cls=Command,
+    short_help="Write the log as Parquet, Delta or Iceberg, exactly once.",
+    context_settings=spark.FORWARDED,
+)(spark.export)
+app.command(
+    "analyze",
+    cls=Command,
+    short_help="Count and plot what the log holds, as one HTML page.",
+    context_settings=spark.FORWARDED,
+)(spark.analyze)
 app.command(
     "doctor", cls=Command, short_help="Say what is used, what is wrong, what to do.", epilog=doctor.EXAMPLES
 )(doctor.doctor)

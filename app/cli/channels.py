@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.failures import usage
+from app.cli.groups import AsJson, Inner, Yes, confirm, url_of
 from app.cli.helping import Command, Group
 from app.cli.options import DEFAULT_URL, Url, seconds, whole_seconds
 
@@ -47,7 +47,6 @@ Examples:
 NONE = "none"
 
 app = typer.Typer(cls=Group, rich_markup_mode=None, epilog=EXAMPLES)
-Inner = Annotated[str | None, typer.Option("--url", help="Where the server is.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The channel.", show_default=False)]
 
 
@@ -55,18 +54,19 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The channel.", show_d
 def channels(
     context: typer.Context,
     pattern: Annotated[str | None, typer.Option(help="Only matching names, such as chat.>")] = None,
+    as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """List channels, or show, set up or delete one."""
     if context.invoked_subcommand is not None:
-        if pattern is not None:
-            raise usage("--pattern is for the list of channels")
+        if pattern is not None or as_json:
+            raise usage("--pattern and --json are for the list of channels")
         context.obj = url
         return
     from app.cli.connection import connected
 
     with connected(url) as client:
-        _show(client.channels(pattern, page_size=1000))
+        _show(client.channels(pattern, page_size=1000), as_json=as_json)
 
 
 @app.command("show", cls=Command, epilog=SHOW_EXAMPLES)
@@ -74,7 +74,7 @@ def show(context: typer.Context, name: Name, url: Inner = None) -> None:
     """Show where a channel stands and what it keeps."""
     from app.cli.connection import connected
 
-    with connected(_url(context, url)) as client:
+    with connected(url_of(context, url)) as client:
         _show([client.get_channel(name)])
 
 
@@ -92,7 +92,7 @@ def set_(
         raise usage("say what to set: --max-age, --max-messages or --message-ttl")
     from app.cli.connection import connected
 
-    with connected(_url(context, url)) as client:
+    with connected(url_of(context, url)) as client:
         _show([_changed(client, name, max_age, max_messages, message_ttl)])
 
 
@@ -100,31 +100,17 @@ def set_(
 def delete(
     context: typer.Context,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Inner = None,
 ) -> None:
     """Delete a channel and all its messages, for good."""
     from app.cli.connection import connected
 
-    with connected(_url(context, url)) as client:
+    with connected(url_of(context, url)) as client:
         channel = client.get_channel(name)
-        if not yes and not _confirmed(channel):
-            typer.echo("nothing was deleted", err=True)
-            raise typer.Exit(1)
+        confirm(yes, f"deleting {name}", f"Delete {name} and its {_count(channel):,} messages for good?")
         client.delete_channel(name)
         typer.echo(f"deleted {name} with {_count(channel):,} messages", err=True)
-
-
-def _url(context: typer.Context, url: str | None) -> str:
-    """`gapless channels --url X show` means what `gapless channels show --url X` does."""
-    outer: str = context.obj
-    return url or outer
-
-
-def _confirmed(channel: Channel) -> bool:
-    if not sys.stdin.isatty():
-        raise usage(f"deleting {channel.name} needs --yes where nobody can be asked")
-    return typer.confirm(f"Delete {channel.name} and its {_count(channel):,} messages for good?", err=True)
 
 
 def _changed(
@@ -135,7 +121,11 @@ def _changed(
 
     try:
         now = client.get_channel(name)
-        kept, ttl = now.retention, now.message_ttl
+        # What a policy gives must not become the channel's own.
+        own = {name for name, origin in now.origins.items() if origin == "own"}
+        age, messages = now.retention.max_age, now.retention.max_messages
+        kept = Retention(age if "max_age" in own else None, messages if "max_messages" in own else None)
+        ttl = now.message_ttl if "message_ttl" in own else None
     except NotFound:
         kept, ttl = Retention(), None
     if message_ttl is not None:
@@ -160,40 +150,17 @@ def _count(channel: Channel) -> int:
     return max(0, channel.last_seq - channel.first_seq + 1)
 
 
-def _show(channels: Iterable[Channel]) -> None:
-    """A table for people, JSON lines for programs."""
-    from app.cli.output import channel_json, until_closed, write_line
+def _show(channels: Iterable[Channel], *, as_json: bool = False) -> None:
+    from app.cli.output import channel_json
+    from app.cli.tables import Column, number, show, span
 
-    with until_closed():
-        if sys.stdout.isatty():
-            _show_table(channels)
-            return
-        for channel in channels:
-            write_line(channel_json(channel), flush=False)
-
-
-def _show_table(channels: Iterable[Channel]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("channel", box=None, pad_edge=False, header_style="bold")
-    for name in ("messages", "last seq", "last id", "max age", "max messages", "message ttl"):
-        table.add_column(name, justify="right")
-    for c in channels:
-        limits = (_span(c.retention.max_age), _number(c.retention.max_messages), _span(c.message_ttl))
-        table.add_row(c.name, _number(_count(c)), _number(c.last_seq), str(c.last_id), *limits)
-    Console().print(table)
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _span(value: float | None) -> str:
-    """Seconds in the largest unit that has no remainder."""
-    if value is None:
-        return "-"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if value >= size and value % size == 0:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}s"
+    columns: list[Column[Channel]] = [
+        Column("channel", lambda c: c.name),
+        Column("messages", lambda c: number(_count(c)), True),
+        Column("last seq", lambda c: number(c.last_seq), True),
+        Column("last id", lambda c: str(c.last_id), True),
+        Column("max age", lambda c: span(c.retention.max_age), True),
+        Column("max messages", lambda c: number(c.retention.max_messages), True),
+        Column("message ttl", lambda c: span(c.message_ttl), True),
+    ]
+    show(channels, channel_json, columns, as_json=as_json)

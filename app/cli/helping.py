@@ -26,7 +26,20 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands, in the order of their use, with its epilog as it is written."""
 
-    ORDER = ("serve", "publish", "subscribe", "history", "channels", "import")
+    ORDER = (
+        "serve",
+        "publish",
+        "subscribe",
+        "history",
+        "channels",
+        "consume",
+        "subscriptions",
+        "dead-letters",
+        "scheduled",
+        "policies",
+        "definitions",
+        "import",
+    )
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         write_epilog(self.epilog, formatter)

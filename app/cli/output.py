@@ -118,4 +118,6 @@ def channel_json(channel: Channel) -> dict[str, Any]:
         shown["created_at"] = moment(channel.created_at)
     if channel.message_ttl is not None:
         shown["message_ttl"] = channel.message_ttl
+    if channel.origins:
+        shown["origins"] = dict(channel.origins)
     return shown

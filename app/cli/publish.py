@@ -7,12 +7,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from app.cli.failures import usage
 from app.cli.options import DEFAULT_URL, Url, pairs, seconds
+
+if TYPE_CHECKING:
+    from gapless import Published, Scheduled
 
 EXAMPLES = """
 Examples:
@@ -23,6 +26,8 @@ Examples:
   tail -f app.log | gapless publish logs.app --lines --text
   gapless publish pictures --binary cat.png --type image/png
   gapless publish orders '{"n": 17}' --expected-last-seq 16    only if nobody else was faster
+  gapless publish mails '{"to": "ann"}' --delay 1h             later; gapless scheduled lists those
+  gapless publish mails '{"to": "ann"}' --deliver-at 2030-01-01T09:00:00+01:00
 """
 
 
@@ -54,6 +59,8 @@ def publish(
     idempotency_key: Annotated[str | None, typer.Option(help="Stored once a day under this key.")] = None,
     expected_last_seq: Annotated[int | None, typer.Option(min=0, help="Only after this seq.")] = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="To listeners only; not stored.")] = False,
+    delay: Annotated[str | None, typer.Option(help="Publish it so much later: 30s, 2h.")] = None,
+    deliver_at: Annotated[str | None, typer.Option(help="Publish it then: RFC 3339.")] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish to a channel. Prints where the message is stored, as JSON on one line, once it is committed."""
@@ -61,13 +68,16 @@ def publish(
     settings = Settings(type_, key, pairs(header, "--header"), expires_after, ephemeral)
     conditions = {"idempotency_key": idempotency_key, "expected_last_seq": expected_last_seq}
     given = {name: value for name, value in conditions.items() if value is not None}
+    times = {"delay": None if delay is None else seconds(delay, "--delay"), "deliver_at": deliver_at}
+    later = {name: value for name, value in times.items() if value is not None}
     _refuse_odd_mixtures(settings, data, text, lines, binary, given)
+    _refuse_odd_times(settings, lines, given, later)
     if lines:
         from app.cli.publish_lines import publish_lines
 
         publish_lines(url, channel, settings, text)
     else:
-        _publish_one(url, channel, _payload(data, text, binary), settings, given)
+        _publish_one(url, channel, _payload(data, text, binary), settings, given | later)
 
 
 def _refuse_odd_mixtures(
@@ -83,9 +93,17 @@ def _refuse_odd_mixtures(
         raise usage("an --ephemeral message is not stored: no key to remember, no place, no --ttl")
 
 
+def _refuse_odd_times(settings: Settings, lines: bool, given: dict[str, Any], later: dict[str, Any]) -> None:
+    if len(later) > 1:
+        raise usage("--delay and --deliver-at both say when: give one of them")
+    if later and (lines or settings.ephemeral or "expected_last_seq" in given):
+        odd = "--lines, --ephemeral or --expected-last-seq"
+        raise usage(f"--delay and --deliver-at are for one stored message: they do not go with {odd}")
+
+
 def _publish_one(url: str, channel: str, payload: Any, settings: Settings, given: dict[str, Any]) -> None:
     from app.cli.connection import connected
-    from app.cli.output import published_json, until_closed, write_line
+    from app.cli.output import until_closed, write_line
 
     said: dict[str, Any] = {"type": settings.type, "key": settings.key, "headers": settings.headers}
     with until_closed(), connected(url) as client:
@@ -93,7 +111,16 @@ def _publish_one(url: str, channel: str, payload: Any, settings: Settings, given
             client.publish(channel, payload, ephemeral=True, **said)
             write_line({"channel": channel, "ephemeral": True})
         else:
-            write_line(published_json(client.publish(channel, payload, ttl=settings.ttl, **said, **given)))
+            write_line(_answer(client.publish(channel, payload, ttl=settings.ttl, **said, **given)))
+
+
+def _answer(answer: Published | Scheduled) -> dict[str, Any]:
+    from gapless import Scheduled
+
+    from app.cli.output import published_json
+    from app.cli.queues.shapes import scheduled_json
+
+    return scheduled_json(answer) if isinstance(answer, Scheduled) else published_json(answer)
 
 
 def _payload(data: str | None, text: bool, binary: str | None) -> Any:

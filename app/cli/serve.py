@@ -110,19 +110,19 @@ def migrate_command() -> None:
     typer.echo("\n".join(f"migrated {name}" for name in _migrate(url)) or "nothing to migrate")
 
 
-def _migrate(url: str) -> list[str]:
+def _migrate(url: str, admin_url: str | None = None) -> list[str]:
     import asyncio
 
     from db.migrate import MigrationError, migrate
 
     try:
-        return asyncio.run(migrate(url))
+        return asyncio.run(migrate(url, admin_url=admin_url))
     except MigrationError as error:
         raise Failure(str(error)) from None
 
 
 def _prepare(settings: Settings, endpoints: Endpoints) -> None:
-    for name in _migrate(settings.migrate_url or endpoints.owner_url):
+    for name in _migrate(settings.migrate_url or endpoints.owner_url, endpoints.admin_url):
         print(f"migrated {name}", file=sys.stderr, flush=True)
 
 

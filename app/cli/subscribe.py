@@ -63,7 +63,7 @@ def follow(
         raise usage("give one of --after, --last, --since and --from: they all say where to start")
     require_server(url)
     interrupts = Interrupts()
-    _tell_reconnects()
+    tell_log()
     with until_closed(), connected(url) as client:
         stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, **starts, **filters)
         printer = Printer(stream, data_only, interrupts)
@@ -122,8 +122,8 @@ def _tell_gap(gap: Gap) -> None:
     )
 
 
-def _tell_reconnects() -> None:
-    """The client logs each lost connection; here that is for the person who watches."""
+def tell_log() -> None:
+    """The client logs lost connections and leases; here that is for the person who watches."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -19,6 +19,7 @@ _BOOTSTRAP = f"""
 create role {OWNER} login
 create role {SERVICE} login
 create role gapless_publisher nologin
+create role gapless_reader nologin
 create database {DATABASE} owner {OWNER}
 revoke all on database {DATABASE} from public
 grant connect on database {DATABASE} to {SERVICE}

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.routes.parameters import After, Before, ChannelName, Id, Keys, Limit, SinceText, Types, only
-from app.routes.publish import NAMESPACE
 from app.wire.checks import check_key, check_type
 from app.wire.cloudevents import to_cloudevent
 from app.wire.encode import encode_message
@@ -54,8 +53,9 @@ def router(service: Callable[[], Service]) -> APIRouter:
         """
         only(request, _PARAMETERS)
         wanted = _accepted(request.headers.get("accept", ""))
+        running = service()
         query = HistoryQuery(
-            NAMESPACE,
+            running.namespace,
             check_channel(channel),
             after,
             before,
@@ -67,8 +67,8 @@ def router(service: Callable[[], Service]) -> APIRouter:
         )
         if wanted == NDJSON:
             encode = to_cloudevent if CLOUDEVENT in request.headers.get("accept", "") else encode_message
-            return await _stream(service(), query, encode)
-        messages, has_more = await service().history.history(query)
+            return await _stream(running, query, encode)
+        messages, has_more = await running.history.history(query)
         if wanted == CLOUDEVENTS:
             return Response(b"[%b]" % b",".join(map(to_cloudevent, messages)), media_type=CLOUDEVENTS)
         return Response(_page(query, messages, has_more), media_type=JSON)
@@ -77,7 +77,8 @@ def router(service: Callable[[], Service]) -> APIRouter:
     async def message(request: Request, channel: ChannelName, message_id: Id) -> Response:
         """One message."""
         only(request, ())
-        found = await service().history.message(NAMESPACE, check_channel(channel), message_id)
+        running = service()
+        found = await running.history.message(running.namespace, check_channel(channel), message_id)
         if CLOUDEVENT in request.headers.get("accept", ""):
             return Response(to_cloudevent(found), media_type=CLOUDEVENT)
         return Response(encode_message(found), media_type=JSON)

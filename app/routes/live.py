@@ -9,19 +9,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from app.routes.bodies import JSON
 from app.routes.parameters import ChannelName
 from app.routes.publish import publish_many, publish_one
+from app.schemas import answers, schema
 from app.stream.sse import subscribe
 from app.wiring import Service
 
-_JSON: Final = "application/json"
 
-
-def _schema(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-class _Handled(Response):
+class Handled(Response):
     """Runs a bare handler in place of a response."""
 
     def __init__(self, handler: Callable[..., Any], service: Service) -> None:
@@ -40,7 +36,7 @@ def router(service: Callable[[], Service]) -> APIRouter:
     @routes.post(
         "/v1/channels/{channel}/messages",
         status_code=201,
-        responses=_PUBLISHED | _EPHEMERAL,
+        responses=_PUBLISHED | _ACCEPTED,
         openapi_extra=_ONE_OR_MANY,
     )
     async def publish(
@@ -50,14 +46,14 @@ def router(service: Callable[[], Service]) -> APIRouter:
     ) -> Response:
         """Publish one message, or an array of 1 to 1000 that become visible together. Answered after the
         commit."""
-        return _Handled(publish_one, service())
+        return Handled(publish_one, service())
 
     @routes.post("/v1/messages", status_code=201, responses=_MANY, openapi_extra=_BATCH)
     async def publish_to_many(
         idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
     ) -> Response:
         """Publish to several channels, atomically."""
-        return _Handled(publish_many, service())
+        return Handled(publish_many, service())
 
     @routes.get("/v1/subscribe", responses=_STREAM)
     async def follow(
@@ -76,7 +72,7 @@ def router(service: Callable[[], Service]) -> APIRouter:
         last_event_id: Annotated[str | None, Header(json_schema_extra={"pattern": r"^\d{1,15}$"})] = None,
     ) -> Response:
         """Follow channels as server-sent events, from a cursor on, without a gap."""
-        return _Handled(subscribe, service())
+        return Handled(subscribe, service())
 
     return routes
 
@@ -85,15 +81,15 @@ _ONE_OR_MANY: Final = {
     "requestBody": {
         "required": True,
         "content": {
-            _JSON: {
+            JSON: {
                 "schema": {
                     "oneOf": [
-                        _schema("NewMessage"),
+                        schema("NewMessage"),
                         {
                             "type": "array",
                             "minItems": 1,
                             "maxItems": 1000,
-                            "items": _schema("NewMessage"),
+                            "items": schema("NewMessage"),
                         },
                     ]
                 }
@@ -107,7 +103,7 @@ _BATCH: Final = {
     "requestBody": {
         "required": True,
         "content": {
-            _JSON: {
+            JSON: {
                 "schema": {
                     "type": "object",
                     "required": ["messages"],
@@ -116,7 +112,7 @@ _BATCH: Final = {
                             "type": "array",
                             "minItems": 1,
                             "maxItems": 1000,
-                            "items": _schema("AddressedMessage"),
+                            "items": schema("AddressedMessage"),
                         }
                     },
                     "additionalProperties": False,
@@ -125,21 +121,13 @@ _BATCH: Final = {
         },
     }
 }
-_PUBLISHED: Final[dict[int | str, dict[str, Any]]] = {
-    201: {
-        "description": "Committed.",
-        "content": {_JSON: {"schema": {"oneOf": [_schema("Position"), _schema("Positions")]}}},
-    }
-}
-_EPHEMERAL: Final[dict[int | str, dict[str, Any]]] = {
-    202: {
-        "description": "Sent to live subscribers; not stored.",
-        "content": {_JSON: {"schema": {"type": "object"}}},
-    }
-}
-_MANY: Final[dict[int | str, dict[str, Any]]] = {
-    201: {"description": "Committed.", "content": {_JSON: {"schema": _schema("Positions")}}}
-}
+_PUBLISHED: Final = answers("Committed.", {"oneOf": [schema("Position"), schema("Positions")]}, 201)
+_ACCEPTED: Final = answers(
+    "To be published later; or, ephemeral, sent to live subscribers and not stored.",
+    {"anyOf": [schema("ScheduledAt"), {"type": "object"}]},
+    202,
+)
+_MANY: Final = answers("Committed.", schema("Positions"), 201)
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Events: message (unnamed), ready, gap, ephemeral, goodbye.",

@@ -22,7 +22,7 @@ def _digits(value: object) -> object:
     return value
 
 
-_Digits = BeforeValidator(_digits)
+Digits = BeforeValidator(_digits)
 
 ChannelName = Annotated[
     str,
@@ -32,12 +32,21 @@ ChannelName = Annotated[
         json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
     ),
 ]
-Id = Annotated[int, Path(ge=0, le=MAX_ID, description="Message id."), _Digits]
-After = Annotated[int | None, Query(ge=0, le=MAX_ID, description="Only messages after this id."), _Digits]
-Before = Annotated[
-    int | None, Query(ge=0, le=MAX_ID + 1, description="Only messages before this id."), _Digits
+Name = Annotated[
+    str,
+    Path(
+        description="Name: tokens of [A-Za-z0-9_~:@-] joined by dots.",
+        examples=["orders"],
+        json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
+    ),
 ]
-Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many."), _Digits]
+Id = Annotated[int, Path(ge=0, le=MAX_ID, description="Message id."), Digits]
+After = Annotated[int | None, Query(ge=0, le=MAX_ID, description="Only messages after this id."), Digits]
+Before = Annotated[
+    int | None, Query(ge=0, le=MAX_ID + 1, description="Only messages before this id."), Digits
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many."), Digits]
+IdCursor = Annotated[int, Query(ge=0, le=MAX_ID, description="Where the page before ended."), Digits]
 Types = Annotated[list[str] | None, Query(alias="type", description="Only these types.", max_length=128)]
 Keys = Annotated[list[str] | None, Query(alias="key", description="Only these keys.", max_length=128)]
 SinceText = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -12,16 +11,16 @@ from starlette.types import Receive, Scope, Send
 from app.http_protocol import answer
 from app.telemetry import PUBLISH_SECONDS, PUBLISHED, REQUESTS
 from app.wire.body import read_body
+from app.wire.checks import MAX_TTL_S as MAX_AHEAD_S
+from app.wire.deliveries import encode_scheduled_at
 from app.wire.encode import encode_ephemeral, encode_positions
+from app.wire.fingerprint import fingerprint
 from app.wire.head import PublishHead, read_head
-from app.wire.publish import parse_batch, parse_publication
+from app.wire.publish import Schedule, parse_batch, parse_publication
 from app.wiring import Service
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine.hints import EphemeralHint
-
-NAMESPACE: Final = "default"
-"""The tenant of a request without a credential."""
 
 _CREATED: Final = REQUESTS.labels("publish", 201)
 _JSON: Final = (b"content-type", b"application/json")
@@ -37,7 +36,16 @@ async def publish_one(service: Service, scope: Scope, receive: Receive, send: Se
     if publication.ephemeral:
         await _ephemeral(service, publication.messages[0], head, scope, send)
         return
+    schedule = publication.schedule
+    if schedule is not None and _is_later(schedule, head, time.time_ns() // 1000):
+        await _later(service, publication.messages[0], schedule, head, scope, body, send)
+        return
     appended = await _append(service, publication.messages, head, scope, body)
+    if not appended.positions:
+        # An earlier request with this key came before the message was due, and had it scheduled.
+        assert schedule is not None, "a request that repeats another asks for the same"
+        await _later(service, publication.messages[0], schedule, head, scope, body, send)
+        return
     content = encode_positions(appended.positions)
     if publication.is_array:
         content = b'{"messages":[%b]}' % content
@@ -59,28 +67,24 @@ async def publish_many(service: Service, scope: Scope, receive: Receive, send: S
 async def _append(
     service: Service, messages: tuple[NewMessage, ...], head: PublishHead, scope: Scope, body: bytes
 ) -> Appended:
-    fingerprint = b""
+    printed = b""
     if head.idempotency_key is not None:
-        fingerprint = _fingerprint(scope["path"], head, body)
+        printed = fingerprint(scope["path"], head, body)
     began = time.perf_counter()
     appended = await service.publisher.publish(
-        Append(NAMESPACE, messages, head.idempotency_key, fingerprint, head.expected_last_seq, len(body))
+        Append(
+            service.namespace,
+            messages,
+            head.idempotency_key,
+            printed,
+            head.expected_last_seq,
+            len(body),
+        )
     )
     PUBLISH_SECONDS.observe(time.perf_counter() - began)
     if not appended.replayed:
         PUBLISHED.inc(len(messages))
     return appended
-
-
-def _fingerprint(path: str, head: PublishHead, body: bytes) -> bytes:
-    """What makes two requests the same: their target, their body, and an event's headers."""
-    digest = blake2b(digest_size=16)
-    for part in (path.encode(), head.form.value.encode(), body, msgspec.json.encode(sorted(head.event))):
-        digest.update(b"%d:" % len(part))
-        digest.update(part)
-    for _, value in sorted(head.event.items()):
-        digest.update(b"%d:" % len(value) + value)
-    return digest.digest()
 
 
 async def _created(appended: Appended, content: bytes, scope: Scope, send: Send) -> None:
@@ -102,12 +106,50 @@ async def _ephemeral(
         detail = "an ephemeral message has no place in the channel: Expected-Last-Seq does not apply"
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
     body = encode_ephemeral(message, time.time_ns() // 1000)
-    service.publish_ephemeral(EphemeralHint(NAMESPACE, message.channel, message.type, message.key, body))
+    service.publish_ephemeral(
+        EphemeralHint(service.namespace, message.channel, message.type, message.key, body)
+    )
     content = b'{"channel":%b,"ephemeral":true}' % msgspec.json.encode(message.channel)
+    await _accepted(content, scope, send, replayed=False)
+
+
+async def _accepted(content: bytes, scope: Scope, send: Send, *, replayed: bool) -> None:
     headers = [
         _JSON,
         (b"content-length", b"%d" % len(content)),
         (b"x-request-id", scope["state"]["request_id"]),
     ]
+    if replayed:
+        headers.append(_REPLAYED)
     REQUESTS.labels("publish", 202).inc()
     await answer(send, 202, headers, content)
+
+
+def _is_later(schedule: Schedule, head: PublishHead, now_us: int) -> bool:
+    """Whether there is anything to wait for. Raises `invalid_request`."""
+    name = "delay" if schedule.deliver_at_us is None else "deliver_at"
+    if head.expected_last_seq is not None:
+        raise invalid(name, "cannot be given together with Expected-Last-Seq: nobody knows that seq yet")
+    if schedule.deliver_at_us is None:
+        return schedule.delay_s != 0
+    if schedule.deliver_at_us > now_us + MAX_AHEAD_S * 1_000_000:
+        raise invalid(name, "is more than ten years ahead")
+    return schedule.deliver_at_us > now_us
+
+
+async def _later(
+    service: Service,
+    message: NewMessage,
+    schedule: Schedule,
+    head: PublishHead,
+    scope: Scope,
+    body: bytes,
+    send: Send,
+) -> None:
+    service.require_ready()
+    printed = b"" if head.idempotency_key is None else fingerprint(scope["path"], head, body)
+    scheduled, replayed = await service.schedules.schedule(
+        service.namespace, message, *schedule, head.idempotency_key, printed
+    )
+    content = encode_scheduled_at(scheduled)
+    await _accepted(content, scope, send, replayed=replayed)

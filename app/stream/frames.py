@@ -9,6 +9,7 @@ import msgspec
 from app.wire.cloudevents import to_cloudevent
 from app.wire.decode import decode_message
 from subscriptions.engine.entry import Entry
+from subscriptions.engine.group import Farewell
 from subscriptions.engine.subscription import Ephemeral, Gap, Goodbye, Ready
 
 RETRY: Final = b"retry: 1000\n"
@@ -53,5 +54,10 @@ def ephemeral(said: Ephemeral) -> bytes:
     return b"event: ephemeral\ndata: %b\n\n" % said.body
 
 
-def goodbye(reason: Goodbye) -> bytes:
+def goodbye(reason: Goodbye | Farewell) -> bytes:
     return event(b"goodbye", {"reason": reason.value})
+
+
+def delivery(body: bytes) -> bytes:
+    """Carries no id: where a member stands is the server's to know."""
+    return b"event: delivery\ndata: %b\n\n" % body

@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope
 
-from app.routes.publish import NAMESPACE
 from app.wire.checks import check_key, check_type
 from app.wire.moments import parse_since
 from subscriptions.domain.errors import Code, GaplessError, invalid
@@ -42,11 +41,11 @@ class StreamQuery:
     cloudevents: bool
 
 
-def read_query(scope: Scope) -> StreamQuery:
+def read_query(scope: Scope, namespace: str) -> StreamQuery:
     """Raises `invalid_request` (400 for a malformed cursor) and `not_acceptable`."""
     headers = dict(scope["headers"])
-    cloudevents = _accepts(headers.get(b"accept", b"").decode("latin-1"))
-    given = _parameters(scope["query_string"])
+    cloudevents = accepts(headers.get(b"accept", b"").decode("latin-1"))
+    given = parameters(scope["query_string"], _KNOWN, "subscribe")
     channels = given.get("channel", [])
     if not channels:
         raise invalid("channel", "name at least one channel or pattern")
@@ -55,24 +54,25 @@ def read_query(scope: Scope) -> StreamQuery:
     for text in channels:
         check_pattern(text)
     selection = select(
-        NAMESPACE,
+        namespace,
         [text for text in channels if not is_pattern(text)],
         [text for text in channels if is_pattern(text)],
         [check_type(text) for text in _few(given, "type")],
         [check_key(text) for text in _few(given, "key")],
     )
-    return StreamQuery(selection, _start(given, headers), _heartbeat(given), cloudevents)
+    return StreamQuery(selection, _start(given, headers), heartbeat(given), cloudevents)
 
 
-def _parameters(query: bytes) -> dict[str, list[str]]:
+def parameters(query: bytes, known: frozenset[str], face: str) -> dict[str, list[str]]:
+    """The parameters of a query, each with all its values. Raises `invalid_request` for an unknown one."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000)
     except (UnicodeDecodeError, ValueError):
         raise GaplessError(Code.INVALID_REQUEST, "the query is not valid", status=400) from None
     given: dict[str, list[str]] = {}
     for name, value in pairs:
-        if name not in _KNOWN:
-            raise invalid(name, "is not a parameter of subscribe")
+        if name not in known:
+            raise invalid(name, f"is not a parameter of {face}")
         given.setdefault(name, []).append(value)
     return given
 
@@ -84,7 +84,8 @@ def _few(given: dict[str, list[str]], name: str) -> list[str]:
     return values
 
 
-def _one(given: dict[str, list[str]], name: str) -> str | None:
+def one(given: dict[str, list[str]], name: str) -> str | None:
+    """The value of a parameter that may be given once."""
     values = given.get(name, [])
     if len(values) > 1:
         raise invalid(name, "was given more than once")
@@ -93,7 +94,7 @@ def _one(given: dict[str, list[str]], name: str) -> str | None:
 
 def _start(given: dict[str, list[str]], headers: dict[bytes, bytes]) -> Start:
     """The header wins: a browser reconnects with the query it began with and the header of where it is."""
-    options = {name: _one(given, name) for name in ("after", "last", "since", "from", "lastEventId")}
+    options = {name: one(given, name) for name in ("after", "last", "since", "from", "lastEventId")}
     chosen = {name: value for name, value in options.items() if value is not None}
     if len(chosen) > 1:
         raise invalid(" and ".join(chosen), "only one of them says where to start")
@@ -124,8 +125,16 @@ def _cursor(name: str, value: str) -> After:
     return After(int(value))
 
 
-def _heartbeat(given: dict[str, list[str]]) -> float:
-    value = _one(given, "heartbeat")
+def number(name: str, value: str, least: int, most: int) -> int:
+    """The value of a parameter that is a whole number."""
+    if not _NUMBER.fullmatch(value) or not least <= int(value) <= most:
+        raise invalid(name, f"must be a number from {least} to {most}")
+    return int(value)
+
+
+def heartbeat(given: dict[str, list[str]]) -> float:
+    """Seconds of silence after which something is sent."""
+    value = one(given, "heartbeat")
     if value is None:
         return DEFAULT_HEARTBEAT_S
     if not _NUMBER.fullmatch(value) or not 5 <= int(value) <= 60:
@@ -133,7 +142,7 @@ def _heartbeat(given: dict[str, list[str]]) -> float:
     return float(value)
 
 
-def _accepts(accept: str) -> bool:
+def accepts(accept: str) -> bool:
     """Whether the client wants CloudEvents. Raises `not_acceptable` where it takes no event stream."""
     ranges = [part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
     if ranges and not _OFFERED.intersection(ranges):

@@ -30,8 +30,10 @@ class SupervisorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the servers are. With an external database both its URLs are the one that was given."""
+    """Where the servers are. With an external database both its URLs are the one that was given, and there is
+    no `admin_url`."""
 
     owner_url: str
     service_url: str
     redis_url: str
+    admin_url: str | None = None

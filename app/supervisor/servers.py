@@ -59,6 +59,7 @@ class Servers:
 
     def _start(self, config: SupervisorConfig) -> Endpoints:
         owner, service, redis = config.database_url, config.database_url, config.redis_url
+        admin: str | None = None
         if service is None or redis is None:
             self._lock = HomeLock(config.home)
             self._lock.take()
@@ -67,7 +68,7 @@ class Servers:
                 self._say(f"no GAPLESS_DATABASE_URL: using a Postgres of its own in {config.home}")
                 postgres = EmbeddedPostgres(config.home, interrupted=self._stopping)
                 self._begin("Postgres", postgres)
-                owner, service = postgres.owner_url, postgres.service_url
+                owner, service, admin = postgres.owner_url, postgres.service_url, postgres.admin_url
             if redis is None:
                 self._say(f"no GAPLESS_REDIS_URL: using a Redis of its own in {config.home}")
                 own = EmbeddedRedis(config.home)
@@ -76,7 +77,7 @@ class Servers:
         except BaseException:
             self.stop()
             raise
-        return Endpoints(owner, service, redis)
+        return Endpoints(owner, service, redis, admin)
 
     def _begin(self, name: str, server: Server) -> None:
         self._running[name] = server

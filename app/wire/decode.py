@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
+from app.wire.times import microseconds
 from subscriptions.domain.model import Message
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class _Encoded(msgspec.Struct):
@@ -43,10 +41,6 @@ def decode_message(body: bytes) -> Message:
         binary=m.data_base64,
         headers=bytes(m.headers),
         sender=m.sender,
-        created_at_us=_microseconds(m.created_at),
-        expires_at_us=None if m.expires_at is None else _microseconds(m.expires_at),
+        created_at_us=microseconds(m.created_at),
+        expires_at_us=None if m.expires_at is None else microseconds(m.expires_at),
     )
-
-
-def _microseconds(time: datetime) -> int:
-    return (time - _EPOCH) // _MICROSECOND

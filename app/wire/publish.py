@@ -7,15 +7,17 @@ looked at again: first whether it is acceptable JSON at all, then which field is
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app.wire import checks, cloudevents, json
 from app.wire.head import Form, PublishHead
+from app.wire.times import microseconds
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import NewMessage
 from subscriptions.domain.names import check_channel
@@ -38,12 +40,14 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     ephemeral: bool | UnsetType = UNSET
 
 
-class _Addressed(_Body, kw_only=True, forbid_unknown_fields=True):
+class Addressed(_Body, kw_only=True, forbid_unknown_fields=True):
+    """One message of several, that names its channel."""
+
     channel: str
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    messages: Annotated[list[_Addressed], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+    messages: Annotated[list[Addressed], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
 
 
 _Array = Annotated[list[_Body], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
@@ -53,17 +57,27 @@ _decode_one_or_many: Final = msgspec.json.Decoder(_Body | _Array).decode
 _decode_batch: Final = msgspec.json.Decoder(_Batch).decode
 
 _GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
-_FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PLACE: Final = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _NAMED: Final = re.compile(r"Object (contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
+class Schedule(NamedTuple):
+    """When a message is to be published: at a moment (microseconds since the Unix epoch), or so many seconds
+    from now. One of the two is set."""
+
+    deliver_at_us: int | None
+    delay_s: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one request publishes. `is_array` decides the shape of the answer."""
+    """What one request publishes. `is_array` decides the shape of the answer; only a single message has a
+    `schedule`."""
 
     messages: tuple[NewMessage, ...]
     is_array: bool
+    schedule: Schedule | None = None
 
     @property
     def ephemeral(self) -> bool:
@@ -85,12 +99,14 @@ def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str 
         if parsed.__class__ is not list:
             message, keys = _message(parsed, channel, sender, _is_plain(body))
             messages: tuple[NewMessage, ...] = (message,)
+            schedule = _schedule(parsed)
         else:
             messages, keys = _messages([(i, channel) for i in parsed], "", sender, _is_plain(body))
-    except _FAILURES as error:
-        _refuse(body, error)
+            schedule = None
+    except FAILURES as error:
+        refuse(body, error)
     json.check_text(body, keys)
-    return Publication(messages, parsed.__class__ is list)
+    return Publication(messages, parsed.__class__ is list, schedule)
 
 
 def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tuple[NewMessage, ...]:
@@ -100,12 +116,20 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
         raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, detail)
     try:
         parsed = _decode_batch(body)
-        items: list[tuple[_Body, str]] = [(item, item.channel) for item in parsed.messages]
-        messages, keys = _messages(items, "messages", sender, _is_plain(body))
-    except _FAILURES as error:
-        _refuse(body, error)
-    json.check_text(body, keys + 1 + len(messages))
+        messages, keys = addressed(parsed.messages, "messages", sender, body)
+    except FAILURES as error:
+        refuse(body, error)
+    json.check_text(body, keys + 1)
     return messages
+
+
+def addressed(
+    items: list[Addressed], place: str, sender: str | None, body: bytes
+) -> tuple[tuple[NewMessage, ...], int]:
+    """The messages that stand at `place` in a body, and how many object keys they held. Raises as
+    `parse_batch` does."""
+    messages, keys = _messages([(item, item.channel) for item in items], place, sender, _is_plain(body))
+    return messages, keys + len(messages)
 
 
 def _is_plain(body: bytes) -> bool:
@@ -114,7 +138,7 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _messages(
-    items: list[tuple[_Body, str]], place: str, sender: str | None, plain: bool
+    items: Sequence[tuple[_Body, str]], place: str, sender: str | None, plain: bool
 ) -> tuple[tuple[NewMessage, ...], int]:
     messages = []
     keys = 0
@@ -124,6 +148,8 @@ def _messages(
             if channel != checked:
                 checked = check_channel(channel)
             message, of_item = _message(item, channel, sender, plain)
+            if (item.delay is not UNSET or item.deliver_at is not UNSET) and _schedule(item) is not None:
+                raise invalid(_asked(item)[0], "is for a single message; an array is published as a whole")
             if message.ephemeral:
                 raise invalid("ephemeral", "is for a single message; an array is stored as a whole")
         except GaplessError as error:
@@ -156,8 +182,6 @@ def _message(item: _Body, channel: str, sender: str | None, plain: bool) -> tupl
     if headers is not UNSET:
         keys += len(headers)
         stored_headers = checks.check_headers(headers)
-    if item.delay is not UNSET or item.deliver_at is not UNSET:
-        _check_schedule(item)
     message = NewMessage(
         channel=channel,
         data=data,
@@ -188,22 +212,28 @@ def _payload(item: _Body, plain: bool) -> tuple[bytes | None, bytes | None, int]
     return data, None, json.count_keys(_decode_any(data), "data")
 
 
-def _check_schedule(item: _Body) -> None:
-    """Check the members that ask for later delivery, then refuse them. Null asks for nothing."""
-    delay, at, ttl = item.delay, item.deliver_at, item.ttl
-    asked = [("delay", delay), ("deliver_at", at)]
-    given = [name for name, value in asked if value is not UNSET and value is not None]
-    if len(given) == 2:
+def _asked(item: _Body) -> list[str]:
+    """Which members ask for later delivery. Null asks for nothing."""
+    asked = (("delay", item.delay), ("deliver_at", item.deliver_at))
+    return [name for name, value in asked if value is not UNSET and value is not None]
+
+
+def _schedule(item: _Body) -> Schedule | None:
+    """When the message is to be published; None: now, and nobody said otherwise."""
+    delay, at = item.delay, item.deliver_at
+    if delay is UNSET and at is UNSET:
+        return None
+    asked = _asked(item)
+    if len(asked) == 2:
         raise invalid("deliver_at", "cannot be given together with delay")
-    if isinstance(delay, float) and isinstance(ttl, float) and delay > ttl:
-        raise invalid("delay", "is longer than ttl: the message would expire before it is delivered")
-    if given and item.ephemeral is True:
-        raise invalid(given[0], "cannot be asked for an ephemeral message")
-    if given:
-        raise invalid(given[0], "scheduled delivery is not available yet")
+    if asked and item.ephemeral is True:
+        raise invalid(asked[0], "cannot be asked for an ephemeral message")
+    if isinstance(delay, float):
+        return Schedule(None, delay)
+    return Schedule(microseconds(at), None) if isinstance(at, datetime) else None
 
 
-def _refuse(body: bytes, error: Exception) -> NoReturn:
+def refuse(body: bytes, error: Exception) -> NoReturn:
     """Say why a body did not decode: first as JSON, then as what it should have been."""
     if isinstance(error, msgspec.ValidationError):
         json.check(body)

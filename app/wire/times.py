@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def rfc3339(at_us: int) -> bytes:
@@ -16,3 +20,8 @@ def rfc3339(at_us: int) -> bytes:
 def _to_the_second(seconds: int) -> bytes:
     # Messages written or read together share their second, so nearly every call is answered from here.
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+
+
+def microseconds(time: datetime) -> int:
+    """An aware moment as microseconds since the Unix epoch, exactly."""
+    return (time - _EPOCH) // _MICROSECOND

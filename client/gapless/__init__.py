@@ -4,7 +4,11 @@
 """
 
 from gapless._async import AsyncClient
+from gapless._async_consumer import AsyncConsumer, AsyncDelivery
 from gapless._async_stream import AsyncStream
+from gapless._consuming import ConsumeOptions
+from gapless._dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
+from gapless._delivery import Delivery, Settled
 from gapless._effects import AsyncEffects, Effects, SyncEffects
 from gapless._errors import (
     Conflict,
@@ -16,38 +20,57 @@ from gapless._errors import (
     HistoryLost,
     IdempotencyMismatch,
     InvalidRequest,
+    LeaseLost,
     NotFound,
     PayloadTooLarge,
     ProtocolError,
     RateLimited,
     ServerError,
+    TransactionConflict,
     Unauthenticated,
     Unavailable,
     Unreachable,
 )
 from gapless._interest import SubscribeOptions
 from gapless._models import Channel, Ephemeral, Gap, Message, NewMessage, Page, Published, Retention
+from gapless._policies import Change, Imported, Policy
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
+from gapless._scheduled import Scheduled, ScheduleOptions
+from gapless._subscription import DeadLetterRoute, Filter, Push, Stats, Subscription
+from gapless._subscriptions import SubscriptionOptions
 from gapless._sync import Client
+from gapless._sync_consumer import SyncConsumer, SyncDelivery
 from gapless._sync_stream import SyncStream
+from gapless._transactions import Committed
 from gapless._version import __version__
 
 __all__ = [
     "NO_RETRY",
     "UNSET",
     "AsyncClient",
+    "AsyncConsumer",
+    "AsyncDelivery",
     "AsyncEffects",
     "AsyncStream",
     "BatchOptions",
+    "Change",
     "Channel",
     "Client",
+    "Committed",
     "Conflict",
+    "ConsumeOptions",
     "CredentialExpired",
     "CursorExpired",
+    "DeadLetter",
+    "DeadLetterOptions",
+    "DeadLetterRoute",
+    "Death",
+    "Delivery",
     "Effects",
     "Ephemeral",
+    "Filter",
     "Forbidden",
     "Gap",
     "GaplessError",
@@ -55,23 +78,38 @@ __all__ = [
     "HistoryLost",
     "HistoryOptions",
     "IdempotencyMismatch",
+    "Imported",
     "InvalidRequest",
+    "LeaseLost",
     "Message",
     "MessageOptions",
     "NewMessage",
     "NotFound",
     "Page",
     "PayloadTooLarge",
+    "Policy",
     "ProtocolError",
     "PublishOptions",
     "Published",
+    "Push",
     "RateLimited",
+    "ReplayCounts",
+    "Replayed",
     "Retention",
     "RetryPolicy",
+    "ScheduleOptions",
+    "Scheduled",
     "ServerError",
+    "Settled",
+    "Stats",
     "SubscribeOptions",
+    "Subscription",
+    "SubscriptionOptions",
+    "SyncConsumer",
+    "SyncDelivery",
     "SyncEffects",
     "SyncStream",
+    "TransactionConflict",
     "Unauthenticated",
     "Unavailable",
     "Unreachable",

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from datetime import datetime
+from typing import Any, Literal, Unpack, overload
 
-import httpx
-
-from gapless import _publish, _read
+from gapless import _publish, _read, _scheduled
+from gapless._async_manage import AsyncManage
+from gapless._async_queue import AsyncQueue
 from gapless._async_stream import AsyncStream
-from gapless._call import Call, Request, Slice, attempts_for
-from gapless._config import Config, Token
-from gapless._effects import AsyncEffects
 from gapless._history import HistoryStream
 from gapless._interest import SubscribeOptions
 from gapless._models import Channel, Ephemeral, Gap, Message, NewMessage, Page, Payload, Published, Retention
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions, HistoryQuery, Unset
 from gapless._reader import OnGap, reader
-from gapless._retry import Outcome, Reply, RetryPolicy
-from gapless._transport import LIMITS, build, no_reply, reply_of
-
-T = TypeVar("T")
+from gapless._scheduled import Scheduled, ScheduleOptions
 
 
-class AsyncClient:
+class AsyncClient(AsyncQueue, AsyncManage):
     """A client for asyncio. Calls raise `GaplessError` and try again as `retry` says.
 
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`; `token`
@@ -33,37 +27,6 @@ class AsyncClient:
     `http_client` of the caller's brings its own proxies, certificates and limits, and stays the caller's to
     close.
     """
-
-    def __init__(
-        self,
-        base_url: str | None = None,
-        *,
-        token: Token | None = None,
-        timeout: float = 10.0,
-        retry: RetryPolicy | None = None,
-        http_client: httpx.AsyncClient | None = None,
-        effects: AsyncEffects | None = None,
-    ) -> None:
-        self._config = Config.resolve(base_url, token, timeout, retry)
-        self._owns_http = http_client is None
-        self._http = http_client or httpx.AsyncClient(limits=LIMITS)
-        self._effects = effects or AsyncEffects()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._config.base_url}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Closes the connections, which ends open subscriptions; those of the caller's `http_client` stay."""
-        if self._owns_http:
-            await self._http.aclose()
 
     @overload
     async def publish(
@@ -78,18 +41,38 @@ class AsyncClient:
     async def publish(
         self, channel: str, data: Payload, *, ephemeral: Literal[True], **options: Unpack[MessageOptions]
     ) -> None: ...
+    @overload
     async def publish(
-        self, channel: str, data: Payload, *, ephemeral: bool = False, **options: Any
-    ) -> Published | None:
+        self, channel: str, data: Payload, *, delay: float, **options: Unpack[ScheduleOptions]
+    ) -> Scheduled | Published: ...
+    @overload
+    async def publish(
+        self, channel: str, data: Payload, *, deliver_at: datetime | str, **options: Unpack[ScheduleOptions]
+    ) -> Scheduled | Published: ...
+    async def publish(
+        self,
+        channel: str,
+        data: Payload,
+        *,
+        ephemeral: bool = False,
+        delay: float | None = None,
+        deliver_at: datetime | str | None = None,
+        **options: Any,
+    ) -> Published | Scheduled | None:
         """Stores one message; once this returns, it is committed, and once only however often it was tried.
 
         `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
         `idempotency_key`, `expected_last_seq` (else `HeadMismatch`). An `ephemeral` message goes to those who
-        listen now, is not stored, takes only `type`, `key` and `headers`, and gives None.
+        listen now, is not stored, takes only `type`, `key` and `headers`, and gives None. With a `delay` in
+        seconds, or `deliver_at`, it is `Scheduled`, unless that time has come already.
         """
+        times = {"delay": delay, "deliver_at": deliver_at}
+        options |= {name: time for name, time in times.items() if time is not None}
         if ephemeral:
             await self._call(_publish.publish_ephemeral(channel, data, **options))
             return None
+        if options.keys() & times:
+            return await self._call(_scheduled.schedule(channel, data, self._effects.new_key, **options))
         return await self._call(_publish.publish(channel, data, self._effects.new_key, **options))
 
     async def publish_many(
@@ -190,24 +173,3 @@ class AsyncClient:
     async def delete_channel(self, name: str) -> None:
         """Removes a channel and all its messages. Raises `NotFound`."""
         await self._call(_read.delete_channel(name))
-
-    async def _slices(self, call: Call[Slice[T]] | None) -> AsyncIterator[T]:
-        while call is not None:
-            part = await self._call(call)
-            for item in part.items:
-                yield item
-            call = part.following
-
-    async def _call(self, call: Call[T]) -> T:
-        attempts = attempts_for(call, self._config.retry, self._effects)
-        while True:
-            verdict = attempts.judge(await self._send(call.request), self._effects.clock())
-            if isinstance(verdict, Reply):
-                return call.decode(verdict)
-            await self._effects.sleep(verdict, None)
-
-    async def _send(self, request: Request) -> Outcome:
-        try:
-            return reply_of(await self._http.send(build(self._http, self._config, request)))
-        except httpx.RequestError as error:
-            return no_reply(error)

@@ -20,7 +20,10 @@ Params = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request. `silence_seconds` bounds the wait for the next byte of a streamed answer."""
+    """One HTTP request. `silence_seconds` bounds the wait for the next byte of a streamed answer.
+
+    `held_seconds` is how long the server may hold the answer back on purpose.
+    """
 
     method: str
     path: str
@@ -28,6 +31,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = None
     silence_seconds: float | None = None
+    held_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,9 @@ def attempts_for(call: Call[Any], policy: RetryPolicy, effects: Effects) -> Atte
     )
 
 
-def channel_path(channel: str, *rest: str) -> str:
-    """The path of a channel or of what is below it. Raises `ValueError` for names no URL can carry."""
-    return "/".join(("/v1/channels", _segment(channel), *(_segment(part) for part in rest)))
+def path(*segments: str | int) -> str:
+    """The path of a resource. Raises `ValueError` for names no URL can carry."""
+    return "/".join(("/v1", *(_segment(str(segment)) for segment in segments)))
 
 
 def _segment(text: str) -> str:
@@ -69,6 +73,24 @@ def _segment(text: str) -> str:
     if text in ("", ".", ".."):
         raise ValueError(f"not a name: {text!r}")
     return quote(text, safe="~:@")
+
+
+JSON: Mapping[str, str] = {"Accept": "application/json"}
+SENDING: Mapping[str, str] = {**JSON, "Content-Type": "application/json"}
+
+
+def asking(
+    method: str, where: str, decode: Callable[[Any], T], body: Any = None, *, repeatable: bool = True
+) -> Call[T]:
+    """A call that is answered with JSON. Its body is encoded once: every attempt sends the same bytes."""
+    content = None if body is None else json_body(body)
+    request = Request(method, where, headers=JSON if content is None else SENDING, content=content)
+    return Call(request, lambda reply: decode(json_of(reply)), repeatable)
+
+
+def telling(method: str, where: str) -> Call[None]:
+    """A call that removes something. A repetition would find nothing and fail, so there is none."""
+    return Call(Request(method, where, headers=JSON), lambda reply: None, repeatable=False)
 
 
 def json_body(value: Any) -> bytes:
@@ -99,8 +121,11 @@ def params_from(values: Mapping[str, Any]) -> Params:
 
 
 def _text(name: str, value: Any) -> str:
-    if not isinstance(value, datetime):
-        return str(value)
+    return time_text(name, value) if isinstance(value, datetime) else str(value)
+
+
+def time_text(name: str, value: datetime) -> str:
+    """A time as RFC 3339. Raises `ValueError` for one without a zone."""
     if value.tzinfo is None:
         raise ValueError(f"{name} needs a time with a zone, such as datetime.now(timezone.utc)")
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 
@@ -33,11 +33,15 @@ def _wait(seconds: float, closing: threading.Event | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """`clock` is monotonic, in seconds; `chance` is even in [0, 1); `new_key` names a publish uniquely."""
+    """`clock` is monotonic, in seconds; `chance` is even in [0, 1); `new_key` names a publish uniquely.
+
+    `wall` is this machine's time of day, in seconds since the Unix epoch.
+    """
 
     clock: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
     new_key: Callable[[], str] = _new_key
+    wall: Callable[[], float] = field(default=time.time, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

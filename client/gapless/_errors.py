@@ -60,7 +60,7 @@ class Forbidden(GaplessError):
 
 
 class NotFound(GaplessError):
-    """The channel, message or other thing does not exist here."""
+    """The channel, message, subscription, dead letter or other thing does not exist here."""
 
 
 class Conflict(GaplessError):
@@ -69,6 +69,10 @@ class Conflict(GaplessError):
 
 class HeadMismatch(Conflict):
     """`expected_last_seq` is not the channel's last seq; nothing was stored."""
+
+
+class TransactionConflict(Conflict):
+    """A receipt in the transaction is not live any more; `errors` says which. Nothing happened."""
 
 
 class IdempotencyMismatch(GaplessError):
@@ -118,6 +122,17 @@ class HistoryLost(GaplessError):
         self.gap = gap
 
 
+class LeaseLost(GaplessError):
+    """A delivery's lease ended before it was settled: its message is, or was, handed out again.
+
+    What was done with it will be done a second time, so it has to bear that. `receipt` names the lease.
+    """
+
+    def __init__(self, detail: str, *, receipt: str | None = None) -> None:
+        super().__init__(detail, code="lease_lost")
+        self.receipt = receipt
+
+
 _BY_CODE: dict[str, type[GaplessError]] = {
     "invalid_request": InvalidRequest,
     "malformed_json": InvalidRequest,
@@ -129,6 +144,7 @@ _BY_CODE: dict[str, type[GaplessError]] = {
     "forbidden": Forbidden,
     "conflict": Conflict,
     "head_mismatch": HeadMismatch,
+    "transaction_conflict": TransactionConflict,
     "idempotency_mismatch": IdempotencyMismatch,
     "cursor_expired": CursorExpired,
     "payload_too_large": PayloadTooLarge,

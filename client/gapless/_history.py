@@ -32,7 +32,7 @@ class HistoryStream(Stream[Message]):
 
     def request(self) -> Request:
         headers = {"Accept": "application/x-ndjson", "Accept-Encoding": "identity"}
-        return Request("GET", self._query.path, self._query.params(self._remaining), headers)
+        return Request("GET", self._query.where, self._query.params(self._remaining), headers)
 
     @property
     def started(self) -> bool:

@@ -106,7 +106,8 @@ class Retention:
 class Channel:
     """A channel. `last_seq` is 0 while it is empty; `first_seq` is the oldest message kept.
 
-    `message_ttl` is in seconds, None when messages do not expire by themselves.
+    `message_ttl` is in seconds, None when messages do not expire by themselves. `origins` says of each
+    setting whether it is the channel's `own` or of `policy:<name>`.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Channel:
     created_at: datetime | None = None
     retention: Retention = field(default_factory=Retention)
     message_ttl: float | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def message_from(raw: Any) -> Message:
@@ -127,7 +129,7 @@ def message_from(raw: Any) -> Message:
             seq=int(raw["seq"]),
             type=raw.get("type") or "message",
             key=raw.get("key"),
-            data=_payload(raw),
+            data=payload_of(raw),
             headers=raw.get("headers") or {},
             sender=raw.get("sender"),
             created_at=datetime.fromisoformat(raw["created_at"]),
@@ -144,7 +146,7 @@ def ephemeral_from(raw: Any) -> Ephemeral:
             channel=raw["channel"],
             type=raw.get("type") or "message",
             key=raw.get("key"),
-            data=_payload(raw),
+            data=payload_of(raw),
             headers=raw.get("headers") or {},
             sender=raw.get("sender"),
         )
@@ -181,12 +183,14 @@ def channel_from(raw: Any) -> Channel:
             created_at=_time(raw.get("created_at")),
             retention=Retention(retention.get("max_age"), retention.get("max_messages")),
             message_ttl=raw.get("message_ttl"),
+            origins=raw.get("origins") or {},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a channel: {raw!r:.200}") from error
 
 
-def _payload(raw: Mapping[str, Any]) -> Payload:
+def payload_of(raw: Mapping[str, Any]) -> Payload:
+    """What the JSON of a message carries. Raises `ValueError` for what is no base64."""
     binary = raw.get("data_base64")
     return raw.get("data") if binary is None else b64decode(binary, validate=True)
 

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
-from gapless._call import Call, Request, channel_path, json_body, json_of
+from gapless._call import Call, Request, json_body, json_of, path
 from gapless._errors import ProtocolError
 from gapless._models import NewMessage, Payload, Published, published_from
 from gapless._retry import Reply
@@ -48,8 +48,8 @@ def publish(
 ) -> Call[Published]:
     """One message into one channel."""
     message = NewMessage(data, ttl=ttl, **options)
-    headers = _headers(idempotency_key or new_key(), expected_last_seq)
-    return _posted(channel_path(channel, "messages"), member(message), headers, _one)
+    headers = key_headers(idempotency_key or new_key(), expected_last_seq)
+    return posted(path("channels", channel, "messages"), member(message), headers, _one)
 
 
 def publish_ephemeral(
@@ -62,9 +62,8 @@ def publish_ephemeral(
 ) -> Call[None]:
     """One message to those who listen now. It is never stored, so the service cannot tell a repetition."""
     body = {**member(NewMessage(data, type, key, headers)), "ephemeral": True}
-    request = Request(
-        "POST", channel_path(channel, "messages"), headers=_headers(None, None), content=json_body(body)
-    )
+    where = path("channels", channel, "messages")
+    request = Request("POST", where, headers=key_headers(None, None), content=json_body(body))
     return Call(request, lambda reply: None, repeatable=False)
 
 
@@ -78,8 +77,8 @@ def publish_many(
 ) -> Call[list[Published]]:
     """Several messages into one channel, all or none."""
     body = [member(as_new_message(message)) for message in messages]
-    headers = _headers(idempotency_key or new_key(), expected_last_seq)
-    return _posted(channel_path(channel, "messages"), body, headers, _several)
+    headers = key_headers(idempotency_key or new_key(), expected_last_seq)
+    return posted(path("channels", channel, "messages"), body, headers, _several)
 
 
 def publish_all(
@@ -90,8 +89,8 @@ def publish_all(
 ) -> Call[list[Published]]:
     """Several messages into several channels, all or none."""
     members = [{"channel": channel, **member(as_new_message(message))} for channel, message in messages]
-    headers = _headers(idempotency_key or new_key(), None)
-    return _posted("/v1/messages", {"messages": members}, headers, _several)
+    headers = key_headers(idempotency_key or new_key(), None)
+    return posted("/v1/messages", {"messages": members}, headers, _several)
 
 
 def as_new_message(message: NewMessage | Payload) -> NewMessage:
@@ -115,13 +114,15 @@ def member(message: NewMessage) -> dict[str, Any]:
     return body | {name: value for name, value in said.items() if value is not None}
 
 
-def _posted(path: str, body: Any, headers: dict[str, str], decode: Callable[[Reply], Any]) -> Call[Any]:
+def posted(where: str, body: Any, headers: dict[str, str], decode: Callable[[Reply], Any]) -> Call[Any]:
+    """A call that publishes under the idempotency key in its headers."""
     # The body is encoded once: every attempt sends the same bytes, as the idempotency key demands.
-    request = Request("POST", path, headers=headers, content=json_body(body))
+    request = Request("POST", where, headers=headers, content=json_body(body))
     return Call(request, decode, idempotency_key=headers["Idempotency-Key"])
 
 
-def _headers(idempotency_key: str | None, expected_last_seq: int | None) -> dict[str, str]:
+def key_headers(idempotency_key: str | None, expected_last_seq: int | None) -> dict[str, str]:
+    """The headers of a publish."""
     headers = {"Content-Type": "application/json"}
     if idempotency_key is not None:
         headers["Idempotency-Key"] = idempotency_key
@@ -130,16 +131,17 @@ def _headers(idempotency_key: str | None, expected_last_seq: int | None) -> dict
     return headers
 
 
-def _replayed(reply: Reply) -> bool:
+def was_replayed(reply: Reply) -> bool:
+    """Whether an earlier attempt with the same key did what was asked."""
     return reply.headers.get("idempotent-replayed", "").lower() == "true"
 
 
 def _one(reply: Reply) -> Published:
-    return published_from(json_of(reply), replayed=_replayed(reply))
+    return published_from(json_of(reply), replayed=was_replayed(reply))
 
 
 def _several(reply: Reply) -> list[Published]:
     answer = json_of(reply)
     if not isinstance(answer, dict) or not isinstance(answer.get("messages"), list):
         raise ProtocolError(f"not the answer to a publish: {answer!r:.200}", status=reply.status)
-    return [published_from(raw, replayed=_replayed(reply)) for raw in answer["messages"]]
+    return [published_from(raw, replayed=was_replayed(reply)) for raw in answer["messages"]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
-from gapless._call import Call, Params, Request, Slice, channel_path, json_body, json_of, params_from
+from gapless._call import JSON, Call, Params, Request, Slice, asking, json_of, params_from, path, telling
 from gapless._errors import ProtocolError
+from gapless._listing import listing
 from gapless._models import Channel, Message, Page, Retention, channel_from, message_from
 from gapless._retry import Reply
 
@@ -41,8 +42,8 @@ class HistoryQuery:
     order: Literal["asc", "desc"] = "asc"
 
     @property
-    def path(self) -> str:
-        return channel_path(self.channel, "messages")
+    def where(self) -> str:
+        return path("channels", self.channel, "messages")
 
     def params(self, limit: int | None) -> Params:
         """The query's parameters; without a limit the service streams everything."""
@@ -80,29 +81,17 @@ def history_pages(query: HistoryQuery, page_size: int) -> Call[Slice[Page]]:
             raise ProtocolError(f"the next page of history begins at {page.cursor} again")
         return Slice((page,), history_pages(query.past(page.cursor), page_size))
 
-    return Call(Request("GET", query.path, query.params(page_size), _JSON), decode)
+    return Call(Request("GET", query.where, query.params(page_size), JSON), decode)
 
 
 def get_message(channel: str, message_id: int) -> Call[Message]:
     """One message by its id."""
-    request = Request("GET", channel_path(channel, "messages", str(message_id)), headers=_JSON)
-    return Call(request, lambda reply: message_from(json_of(reply)))
+    return asking("GET", path("channels", channel, "messages", message_id), message_from)
 
 
-def channels(pattern: str | None, page_size: int, cursor: str | None = None) -> Call[Slice[Channel]]:
+def channels(pattern: str | None, page_size: int) -> Call[Slice[Channel]]:
     """The channels whose names match the pattern."""
-
-    def decode(reply: Reply) -> Slice[Channel]:
-        answer = json_of(reply)
-        if not isinstance(answer, dict) or not isinstance(answer.get("channels"), list):
-            raise ProtocolError(f"not a list of channels: {answer!r:.200}")
-        following = answer.get("cursor")
-        more = answer.get("has_more", following is not None) and following not in (None, "", cursor)
-        items = tuple(channel_from(raw) for raw in answer["channels"])
-        return Slice(items, channels(pattern, page_size, str(following)) if more else None)
-
-    params = params_from({"pattern": pattern, "limit": page_size, "cursor": cursor})
-    return Call(Request("GET", "/v1/channels", params, _JSON), decode)
+    return listing("/v1/channels", "channels", channel_from, {"pattern": pattern}, page_size)
 
 
 class Unset:
@@ -119,14 +108,14 @@ UNSET: Final = Unset()
 
 def get_channel(name: str) -> Call[Channel]:
     """A channel's state and settings."""
-    return Call(Request("GET", channel_path(name), headers=_JSON), _channel)
+    return asking("GET", path("channels", name), channel_from)
 
 
 def put_channel(name: str, retention: Retention | None, message_ttl: float | None) -> Call[Channel]:
     """Makes the channel, or gives it exactly these settings."""
     body = {"retention": _retention(retention), "message_ttl": message_ttl}
     said = {name: value for name, value in body.items() if value is not None}
-    return Call(Request("PUT", channel_path(name), headers=_SENDING, content=json_body(said)), _channel)
+    return asking("PUT", path("channels", name), channel_from, said)
 
 
 def patch_channel(
@@ -138,20 +127,12 @@ def patch_channel(
         body["retention"] = _retention(retention)
     if not isinstance(message_ttl, Unset):
         body["message_ttl"] = message_ttl
-    return Call(Request("PATCH", channel_path(name), headers=_SENDING, content=json_body(body)), _channel)
+    return asking("PATCH", path("channels", name), channel_from, body)
 
 
 def delete_channel(name: str) -> Call[None]:
-    """Removes the channel and its messages. A repetition would find nothing and fail, so there is none."""
-    return Call(Request("DELETE", channel_path(name), headers=_JSON), lambda reply: None, repeatable=False)
-
-
-_JSON: Mapping[str, str] = {"Accept": "application/json"}
-_SENDING: Mapping[str, str] = {**_JSON, "Content-Type": "application/json"}
-
-
-def _channel(reply: Reply) -> Channel:
-    return channel_from(json_of(reply))
+    """Removes the channel and its messages."""
+    return telling("DELETE", path("channels", name))
 
 
 def _retention(retention: Retention | None) -> dict[str, Any] | None:

@@ -10,25 +10,19 @@ from typing import Any, Literal
 from gapless._call import Request
 from gapless._config import Config
 from gapless._effects import Effects
-from gapless._errors import CredentialExpired, GaplessError, HistoryLost, ProtocolError, Unreachable
+from gapless._errors import HistoryLost
 from gapless._interest import Interest
 from gapless._models import Ephemeral, Gap, Message, ephemeral_from, gap_from, message_from
-from gapless._retry import Break, Ended, Reply, backoff, error_from
+from gapless._reconnect import Reconnects
+from gapless._retry import Break, Reply
 from gapless._sse import ServerEvent, SSEParser
-from gapless._stream import Stream, expect_type, log, parse_json
+from gapless._stream import Stream, event_member, expect_type, log, parse_json
 
 OnGap = Literal["raise", "yield"] | Callable[[Gap], object]
 """What to do where history was lost: raise `HistoryLost`, yield the `Gap`, or call this and go on."""
 
 Item = Message | Gap | Ephemeral
 
-RETRY_SECONDS = 1.0
-"""The first backoff when the server named none."""
-FLOOR_SECONDS = 0.1
-"""A server that asks for no pause at all gets this one, so that a failing one is not hammered."""
-CAP_SECONDS = 30.0
-STEADY_SECONDS = 5.0
-"""A connection that held this long, or brought a message, is no failure when it ends."""
 MAX_GAPS_REMEMBERED = 10_000
 
 
@@ -40,8 +34,7 @@ class _Ready:
 class Reader(Stream[Item]):
     """Hands out each message once, in id order, over as many connections as it takes.
 
-    `renews_token` says that the next request may carry a fresh credential, so that an expired one only costs
-    a reconnect. At most one network read's worth of items is held.
+    At most one network read's worth of items is held.
     """
 
     def __init__(
@@ -58,18 +51,12 @@ class Reader(Stream[Item]):
         self._interest = interest
         self._on_gap = on_gap
         self._ephemeral = ephemeral
-        self._give_up_after = give_up_after
-        self._renews_token = renews_token
-        self._chance = chance
+        self._reconnects = Reconnects(give_up_after=give_up_after, renews_token=renews_token, chance=chance)
         self._parser = SSEParser()
         self._waiting: deque[Item | _Ready] = deque()
         self._gaps: OrderedDict[str, int] = OrderedDict()
         self._goodbye: str | None = None
         self._opened_ever = False
-        self._opened_at: float | None = None
-        self._progressed = False
-        self._failures = 0
-        self._down_since: float | None = None
 
     @property
     def started(self) -> bool:
@@ -87,7 +74,7 @@ class Reader(Stream[Item]):
         # A half-received event of the connection before must not be joined with this one's first bytes.
         self._parser = SSEParser()
         self._opened_ever = True
-        self._opened_at = now
+        self._reconnects.opened(now)
 
     def feed(self, chunk: bytes) -> None:
         for event in self._parser.feed(chunk):
@@ -99,13 +86,13 @@ class Reader(Stream[Item]):
             case "message":
                 self._waiting.append(message_from(parse_json(event.data)))
             case "ready":
-                self._accept_ready(_member(event, "cursor", int))
+                self._accept_ready(event_member(event, "cursor", int))
             case "gap":
                 self._waiting.append(gap_from(parse_json(event.data)))
             case "ephemeral" if self._ephemeral:
                 self._waiting.append(ephemeral_from(parse_json(event.data)))
             case "goodbye":
-                self._goodbye = _member(event, "reason", str)
+                self._goodbye = event_member(event, "reason", str)
             case _:
                 pass  # Presence and the events of later versions are for others.
 
@@ -122,7 +109,7 @@ class Reader(Stream[Item]):
             match item:
                 case Message():
                     if self.cursor is None or item.id > self.cursor:
-                        self._progressed = True
+                        self._reconnects.progressed()
                         self.cursor = item.id
                         return item
                 case Gap():
@@ -160,42 +147,11 @@ class Reader(Stream[Item]):
 
     def lost(self, cause: Break, now: float) -> float | None:
         goodbye, self._goodbye = self._goodbye, None
-        if goodbye == "credential_expired" and not self._renews_token:
-            raise CredentialExpired("the credential expired", code="credential_expired", status=401)
-        error = None if isinstance(cause, Ended) else error_from(cause)
-        if error is not None and not error.retryable:
-            raise error
-        self._judge_connection(now)
-        at_once = goodbye is not None and self._failures == 0
-        delay = 0.0 if at_once else self._delay_seconds(error)
-        self._failures += 1
-        self._give_up_at_last(error, now)
-        reason = goodbye or (error.detail if error else "the server ended the stream")
-        log.info("subscription lost (%s), resuming from %s in %.2f s", reason, self.cursor, delay)
-        return delay
-
-    def _judge_connection(self, now: float) -> None:
-        """Whether the connection that just ended was worth something, so that failures count from anew."""
-        steady = self._opened_at is not None and now - self._opened_at >= STEADY_SECONDS
-        if steady or self._progressed:
-            self._failures = 0
-            self._down_since = None
-        self._opened_at = None
-        self._progressed = False
-
-    def _delay_seconds(self, error: GaplessError | None) -> float:
-        asked_ms = self._parser.retry_ms
-        base = RETRY_SECONDS if asked_ms is None else max(asked_ms / 1000, FLOOR_SECONDS)
-        retry_after = error.retry_after if error else None
-        return backoff(self._failures + 1, base, CAP_SECONDS, self._chance()) + (retry_after or 0.0)
-
-    def _give_up_at_last(self, error: GaplessError | None, now: float) -> None:
-        if self._down_since is None:
-            self._down_since = now
-        if self._give_up_after is not None and now - self._down_since > self._give_up_after:
-            raise error or Unreachable(
-                "the server keeps ending the stream", code="unreachable", retryable=True
-            )
+        pause = self._reconnects.lost(cause, now, goodbye=goodbye, retry_ms=self._parser.retry_ms)
+        log.info(
+            "subscription lost (%s), resuming from %s in %.2f s", pause.reason, self.cursor, pause.seconds
+        )
+        return pause.seconds
 
 
 def reader(
@@ -216,11 +172,3 @@ def reader(
         renews_token=config.renews_token,
         chance=effects.chance,
     )
-
-
-def _member(event: ServerEvent, name: str, kind: type[Any]) -> Any:
-    data = parse_json(event.data)
-    value = data.get(name) if isinstance(data, dict) else None
-    if not isinstance(value, kind):
-        raise ProtocolError(f"not a {event.type} event: {event.data!r:.200}")
-    return value

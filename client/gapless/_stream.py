@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from gapless._call import Request
 from gapless._errors import ProtocolError
 from gapless._retry import Break, Reply
+from gapless._sse import ServerEvent
 
 T = TypeVar("T")
 
@@ -70,3 +71,12 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ProtocolError(f"not JSON: {text!r:.200}") from error
+
+
+def event_member(event: ServerEvent, name: str, kind: type[Any]) -> Any:
+    """A member of an event's JSON object. Raises `ProtocolError` when it is not there or of another kind."""
+    data = parse_json(event.data)
+    value = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(value, kind):
+        raise ProtocolError(f"not a {event.type} event: {event.data!r:.200}")
+    return value

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from datetime import datetime
+from typing import Any, Literal, Unpack, overload
 
-import httpx
-
-from gapless import _publish, _read
-from gapless._call import Call, Request, Slice, attempts_for
-from gapless._config import Config, Token
-from gapless._effects import SyncEffects
+from gapless import _publish, _read, _scheduled
 from gapless._history import HistoryStream
 from gapless._interest import SubscribeOptions
 from gapless._models import Channel, Ephemeral, Gap, Message, NewMessage, Page, Payload, Published, Retention
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions, HistoryQuery, Unset
 from gapless._reader import OnGap, reader
-from gapless._retry import Outcome, Reply, RetryPolicy
+from gapless._scheduled import Scheduled, ScheduleOptions
+from gapless._sync_manage import SyncManage
+from gapless._sync_queue import SyncQueue
 from gapless._sync_stream import SyncStream
-from gapless._transport import LIMITS, build, no_reply, reply_of
-
-T = TypeVar("T")
 
 
-class Client:
+class Client(SyncQueue, SyncManage):
     """A blocking client; threads may share it. Calls raise `GaplessError` and try again as `retry` says.
 
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`; `token`
@@ -33,37 +27,6 @@ class Client:
     `http_client` of the caller's brings its own proxies, certificates and limits, and stays the caller's to
     close.
     """
-
-    def __init__(
-        self,
-        base_url: str | None = None,
-        *,
-        token: Token | None = None,
-        timeout: float = 10.0,
-        retry: RetryPolicy | None = None,
-        http_client: httpx.Client | None = None,
-        effects: SyncEffects | None = None,
-    ) -> None:
-        self._config = Config.resolve(base_url, token, timeout, retry)
-        self._owns_http = http_client is None
-        self._http = http_client or httpx.Client(limits=LIMITS)
-        self._effects = effects or SyncEffects()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._config.base_url}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections, which ends open subscriptions; those of the caller's `http_client` stay."""
-        if self._owns_http:
-            self._http.close()
 
     @overload
     def publish(
@@ -78,18 +41,38 @@ class Client:
     def publish(
         self, channel: str, data: Payload, *, ephemeral: Literal[True], **options: Unpack[MessageOptions]
     ) -> None: ...
+    @overload
     def publish(
-        self, channel: str, data: Payload, *, ephemeral: bool = False, **options: Any
-    ) -> Published | None:
+        self, channel: str, data: Payload, *, delay: float, **options: Unpack[ScheduleOptions]
+    ) -> Scheduled | Published: ...
+    @overload
+    def publish(
+        self, channel: str, data: Payload, *, deliver_at: datetime | str, **options: Unpack[ScheduleOptions]
+    ) -> Scheduled | Published: ...
+    def publish(
+        self,
+        channel: str,
+        data: Payload,
+        *,
+        ephemeral: bool = False,
+        delay: float | None = None,
+        deliver_at: datetime | str | None = None,
+        **options: Any,
+    ) -> Published | Scheduled | None:
         """Stores one message; once this returns, it is committed, and once only however often it was tried.
 
         `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
         `idempotency_key`, `expected_last_seq` (else `HeadMismatch`). An `ephemeral` message goes to those who
-        listen now, is not stored, takes only `type`, `key` and `headers`, and gives None.
+        listen now, is not stored, takes only `type`, `key` and `headers`, and gives None. With a `delay` in
+        seconds, or `deliver_at`, it is `Scheduled`, unless that time has come already.
         """
+        times = {"delay": delay, "deliver_at": deliver_at}
+        options |= {name: time for name, time in times.items() if time is not None}
         if ephemeral:
             self._call(_publish.publish_ephemeral(channel, data, **options))
             return None
+        if options.keys() & times:
+            return self._call(_scheduled.schedule(channel, data, self._effects.new_key, **options))
         return self._call(_publish.publish(channel, data, self._effects.new_key, **options))
 
     def publish_many(
@@ -190,23 +173,3 @@ class Client:
     def delete_channel(self, name: str) -> None:
         """Removes a channel and all its messages. Raises `NotFound`."""
         self._call(_read.delete_channel(name))
-
-    def _slices(self, call: Call[Slice[T]] | None) -> Iterator[T]:
-        while call is not None:
-            part = self._call(call)
-            yield from part.items
-            call = part.following
-
-    def _call(self, call: Call[T]) -> T:
-        attempts = attempts_for(call, self._config.retry, self._effects)
-        while True:
-            verdict = attempts.judge(self._send(call.request), self._effects.clock())
-            if isinstance(verdict, Reply):
-                return call.decode(verdict)
-            self._effects.sleep(verdict, None)
-
-    def _send(self, request: Request) -> Outcome:
-        try:
-            return reply_of(self._http.send(build(self._http, self._config, request)))
-        except httpx.RequestError as error:
-            return no_reply(error)

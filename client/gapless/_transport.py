@@ -14,13 +14,14 @@ LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
 
 def build(http: httpx.Client | httpx.AsyncClient, config: Config, request: Request) -> httpx.Request:
     """The request as httpx sends it, with credentials and timeouts."""
+    patience = request.silence_seconds or config.timeout_seconds + request.held_seconds
     return http.build_request(
         request.method,
         config.base_url + request.path,
         params=list(request.params),
         headers={**config.headers(), **request.headers},
         content=request.content,
-        timeout=httpx.Timeout(config.timeout_seconds, read=request.silence_seconds or config.timeout_seconds),
+        timeout=httpx.Timeout(config.timeout_seconds, read=patience),
     )
 
 

@@ -1,12 +1,12 @@
 -- name: channel
 select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
-       c.max_age, c.max_messages, c.message_ttl
+       c.max_age, c.max_messages, c.message_ttl, c.origins
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and c.name = $2
 
 -- name: channels
 select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
-       c.max_age, c.max_messages, c.message_ttl
+       c.max_age, c.max_messages, c.message_ttl, c.origins
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and ($2::text is null or c.name ~ $2) and c.name > $3 collate "C"
 order by c.name limit $4

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -18,6 +19,7 @@ from rich.table import Table
 from load.bench import batch, fanout, herd, latency, memory, publish
 from load.bench.figure import Figure, UnfitError, Word
 from load.bench.noise import Noise
+from load.bench.queue import bloat, rates
 from load.children import raise_file_limit
 
 Bench = Callable[[bool, Callable[[str], None]], Awaitable[list[Figure]]]
@@ -29,6 +31,8 @@ ALL: dict[str, Bench] = {
     "latency": latency.run,
     "memory": memory.run,
     "herd": herd.run,
+    "queue": rates.run,
+    "bloat": bloat.run,
 }
 
 
@@ -76,7 +80,10 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=list(ALL), help="may be given several times")
     parser.add_argument("--short", action="store_true", help="seconds in place of minutes; less steady")
     parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--messages", type=int, help="of bloat: how many, a multiple of 1000")
+    parser.add_argument("--pin-seconds", type=float, help="of bloat: how long the snapshot is held")
     options = parser.parse_args()
+    benches = ALL | {"bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds)}
     raise_file_limit()
     console = Console()
     if not console.is_terminal:
@@ -87,7 +94,7 @@ def main() -> int:
     for name in options.only or ALL:
         noise = Noise()
         try:
-            figures += uvloop.run(_run(ALL[name], options.short, console))
+            figures += uvloop.run(_run(benches[name], options.short, console))
         except (UnfitError, RuntimeError, OSError, TimeoutError) as error:
             failures.append(f"{name}: {error!r}")
             console.print(f"{name} gave no figure: {error}", style="bold red", markup=False)

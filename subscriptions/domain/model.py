@@ -5,6 +5,7 @@ What is made once a message is a named tuple: making a frozen dataclass takes th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +31,11 @@ class Message(NamedTuple):
     sender: str | None
     created_at_us: int
     expires_at_us: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its payload and headers."""
+        return len(self.data or b"") + len(self.binary or b"") + len(self.headers)
 
 
 class NewMessage(NamedTuple):
@@ -114,3 +120,5 @@ class Channel:
     created_at_us: int
     retention: Retention
     message_ttl: float | None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each setting in force comes from: `own` or `policy:<name>`."""

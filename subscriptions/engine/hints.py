@@ -50,12 +50,15 @@ class EphemeralHint(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hints(msgspec.Struct, array_like=True, frozen=True):
-    """What one commit, or one ephemeral publish, tells the other processes. `origin` names the sender,
-    which has already told its own readers."""
+    """What one commit, one ephemeral publish or one settlement tells the other processes. `origin` names
+    the sender, which has already told its own readers. `woken`: durable subscriptions in which something
+    was settled; `settled`: leases among that, as (subscription, message id, lease), streamed by others."""
 
     origin: str
     channels: list[ChannelHint]
     ephemeral: list[EphemeralHint]
+    woken: list[int] = []
+    settled: list[tuple[int, int, int]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 TRIM_LIMIT = 200
 PURGE_LIMIT = 10_000
 PURGE_ROUNDS = 20
+COMPACT_BYTES = 16 * 1024 * 1024
+"""Tables of what is under way are looked at from this size on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Counts:
     dropped_segments: int
     purged_rows: int
     purged_keys: int
+    freed_bytes: int
 
 
 class Maintenance:
@@ -54,7 +57,8 @@ class Maintenance:
         purged = await self._repeat(self._port.purge_rows)
         keys = await self._repeat(self._port.purge_idempotency)
         rolled = await self._port.roll_segment(self._segment_age_s)
-        return Counts(rolled, trimmed, dropped, purged, keys)
+        freed = await self._port.compact(COMPACT_BYTES)
+        return Counts(rolled, trimmed, dropped, purged, keys, freed)
 
     async def _repeat(self, purge: Callable[[int], Awaitable[int]]) -> int:
         total = 0
@@ -70,7 +74,7 @@ class Maintenance:
         while True:
             try:
                 counts = await self.run_once()
-                if counts.dropped_segments or counts.rolled:
+                if counts.dropped_segments or counts.rolled or counts.freed_bytes:
                     log.info("maintenance: %s", counts)
             except GaplessError as error:
                 # Mostly a lock that others held for too long: there is no hurry.

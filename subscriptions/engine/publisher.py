@@ -98,6 +98,11 @@ class Publisher:
         self._arrived.set()
         return await waiting.outcome
 
+    def announce(self, append: Append, appended: Appended) -> None:
+        """Tell of a request that was committed by other means than `publish`."""
+        if appended.positions and not appended.replayed:
+            self._tell([(append, appended)])
+
     # --- draining
 
     async def _drain(self, appender: AppendPort) -> None:
@@ -166,11 +171,14 @@ class Publisher:
             if not outcome.done():
                 outcome.set_result(answer)
         if stored:
-            try:
-                if hints := self._hints(stored):
-                    self._committed(hints)
-            except Exception:  # Hints are only hints: the sweep finds what they left out.
-                log.exception("telling of a commit failed")
+            self._tell(stored)
+
+    def _tell(self, stored: list[tuple[Append, Appended]]) -> None:
+        try:
+            if hints := self._hints(stored):
+                self._committed(hints)
+        except Exception:  # Hints are only hints: the sweep finds what they left out.
+            log.exception("telling of a commit failed")
 
     def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
         """One hint a channel and batch, with an entry for each message that somebody may want."""

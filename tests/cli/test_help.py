@@ -12,12 +12,21 @@ COMMANDS = [
     "subscribe",
     "history",
     "channels",
+    "consume",
+    "subscriptions",
+    "dead-letters",
+    "scheduled",
+    "policies",
+    "definitions",
     "import",
+    "export",
+    "analyze",
     "doctor",
     "bench",
     "migrate",
     "version",
 ]
+JOBS = ["export", "analyze"]  # programs of the Spark package, with examples and exit codes of their own
 NOWHERE = "http://127.0.0.1:1"
 
 
@@ -26,7 +35,21 @@ def test_all_commands_are_listed(run: Run) -> None:
     assert [line.split()[0] for line in out.split("Commands:\n")[1].split("\n\n")[0].splitlines()] == COMMANDS
 
 
-@pytest.mark.parametrize("command", [[name] for name in COMMANDS] + [["channels", "set"]])
+INNER = {
+    "channels": ["show", "set", "delete"],
+    "subscriptions": ["list", "show", "create", "update", "delete", "seek", "pause", "resume"],
+    "dead-letters": ["list", "show", "replay", "purge", "delete"],
+    "scheduled": ["list", "show", "cancel", "promote"],
+    "policies": ["list", "show", "put", "delete"],
+    "definitions": ["export", "import"],
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[name] for name in COMMANDS if name not in JOBS]
+    + [[group, one] for group, names in INNER.items() for one in names],
+)
 def test_help_shows_examples_line_by_line_and_exit_codes(run: Run, command: list[str]) -> None:
     lines = run(*command, "--help").stdout.splitlines()
     examples = lines[lines.index("Examples:") :]
@@ -36,13 +59,32 @@ def test_help_shows_examples_line_by_line_and_exit_codes(run: Run, command: list
 
 @pytest.mark.parametrize(
     "command",
-    [("publish", "x", "1"), ("subscribe", "x"), ("history", "x"), ("channels",), ("channels", "show", "x")],
+    [
+        ("publish", "x", "1"),
+        ("subscribe", "x"),
+        ("history", "x"),
+        ("channels",),
+        ("channels", "show", "x"),
+        ("consume", "x"),
+        ("subscriptions",),
+        ("dead-letters", "replay", "7"),
+        ("scheduled",),
+        ("policies",),
+        ("definitions", "export"),
+    ],
 )
 def test_a_server_that_is_away_is_exit_code_3(run: Run, command: tuple[str, ...]) -> None:
     err = run(*command, code=3, url=NOWHERE).stderr
     assert err.startswith(f"gapless: no server answers at {NOWHERE}")
     assert len(err.splitlines()) == 1
     assert "idempotency" not in err, "nothing was sent, so nothing can be stored"
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_help_of_the_jobs_needs_no_spark_and_is_theirs(run: Run, command: str) -> None:
+    lines = run(command, "--help").stdout.splitlines()
+    assert f"Usage: gapless {command} [OPTIONS]" in lines
+    assert any(line.startswith(f"  gapless {command}") for line in lines[lines.index("Examples:") :])
 
 
 @pytest.mark.parametrize(

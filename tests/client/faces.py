@@ -10,7 +10,16 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 import httpx
-from gapless import AsyncClient, AsyncEffects, AsyncStream, Client, SyncEffects, SyncStream
+from gapless import (
+    AsyncClient,
+    AsyncDelivery,
+    AsyncEffects,
+    AsyncStream,
+    Client,
+    SyncDelivery,
+    SyncEffects,
+    SyncStream,
+)
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -38,6 +47,12 @@ class Time:
     def draw(self) -> float:
         return self.chance
 
+    def sync_effects(self) -> SyncEffects:
+        return SyncEffects(self.clock, self.draw, self.new_key, self.sleep)
+
+    def async_effects(self) -> AsyncEffects:
+        return AsyncEffects(self.clock, self.draw, self.new_key, self.sleep_async)
+
     def new_key(self) -> str:
         self.keys += 1
         return f"key-{self.keys}"
@@ -49,7 +64,12 @@ class Face(Protocol):
     time: Time
 
     def connect(
-        self, url: str = "http://gapless.test", handler: Handler | None = None, **options: Any
+        self,
+        url: str = "http://gapless.test",
+        handler: Handler | None = None,
+        *,
+        real_time: bool = False,
+        **options: Any,
     ) -> None:
         """Makes the client: for a real server, or answered by `handler` without a network."""
 
@@ -67,6 +87,12 @@ class Face(Protocol):
 
     def take(self, stream: Any, count: int | None = None) -> list[Any]:
         """The next `count` items of a stream, all of them when None."""
+
+    def settle(self, delivery: Any, verb: str, **options: Any) -> Any:
+        """What became of a delivery settled by hand."""
+
+    def block(self, delivery: Any, body: Callable[[Any], object] = lambda delivery: None) -> None:
+        """Does something within a delivery's block, which may wait for other threads."""
 
     def close(self, stream: Any) -> None: ...
 
@@ -86,10 +112,14 @@ class SyncFace:
             one.close()
 
     def connect(
-        self, url: str = "http://gapless.test", handler: Handler | None = None, **options: Any
+        self,
+        url: str = "http://gapless.test",
+        handler: Handler | None = None,
+        *,
+        real_time: bool = False,
+        **options: Any,
     ) -> None:
-        time = self.time
-        effects = SyncEffects(time.clock, time.draw, time.new_key, time.sleep)
+        effects = SyncEffects() if real_time else self.time.sync_effects()
         if handler is not None:
             options["http_client"] = httpx.Client(transport=httpx.MockTransport(handler))
         self._client = Client(url, effects=effects, **options)
@@ -111,6 +141,15 @@ class SyncFace:
 
     def take(self, stream: SyncStream[Any], count: int | None = None) -> list[Any]:
         return list(stream) if count is None else [next(stream) for _ in range(count)]
+
+    def settle(self, delivery: SyncDelivery, verb: str, **options: Any) -> Any:
+        return getattr(delivery, verb)(**options)
+
+    def block(
+        self, delivery: SyncDelivery, body: Callable[[SyncDelivery], object] = lambda delivery: None
+    ) -> None:
+        with delivery:
+            body(delivery)
 
     def close(self, stream: SyncStream[Any]) -> None:
         stream.close()
@@ -134,10 +173,14 @@ class AsyncFace:
         self._runner.__exit__(kind, error, trace)
 
     def connect(
-        self, url: str = "http://gapless.test", handler: Handler | None = None, **options: Any
+        self,
+        url: str = "http://gapless.test",
+        handler: Handler | None = None,
+        *,
+        real_time: bool = False,
+        **options: Any,
     ) -> None:
-        time = self.time
-        effects = AsyncEffects(time.clock, time.draw, time.new_key, time.sleep_async)
+        effects = AsyncEffects() if real_time else self.time.async_effects()
         if handler is not None:
             options["http_client"] = httpx.AsyncClient(transport=httpx.MockTransport(handler))
         self._client = AsyncClient(url, effects=effects, **options)
@@ -167,6 +210,18 @@ class AsyncFace:
             return [await anext(stream) for _ in range(count)]
 
         return self._runner.run(collect())
+
+    def settle(self, delivery: AsyncDelivery, verb: str, **options: Any) -> Any:
+        return self._runner.run(getattr(delivery, verb)(**options))
+
+    def block(
+        self, delivery: AsyncDelivery, body: Callable[[AsyncDelivery], object] = lambda delivery: None
+    ) -> None:
+        async def run() -> None:
+            async with delivery:
+                await asyncio.to_thread(body, delivery)
+
+        self._runner.run(run())
 
     def close(self, stream: AsyncStream[Any]) -> None:
         self._runner.run(stream.aclose())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 
@@ -31,6 +32,30 @@ def event(data: Any, kind: str | None = None, event_id: int | None = None) -> by
 def blocks(messages: Sequence[dict[str, Any]]) -> list[bytes]:
     """A block for each message, as the service writes them."""
     return [event(one, event_id=one["id"]) for one in messages]
+
+
+def delivery(
+    message_id: int, *, lease_seconds: float = 30.0, attempt: int = 1, **members: Any
+) -> dict[str, Any]:
+    """The JSON of a delivery, leased for so long from now on; its receipt is `r-<message id>-<attempt>`."""
+    return {
+        "receipt": f"r-{message_id}-{attempt}",
+        "attempt": attempt,
+        "deadline": in_seconds(lease_seconds),
+        "message": message(message_id, **members),
+    }
+
+
+def deliveries(*message_ids: int, lease_seconds: float = 30.0, attempt: int = 1) -> bytes:
+    """A block for each delivery, as the service writes them."""
+    made = [delivery(one, lease_seconds=lease_seconds, attempt=attempt) for one in message_ids]
+    return b"".join(event(one, "delivery") for one in made)
+
+
+def in_seconds(seconds: float) -> str:
+    """A time so long from now, as the service writes it."""
+    at = datetime.now(UTC) + timedelta(seconds=seconds)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def ready(cursor: int) -> bytes:

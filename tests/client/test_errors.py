@@ -28,7 +28,7 @@ CODES = [
     (404, "dead_letter_not_found", gapless.NotFound),
     (409, "conflict", gapless.Conflict),
     (409, "head_mismatch", gapless.HeadMismatch),
-    (409, "transaction_conflict", gapless.Conflict),
+    (409, "transaction_conflict", gapless.TransactionConflict),
     (410, "cursor_expired", gapless.CursorExpired),
     (413, "payload_too_large", gapless.PayloadTooLarge),
     (415, "unsupported_media_type", gapless.InvalidRequest),
@@ -97,11 +97,13 @@ def test_errors_travel_between_processes() -> None:
     assert (copy.code, copy.status, copy.detail) == (error.code, error.status, error.detail)
     lost = gapless.HistoryLost("gone", gap=gapless.Gap("a", 5, 4))
     assert pickle.loads(pickle.dumps(lost)).gap == lost.gap
+    leaseless = gapless.LeaseLost("gone", receipt="r-1")
+    assert pickle.loads(pickle.dumps(leaseless)).receipt == "r-1"
 
 
 def test_all_errors_have_one_base() -> None:
     kinds = [
         kind for kind in vars(gapless).values() if isinstance(kind, type) and issubclass(kind, Exception)
     ]
-    assert len(kinds) == 17
+    assert len(kinds) == 19
     assert all(issubclass(kind, gapless.GaplessError) for kind in kinds)

@@ -6,7 +6,16 @@ import inspect
 from typing import Any
 
 import pytest
-from gapless import AsyncClient, AsyncStream, Client, SyncStream
+from gapless import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncDelivery,
+    AsyncStream,
+    Client,
+    SyncConsumer,
+    SyncDelivery,
+    SyncStream,
+)
 from gapless._call import Request
 from gapless._config import Config
 from gapless._interest import Interest
@@ -15,14 +24,18 @@ from gapless._transport import build
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 RENAMED |= {"__aiter__": "__iter__", "__anext__": "__next__"}
 SPECIAL = {"__init__", *RENAMED, *RENAMED.values()}
-TYPES = [("AsyncClient", "Client"), ("AsyncIterator", "Iterator"), ("AsyncStream", "SyncStream")]
-TYPES += [("AsyncEffects", "SyncEffects")]
+TYPES = [("AsyncClient", "Client"), ("AsyncIterator", "Iterator"), ("async with", "with")]
+TYPES += [
+    (f"Async{name}", f"Sync{name}")
+    for name in ("Stream", "Effects", "Consumer", "Delivery", "Handler", "Member")
+]
 
 
 def methods(kind: type[Any]) -> dict[str, str]:
     """The public methods with their signatures and promises, as text."""
     found = {}
-    for name, member in vars(kind).items():
+    everything = {name: member for base in reversed(kind.__mro__[:-1]) for name, member in vars(base).items()}
+    for name, member in everything.items():
         if name.startswith("_") and name not in SPECIAL:
             continue
         text = f"{inspect.signature(member)} {inspect.getdoc(member)}" if callable(member) else "property"
@@ -32,7 +45,15 @@ def methods(kind: type[Any]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("one", "other"), [(AsyncClient, Client), (AsyncStream, SyncStream)])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (AsyncClient, Client),
+        (AsyncStream, SyncStream),
+        (AsyncConsumer, SyncConsumer),
+        (AsyncDelivery, SyncDelivery),
+    ],
+)
 def test_both_faces_offer_the_same_under_the_same_names(one: type[Any], other: type[Any]) -> None:
     assert methods(one) == methods(other)
 

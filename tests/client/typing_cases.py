@@ -7,15 +7,23 @@ from typing import assert_type
 
 from gapless import (
     AsyncClient,
+    AsyncDelivery,
     AsyncStream,
     Channel,
     Client,
+    DeadLetter,
+    Delivery,
     Ephemeral,
     Gap,
     Message,
     NewMessage,
     Page,
     Published,
+    Scheduled,
+    Settled,
+    Subscription,
+    SyncConsumer,
+    SyncDelivery,
     SyncStream,
 )
 
@@ -37,6 +45,25 @@ def blocking(client: Client) -> None:
     assert_type(client.channels("a.>"), Iterator[Channel])
     for message in client.subscribe("a"):
         assert_type(message, Message)
+    assert_type(client.publish("a", 1, delay=5, key="k"), Scheduled | Published)
+    assert_type(client.publish("a", 1, deliver_at="2030-01-01T00:00:00Z", ttl=5), Scheduled | Published)
+    client.publish("a", 1, delay=5, ephemeral=True)  # type: ignore[call-overload]
+    client.publish("a", 1, delay=5, expected_last_seq=3)  # type: ignore[call-overload]
+    assert_type(client.create_subscription("s", ["a"], start=7, ordering="key", push=None), Subscription)
+    client.create_subscription("s", ["a"], ordering="lock")  # type: ignore[arg-type]
+    client.update_subscription("s", ack_weight=3)  # type: ignore[call-arg]
+    assert_type(client.dead_letters(reason="expired"), Iterator[DeadLetter])
+    client.purge_dead_letters("7d", reason="boredom")  # type: ignore[arg-type]
+    assert_type(client.pull("s", 10, wait=5), list[Delivery])
+    assert_type(client.ack("s", client.pull("s")), list[Settled])
+    assert_type(client.consume("s", prefetch=5), SyncConsumer)
+    for delivery in client.consume("s"):
+        assert_type(delivery, SyncDelivery)
+        with delivery as same:
+            assert_type(same.message, Message)
+        client.transaction(publish=[("a", 1)], ack=[delivery, ("s", "r")])
+        client.ack("s", [delivery, "r"])
+    client.work("s", print, concurrency=2)
 
 
 async def asynchronous(client: AsyncClient) -> None:
@@ -49,3 +76,10 @@ async def asynchronous(client: AsyncClient) -> None:
         async for message in stream:
             assert_type(message, Message)
         assert_type(stream.cursor, int | None)
+    async for delivery in client.consume("s"):
+        async with delivery:
+            assert_type(delivery, AsyncDelivery)
+        assert_type(await delivery.ack(), Settled)
+        await client.transaction(ack=[delivery])
+    await client.work("s", print)  # type: ignore[arg-type]
+    assert_type(client.scheduled("a"), AsyncIterator[Scheduled])

@@ -32,7 +32,7 @@ class Fence:
 def pages() -> list[Path]:
     """Every page for people, in one order."""
     top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
-    return [*top, *sorted((ROOT / "docs").glob("*.md"))]
+    return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def read(name: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,11 +84,29 @@ def _argument(parameter: Any) -> str:
     return shown if parameter.required else f"[{shown}]"
 
 
+def job_table(job: str) -> str:
+    """Every flag of a job of the Spark package, which runs without its Spark here."""
+    if (package := str(ROOT / "pipeline")) not in sys.path:
+        sys.path.append(package)
+    from gapless_spark.cli import make
+
+    lines = ["| flag | default | |", "|---|---|---|"]
+    group: Any = get_command(make())
+    for flag in group.commands[job].params:
+        text = " ".join(flag.help.split()).replace("|", "\\|")
+        default = "" if flag.default in (None, False) else f"`{flag.default}`"
+        lines.append(f"| `{flag.opts[0]}` | {default} | {text} |".replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
+
+
 OPERATIONS: Final = "docs/operations.md"
+SPARK: Final = "docs/spark.md"
 TABLES: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": (OPERATIONS, settings_table),
     "metrics": (OPERATIONS, metrics_table),
     "commands": ("docs/reference.md", commands_table),
+    "export": (SPARK, partial(job_table, "export")),
+    "analyze": (SPARK, partial(job_table, "analyze")),
 }
 
 

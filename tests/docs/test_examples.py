@@ -1,6 +1,7 @@
 """Every example is run, page by page from top to bottom, each page against a fresh service.
 
-Commands (`sh` with curl) are compared with the output shown after them; times and request ids may differ.
+Commands (`sh` with curl) are compared with the output shown after them; times, request ids and receipts may
+differ.
 Python and SQL have to run, and Python to print what is shown. `<!-- not run: why -->` before one skips it.
 """
 
@@ -14,20 +15,28 @@ import sys
 from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 
 from tests.conftest import Database, Serve
 from tests.docs.pages import Fence, fences
-from tests.support import ROOT
+from tests.support import ROOT, eventually
 
-PAGES = ["README.md", "docs/quickstart.md", "docs/protocol.md", "docs/reference.md"]
+HOW_TO = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "docs" / "howto").glob("*.md")
+    if not path.name.startswith("spark-")  # test_spark_pages.py runs these
+)
+PAGES = ["README.md", "docs/quickstart.md", "docs/protocol.md", "docs/reference.md", *HOW_TO]
 ADDRESS = "http://127.0.0.1:8080"
-READY = 'data: {"cursor"'
-"""A stream does not end: it is listened to until it says that all history is sent."""
+READY = ('data: {"cursor"', 'data: {"receipt"')
+"""A stream does not end: it is listened to until it says that all history is sent, or gave a delivery."""
 
 _VARIES = [
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"), "<time>"),
     (re.compile(r"(?i)(x-request-id: )[0-9a-f-]+"), r"\1<id>"),
+    (re.compile(r'"AQ[0-9A-Za-z_-]{58}"'), '"<receipt>"'),
+    (re.compile(r'("oldest_unacked_seconds":)[0-9.]+'), r"\1<seconds>"),
 ]
 
 
@@ -71,7 +80,7 @@ async def run(fence: Fence, url: str, database: Database, folder: Path) -> str |
 
 
 def until_ready(running: subprocess.Popen[str]) -> str:
-    """What a stream says up to and with its `ready`."""
+    """What a stream says up to and with its `ready`, or its first delivery."""
     assert running.stdout is not None
     lines = []
     for line in running.stdout:
@@ -86,6 +95,7 @@ async def test_examples_do_what_the_page_says(
     page: str, serve: Serve, database: Database, tmp_path: Path
 ) -> None:
     service = serve()
+    await eventually(lambda: httpx.get(f"{service.url}/readyz").is_success)
     ran = 0
     for fence in fences(page):
         output = await run(fence, service.url, database, tmp_path)

@@ -1,5 +1,6 @@
 """A first start, its roles and its files."""
 
+import asyncio
 from pathlib import Path
 from threading import Thread
 
@@ -8,6 +9,7 @@ import pytest
 
 from app.embedded import EmbeddedError, EmbeddedPostgres
 from app.embedded.binaries import find_postgres
+from db.migrate import MigrationError, migrate
 from tests.embedded.support import query
 
 
@@ -33,6 +35,15 @@ def test_the_superuser_makes_databases_from_a_template(postgres: EmbeddedPostgre
     query(postgres.admin_url, "create database copy template gapless owner gapless_owner")
     copy = postgres.owner_url.replace("/gapless?", "/copy?")
     assert query(copy, "select count(*) from note") == 0
+
+
+def test_a_server_of_an_earlier_version_gets_the_roles_that_came_since(postgres: EmbeddedPostgres) -> None:
+    query(postgres.admin_url, "drop role gapless_reader")
+    with pytest.raises(MigrationError, match="role gapless_reader is missing"):
+        asyncio.run(migrate(postgres.owner_url))
+    asyncio.run(migrate(postgres.owner_url, admin_url=postgres.admin_url))
+    readable = "select has_table_privilege('gapless_reader', 'gapless.messages', 'select')"
+    assert query(postgres.owner_url, readable) is True
 
 
 def test_only_the_user_can_reach_it(postgres: EmbeddedPostgres) -> None:

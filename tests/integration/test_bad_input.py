@@ -7,83 +7,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 
-MESSAGES = "/v1/channels/bad.input/messages"
-JSON_TYPE = {"Content-Type": "application/json"}
+from tests.raw_http import JSON_TYPE, MESSAGES, Bad, check_refused, connect, exchange, get, read_answer
+
 MIB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.body)
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A request that must be refused with one of `status` and, where it is one status, with `code`."""
-
-    name: str
-    status: int | tuple[int, ...]
-    code: str | None
-    method: str = "POST"
-    target: str = MESSAGES
-    headers: dict[str, str] = field(default_factory=lambda: dict(JSON_TYPE))
-    body: bytes = b'{"data":1}'
-    raw: bytes | None = None
-
-    def request(self) -> bytes:
-        if self.raw is not None:
-            return self.raw
-        fields = {"Host": "x", **self.headers}
-        if self.body and "Transfer-Encoding" not in fields:
-            fields.setdefault("Content-Length", str(len(self.body)))
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        return f"{self.method} {self.target} HTTP/1.1\r\n{head}\r\n".encode() + self.body
-
-
-def connect(server_url: str) -> socket.socket:
-    address = urlsplit(server_url)
-    return socket.create_connection((address.hostname, address.port), timeout=15)
-
-
-def exchange(server_url: str, request: bytes) -> Answer:
-    with connect(server_url) as connection:
-        connection.sendall(request)
-        return read_answer(connection, bodiless=request.startswith(b"HEAD "))
-
-
-def read_answer(connection: socket.socket, bodiless: bool = False) -> Answer:
-    """One answer of a known length; of a stream only the head."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        part = connection.recv(65536)
-        assert part, f"closed without an answer: {received!r}"
-        received += part
-    head, _, body = received.partition(b"\r\n\r\n")
-    status_line, *lines = head.decode().split("\r\n")
-    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-    length = 0 if bodiless else int(headers.get("content-length", "0"))
-    while len(body) < length:
-        body += connection.recv(65536)
-    return Answer(int(status_line.split()[1]), headers, body)
-
-
-def get(server_url: str, target: str, **headers: str) -> Answer:
-    return exchange(server_url, Bad("", 0, None, "GET", target, headers, b"").request())
+NOW = datetime.now(UTC)
 
 
 def stored(server_url: str) -> Any:
@@ -165,7 +100,37 @@ def members() -> Iterator[Bad]:
     for text in LINES:
         yield Bad(f"header value {text!r}", 422, "invalid_request", body=json_body(headers={"a": text}))
         yield Bad(f"header name {text!r}", 422, "invalid_request", body=json_body(headers={text: "a"}))
-    yield Bad("delay beyond ttl", 422, "invalid_request", body=json_body(delay=10, ttl=5))
+    both = json_body(delay=10, deliver_at="2030-01-01T00:00:00Z")
+    yield Bad("delay and deliver_at", 422, "invalid_request", body=both)
+    yield Bad(
+        "deliver_at in 100 years",
+        422,
+        "invalid_request",
+        body=json_body(deliver_at=f"{NOW.year + 100}-01-01T00:00:00Z"),
+    )
+    for schedule in (b'"delay":5', b'"deliver_at":"2030-01-01T00:00:00Z"'):
+        name = f"{schedule.decode():.12}"
+        yield Bad(f"{name} in an array", 422, "invalid_request", body=b'[{"data":1,%b}]' % schedule)
+        yield Bad(
+            f"{name} in a batch",
+            422,
+            "invalid_request",
+            target="/v1/messages",
+            body=b'{"messages":[{"channel":"bad.input","data":1,%b}]}' % schedule,
+        )
+        yield Bad(
+            f"{name} of an ephemeral",
+            422,
+            "invalid_request",
+            body=b'{"data":1,"ephemeral":true,%b}' % schedule,
+        )
+        yield Bad(
+            f"{name} with Expected-Last-Seq",
+            422,
+            "invalid_request",
+            body=b'{"data":1,%b}' % schedule,
+            headers=JSON_TYPE | {"Expected-Last-Seq": "0"},
+        )
 
 
 LINES = ["a\nb", "a\rb", "a\r\nid: 7\r\n\r\n", "a\x00b", "\x1b[2J", "a\x7f", "\x85", "a\tb"]
@@ -379,18 +344,7 @@ CASES = [case for cases in (bodies, members, names, heads, sizes, raw, reads, st
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_is_refused_and_stores_nothing(server_url: str, case: Bad) -> None:
     before = stored(server_url)
-    answer = exchange(server_url, case.request())
-    assert answer.status in (case.status if isinstance(case.status, tuple) else (case.status,)), answer
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.headers["x-request-id"]
-    document = answer.document
-    assert document["status"] == answer.status
-    assert case.code in (None, document["code"]), document
-    assert ("allow" in answer.headers) is (answer.status == 405)
-    assert {"type", "title", "detail", "retryable"} <= set(document)
-    text = json.dumps(document, ensure_ascii=False)
-    assert text.isprintable() or all(unicodedata.category(c) not in ("Cc", "Cs") for c in text)
-    assert not any(word in text for word in ("Traceback", "asyncpg", "postgres", 'File "'))
+    check_refused(server_url, case)
     assert stored(server_url) == before
 
 

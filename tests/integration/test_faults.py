@@ -15,6 +15,7 @@ import pytest
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.conftest import Database, Serve
+from tests.race.support import until_waiting
 from tests.sse import Stream, publish, subscribe
 from tests.support import RunningService, eventually
 
@@ -250,3 +251,30 @@ async def test_sql_publishes_in_a_long_transaction(
         for stream in (one, many):
             rest = await stream.messages(2)
             assert [(m["data"], m["seq"]) for m in rest] == [("held", 2), ("last", 3)]
+
+
+async def test_a_stream_lost_while_it_is_opened_is_let_go(serve: Serve, database: Database) -> None:
+    service = serve()
+    await publish(service.url, "a", 1)
+    holder, watcher = [await asyncpg.connect(database.owner_url) for _ in range(2)]
+    host, port = service.url.removeprefix("http://").split(":")
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        async with holder.transaction():
+            await holder.execute("lock table gapless.channels in access exclusive mode")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /v1/subscribe?channel=a&last=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until_waiting(watcher)
+            writer.close()
+            # Answered after the end of the other connection was heard of.
+            assert (await client.get("/healthz")).status_code == 200
+
+        async def opened_and_gone() -> bool:
+            lines = (await client.get("/metrics")).text.splitlines()
+            opened = any(
+                line.startswith("gapless_http_requests_total{") and '"sse"' in line for line in lines
+            )
+            return opened and "gapless_streams 0.0" in lines
+
+        await eventually(opened_and_gone)
+    holder.terminate()
+    watcher.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-STREAM = "/v1/subscribe"
+from tests.support import eventually
+
+STREAMS = ("/v1/subscribe", "/v1/subscriptions/{name}/consume")
+VERBS = ("", "/pull", "/ack", "/nack", "/extend", "/seek", "/pause", "/resume")
 EXAMPLES = 25
 TIMEOUT_S = 5
 
@@ -39,11 +43,18 @@ def cases(operation: Any) -> st.SearchStrategy[Case[Any]]:
     return strategy
 
 
-def name_a_channel(case: Case[Any]) -> None:
+def name_what_is_there(case: Case[Any]) -> None:
     """Names made up from the document are nearly all refused; with a good one the rest is looked at."""
     for parameters in (case.path_parameters, case.query):
-        if isinstance(parameters, dict) and "channel" in parameters:
-            parameters["channel"] = "made.up"
+        for name in ("channel", "name"):
+            if isinstance(parameters, dict) and name in parameters:
+                parameters[name] = "made.up"
+
+
+def wait_for_nothing(case: Case[Any]) -> None:
+    """A pull may wait for half a minute."""
+    if isinstance(case.body, dict) and "wait" in case.body:
+        case.body["wait"] = 0
 
 
 def send(case: Case[Any], server_url: str) -> tuple[int, str, bytes]:
@@ -57,6 +68,7 @@ def send(case: Case[Any], server_url: str) -> tuple[int, str, bytes]:
 
 @pytest.mark.timeout(60)
 def test_no_made_up_request_makes_the_server_fail(server_url: str) -> None:
+    asyncio.run(eventually(lambda: requests.get(f"{server_url}/readyz", timeout=TIMEOUT_S).ok))
     seen: set[str] = set()
     for operation in operations(server_url):
         seen.add(operation.path)
@@ -65,11 +77,14 @@ def test_no_made_up_request_makes_the_server_fail(server_url: str) -> None:
         @given(cases(operation), st.booleans())
         def exercise(case: Case[Any], named: bool) -> None:
             if named:
-                name_a_channel(case)
+                name_what_is_there(case)
+            wait_for_nothing(case)
             status, content_type, body = send(case, server_url)
             assert status < 500, (case.as_curl_command(), body)
             if status >= 400 and case.method.upper() != "HEAD":
                 assert content_type == "application/problem+json", (case.as_curl_command(), status, body)
 
         exercise()
-    assert {STREAM, "/v1/messages", "/v1/channels/{channel}/messages"} <= seen
+    assert {*STREAMS, "/v1/messages", "/v1/channels/{channel}/messages", "/v1/transactions"} <= seen
+    assert {f"/v1/subscriptions/{{name}}{verb}" for verb in VERBS} <= seen
+    assert {"/v1/policies/{name}", "/v1/definitions", "/v1/dead-letters/purge", "/v1/scheduled"} <= seen

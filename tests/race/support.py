@@ -70,17 +70,22 @@ async def publish(session: asyncpg.Connection, channel: str, data: str = "{}") -
     await session.execute("select gapless.publish($1, $2::jsonb)", channel, data)
 
 
+async def waiting(watcher: asyncpg.Connection) -> int:
+    """How many sessions of this database wait for a lock."""
+    number: int = await watcher.fetchval(
+        "select count(distinct l.pid) from pg_locks l join pg_stat_activity a using (pid)"
+        " where not l.granted and a.datname = current_database()"
+    )
+    return number
+
+
 async def until_waiting(watcher: asyncpg.Connection, count: int = 1) -> None:
     """Wait until that many sessions of this database wait for a lock."""
 
-    async def waiting() -> bool:
-        number: int = await watcher.fetchval(
-            "select count(distinct l.pid) from pg_locks l join pg_stat_activity a using (pid)"
-            " where not l.granted and a.datname = current_database()"
-        )
-        return number >= count
+    async def so_many() -> bool:
+        return await waiting(watcher) >= count
 
-    await eventually(lambda: waiting())
+    await eventually(so_many)
 
 
 async def blocked(watcher: asyncpg.Connection, work: Any) -> asyncio.Task[Any]:

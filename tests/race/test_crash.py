@@ -13,7 +13,7 @@ import pytest
 from app.embedded import EmbeddedPostgres
 from db.migrate import migrate
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.watermark import Watermark
+from subscriptions.domain.watermark import Tick, Watermark
 from tests.conftest import Database
 from tests.race.support import IMMEDIATE, publish, reader, sessions
 from tests.support import eventually
@@ -55,7 +55,7 @@ async def test_ids_that_a_crash_takes_back_are_not_settled(crashing: Database) -
         await session.execute("select gapless.publish('a', '1') from generate_series(1, 100)")
         await session.execute(IMMEDIATE)
         await transaction.rollback()
-        before = await read.tick()
+        before = await _tick_that_commits_nothing(session)
         assert (before.last_id, before.holders) == (101, frozenset())
         assert watermark.observe(before) < 101, "not on disk, not settled"
     # One of the server's own processes dies: the server goes through recovery.
@@ -73,6 +73,27 @@ async def test_ids_that_a_crash_takes_back_are_not_settled(crashing: Database) -
         assert after.last_id < before.last_id, "the crash took ids back"
         settled = watermark.observe(after)
         assert settled <= after.last_id, "an id above the last one taken would be skipped when it comes"
+
+
+async def _tick_that_commits_nothing(session: asyncpg.Connection) -> Tick:
+    transaction = session.transaction()
+    await transaction.start()
+    (row,) = await session.fetch("select * from gapless.tick()")
+    await transaction.rollback()
+    return Tick(row["last_id"], row["lsn"], row["flushed"], frozenset(row["holders"]), str(row["life"]))
+
+
+async def test_the_watermark_settles_though_nobody_commits(crashing: Database) -> None:
+    """Reading leaves something in the journal too, which nobody is in a hurry to write."""
+    watermark = Watermark()
+    async with sessions(crashing.admin_url, 1) as (session,), reader(crashing) as read:
+        await publish(session, "a")
+        await read.tick()
+        await session.execute("select pg_logical_emit_message(false, 'something', 'else')")
+        assert await session.fetchval("select pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()")
+        first = await read.tick()
+        assert watermark.observe(first) < first.last_id
+        assert watermark.observe(await read.tick()) == first.last_id
 
 
 async def test_the_watermark_settles_at_the_end_of_a_page(crashing: Database) -> None:

@@ -1,11 +1,14 @@
-"""Nobody writes the log but through its functions: its order does not depend on the service's good will."""
+"""Nobody writes the log or a queue but through their functions: no order depends on anybody's good will."""
 
 from __future__ import annotations
+
+import re
 
 import asyncpg
 import pytest
 
 from db.connect import SERVICE_ROLE, DatabaseConfig, connect
+from db.queries import load
 from tests.conftest import Database
 from tests.race.support import appenders, one, rows, sessions
 
@@ -33,6 +36,20 @@ FORBIDDEN = [
     "select gapless.flush_outbox()",
     "select gapless.lock_channels(array[1], array['a'], true)",
     "create table gapless.other (n integer)",
+    "insert into gapless.deliveries select * from gapless.deliveries",
+    "update gapless.deliveries set attempts = 0",
+    "update gapless.progress set frontier = 0",
+    "delete from gapless.settled_ahead",
+    "delete from gapless.kept",
+    "update gapless.dead_letters set reason = 'hops'",
+    "delete from gapless.scheduled",
+    "update gapless.policies set priority = 0",
+    "update gapless.subscriptions set paused = true",
+    "select nextval('gapless.lease')",
+    "select gapless.give_back('{1}')",
+    "select gapless.forget_deliveries(1)",
+    "select gapless.bury(s, null, now()) from gapless.subscriptions s",
+    "select gapless.publish_kept(1, '{}', '{}', '{}')",
 ]
 
 
@@ -59,3 +76,57 @@ async def test_a_publisher_can_publish_and_nothing_else(
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await session.execute(statement)
     assert len(await rows(owner)) == 1
+
+
+EXECUTABLE = (
+    "select distinct p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+    " where n.nspname = 'gapless' and has_function_privilege($1, p.oid, 'execute')"
+)
+
+
+async def _may_call(owner: asyncpg.Connection, role: str) -> set[str]:
+    return {row["proname"] for row in await owner.fetch(EXECUTABLE, role)}
+
+
+async def test_a_publisher_may_call_what_publishes(owner: asyncpg.Connection) -> None:
+    """Whatever a migration makes is everybody's to call until that is taken back."""
+    sink = {"spark_stage", "spark_bind", "spark_publish", "spark_discard", "spark_tidy"}
+    assert await _may_call(owner, "gapless_publisher") == {"publish"} | sink
+
+
+async def test_a_reader_may_see_what_is_stored_and_no_secret(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    assert await _may_call(owner, "gapless_reader") == {"tick", "id_before", "seq_at"}
+    async with sessions(database.admin_url, 1) as (session,):
+        await session.execute("set role gapless_reader")
+        for table in ("messages", "channels", "dead_letters", "deliveries"):
+            await session.fetch(f"select * from gapless.{table}")
+        await session.fetch("select epoch, trimmed_id from gapless.log")
+        await session.fetch("select name, start from gapless.subscriptions")
+        for statement in [
+            *FORBIDDEN,
+            "select hint_secret from gapless.log",
+            "select own from gapless.subscriptions",
+            "select * from gapless.policies",
+            "select * from gapless.spark_chunks",
+            "select gapless.publish('a', '1')",
+        ]:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await session.execute(statement)
+
+
+async def test_the_service_may_call_what_it_calls(owner: asyncpg.Connection) -> None:
+    """What works only inside another function, in its locks, is not the service's to call."""
+    called = {name for block in load().values() for name in re.findall(r"gapless\.(\w+)\s*\(", block)}
+    assert await _may_call(owner, "gapless_service") == called | {"publish"}
+
+
+async def test_every_function_of_the_owner_looks_nowhere_else(owner: asyncpg.Connection) -> None:
+    """A name in it means what it meant to whoever wrote it, whatever schemas and tables the caller has."""
+    loose = await owner.fetch(
+        "select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname = 'gapless' and p.prosecdef and not coalesce(p.proconfig, '{}')"
+        " @> array['search_path=pg_catalog, pg_temp']"
+    )
+    assert not loose

@@ -24,7 +24,7 @@ def checkout(tmp_path: Path) -> Path:
     (folder / "app").mkdir()
     (folder / "client").mkdir()
     shutil.copy(ROOT / "gapless", folder)
-    for lock in ("runtime.txt", "dev.txt"):
+    for lock in ("runtime.txt", "spark.txt", "dev.txt"):
         (folder / "requirements" / lock).write_text("# nothing\n")
     (folder / "app" / "__init__.py").touch()
     (folder / "app" / "cli.py").write_text(CLI)
@@ -143,6 +143,18 @@ def test_a_checkout_that_cannot_be_written(checkout: Path, tmp_path: Path) -> No
         assert output.endswith(f"{tmp_path / 'home' / 'venv'}\n")
     finally:
         checkout.chmod(0o755)
+
+
+def test_spark_is_added_by_the_commands_that_need_it(checkout: Path) -> None:
+    (checkout / "requirements" / "spark.txt").write_text("# nothing more\n")
+    for arguments in (("export",), ("export", "--help"), ("analyze", "--help"), ("serve", "export")):
+        assert "spark.txt" not in run(checkout, *arguments)[2]
+    code, output, errors = run(checkout, "export", "--to", "x")
+    assert (code, output) == (0, f"['export', '--to', 'x'] {checkout} {checkout / '.venv'}\n"), errors
+    assert "spark.txt" in errors
+    assert "1.3 GB on disk" in errors
+    assert run(checkout, "analyze")[2] == ""
+    assert run(checkout, "status")[2] == ""
 
 
 def test_test_runs_pytest_in_the_checkout(checkout: Path) -> None:

@@ -30,7 +30,7 @@ def entries(lock: str) -> dict[str, tuple[str, set[str]]]:
     return pins
 
 
-@pytest.mark.parametrize("lock", ["runtime.txt", "dev.txt"])
+@pytest.mark.parametrize("lock", ["runtime.txt", "spark.txt", "dev.txt"])
 def test_every_pin_has_hashes_and_nothing_else(lock: str) -> None:
     for name, (_, hashes) in entries(lock).items():
         assert hashes, name
@@ -39,21 +39,25 @@ def test_every_pin_has_hashes_and_nothing_else(lock: str) -> None:
 
 
 def test_what_is_tested_is_what_runs() -> None:
-    runtime, dev = entries("runtime.txt"), entries("dev.txt")
-    assert {name: pin for name, pin in dev.items() if name in runtime} == runtime
+    runtime, spark, dev = entries("runtime.txt"), entries("spark.txt"), entries("dev.txt")
+    assert {name: pin for name, pin in spark.items() if name in runtime} == runtime
+    assert {name: pin for name, pin in dev.items() if name in spark} == spark
 
 
 def test_the_locks_satisfy_what_is_asked_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
+    pipeline = tomllib.loads((ROOT / "pipeline" / "pyproject.toml").read_text())["project"]
+    extras = [wanted for extra in pipeline["optional-dependencies"].values() for wanted in extra]
     asked = {
         "runtime.txt": [*project["project"]["dependencies"], *client["project"]["dependencies"]],
+        "spark.txt": [*pipeline["dependencies"], *extras],
         "dev.txt": project["dependency-groups"]["dev"],
     }
     for lock, requirements in asked.items():
         pins = entries(lock)
         for requirement in map(Requirement, requirements):
-            if requirement.name != "gapless":  # the client is a folder of this repository
+            if requirement.name not in ("gapless", "gapless-spark"):  # folders of this repository
                 version, _ = pins[canonicalize_name(requirement.name)]
                 assert requirement.specifier.contains(version, prereleases=True), requirement
 
@@ -79,5 +83,8 @@ def test_the_locks_are_what_the_resolver_writes(tmp_path: Path) -> None:
 
 def test_the_layers_hold() -> None:
     linter = Path(sys.executable).with_name("lint-imports")
-    result = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([".", "client", "pipeline"])}
+    result = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stdout

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.wire.head import Form, PublishHead
-from app.wire.publish import Publication, parse_batch, parse_publication
+from app.wire.publish import Publication, Schedule, parse_batch, parse_publication
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import NewMessage
 
@@ -84,10 +84,8 @@ BAD_MEMBERS: list[tuple[dict[str, Any], str]] = [
     ({"data": 1, "headers": {"a": 1}}, "headers[...]"),
     ({"data": 1, "headers": {f"h{i}": "" for i in range(65)}}, "headers"),
     ({"data": 1, "headers": {"a": "é" * 4096}}, "headers"),
-    ({"data": 1, "delay": 5}, "delay"),
-    ({"data": 1, "delay": 5, "ttl": 4}, "delay"),
     ({"data": 1, "delay": -1}, "delay"),
-    ({"data": 1, "deliver_at": "2026-11-20T12:00:00Z"}, "deliver_at"),
+    ({"data": 1, "delay": 315_360_001}, "delay"),
     *[({"data": 1, "deliver_at": value}, "deliver_at") for value in ("2026-11-20T12:00:00", "soon", 5)],
     ({"data": 1, "delay": 5, "deliver_at": "2026-11-20T12:00:00Z"}, "deliver_at"),
     ({"data": 1, "delay": 5, "ephemeral": True}, "delay"),
@@ -111,9 +109,31 @@ def test_bad_members_alone_in_an_array_and_in_a_batch(body: dict[str, Any], fiel
     assert caught.value.detail.startswith(f"messages[1].{field}: ")
 
 
-def test_scheduling_is_refused_in_words() -> None:
-    with pytest.raises(GaplessError, match="scheduled delivery is not available yet"):
-        publish({"data": 1, "delay": 5, "ttl": 5})
+@pytest.mark.parametrize(
+    ("asked", "schedule"),
+    [
+        ({}, None),
+        ({"delay": None, "deliver_at": None}, None),
+        ({"delay": 0}, Schedule(None, 0.0)),
+        ({"delay": 5, "ttl": 4}, Schedule(None, 5.0)),
+        ({"delay": 0.5, "deliver_at": None, "ephemeral": False}, Schedule(None, 0.5)),
+        ({"deliver_at": "1970-01-01T00:00:00.000001Z"}, Schedule(1, None)),
+        ({"deliver_at": "2026-11-20T13:00:00.123456+01:00"}, Schedule(1795176000123456, None)),
+        ({"deliver_at": "0001-01-01T00:00:00+14:00"}, Schedule(-62135647200000000, None)),
+    ],
+    ids=repr,
+)
+def test_when_a_single_message_is_due(asked: dict[str, Any], schedule: Schedule | None) -> None:
+    assert publish({"data": 1, **asked}).schedule == schedule
+
+
+@pytest.mark.parametrize("asked", [{"delay": 5}, {"delay": 0}, {"deliver_at": "2026-11-20T12:00:00Z"}])
+def test_several_messages_cannot_be_scheduled(asked: dict[str, Any]) -> None:
+    (field,) = asked
+    assert refusal([{"data": 1, **asked}]) == ("invalid_request", f"[0].{field}")
+    with pytest.raises(GaplessError, match="is for a single message") as caught:
+        parse_batch(HEAD, json.dumps({"messages": [{"channel": "a", "data": 1, **asked}]}).encode())
+    assert caught.value.errors[0].field == f"messages[0].{field}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Commands for durable subscriptions and what belongs to them."""

@@ -1,0 +1,88 @@
+"""The settings of a subscription as options, and how their texts are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from app.cli.failures import usage
+from app.cli.options import seconds
+
+SECRET = "GAPLESS_PUSH_SECRET"  # noqa: S105 (the name of a variable)
+NONE = "none"
+CHANNELS_METAVAR = "CHANNEL"
+
+AckWait = Annotated[str | None, typer.Option(help="A lease lasts so long [30s].")]
+MaxDeliver = Annotated[int | None, typer.Option(min=0, help="Attempts before a dead letter; 0: no end [5].")]
+Backoff = Annotated[str | None, typer.Option(help="Waits after a nack: 1s,5s,30s.")]
+MaxInFlight = Annotated[int | None, typer.Option(min=1, help="Unsettled deliveries at a time [1000].")]
+Ordering = Annotated[
+    Literal["key", "channel", "none"] | None, typer.Option(help="What is handed out one at a time [key].")
+]
+MessageTtl = Annotated[str | None, typer.Option(help="Unsettled so long: a dead letter.")]
+MaxBacklog = Annotated[int | None, typer.Option(min=1, help="More unsettled: the oldest are dead letters.")]
+Types = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
+Keys = Annotated[list[str] | None, typer.Option("--key", help="Only this key; may be repeated.")]
+DeadLetter = Annotated[
+    str | None,
+    typer.Option(metavar="CHANNEL", help="Publish dead letters here too, such as dead.{channel}; none: no."),
+]
+PushUrl = Annotated[str | None, typer.Option(help=f"POST messages here; {SECRET} signs them.")]
+PushSecretFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help=f"Where the secret is, else {SECRET}.")
+]
+
+
+def options(
+    *,
+    ack_wait: str | None,
+    max_deliver: int | None,
+    backoff: str | None,
+    max_in_flight: int | None,
+    ordering: str | None,
+    message_ttl: str | None,
+    max_backlog: int | None,
+    types: list[str] | None,
+    keys: list[str] | None,
+    dead_letter: str | None,
+    push_url: str | None,
+    push_secret_file: Path | None,
+) -> dict[str, Any]:
+    """What was said, as the client takes it. Raises `Failure` for what is no duration."""
+    from gapless import DeadLetterRoute, Filter, Push
+
+    found: dict[str, Any] = {
+        "ack_wait": None if ack_wait is None else seconds(ack_wait, "--ack-wait"),
+        "max_deliver": max_deliver,
+        "backoff": None if backoff is None else [seconds(one, "--backoff") for one in backoff.split(",")],
+        "max_in_flight": max_in_flight,
+        "ordering": ordering,
+        "message_ttl": None if message_ttl is None else seconds(message_ttl, "--message-ttl"),
+        "max_backlog": max_backlog,
+        "filter": Filter(types or (), keys or ()) if types or keys else None,
+    }
+    if dead_letter is not None:
+        found["dead_letter"] = DeadLetterRoute(None if dead_letter == NONE else dead_letter)
+    if push_url is not None:
+        found["push"] = Push(push_url, _secret(push_secret_file))
+    elif push_secret_file is not None:
+        raise usage("--push-secret-file goes with --push-url")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _secret(file: Path | None) -> str | None:
+    """Never from the command line, where every user of the machine can read it."""
+    if file is None:
+        return os.environ.get(SECRET) or None
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def place(text: str) -> int | str:
+    """Where to begin: an id is a number."""
+    return int(text) if text.isascii() and text.isdigit() else text

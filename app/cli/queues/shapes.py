@@ -1,0 +1,97 @@
+"""Durable subscriptions and what belongs to them as JSON: as the service shows them, nulls left out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from app.cli.output import data_json, message_json, moment, published_json
+
+if TYPE_CHECKING:
+    from gapless import DeadLetter, Imported, Message, Policy, Scheduled, Subscription
+
+SETTINGS = ("ack_wait", "max_deliver", "backoff", "max_in_flight", "ordering", "message_ttl", "max_backlog")
+
+
+def subscription_json(subscription: Subscription) -> dict[str, Any]:
+    """With the settings in force and, where one was asked for, its stats. A secret is never there."""
+    shown: dict[str, Any] = {
+        "name": subscription.name,
+        "channels": subscription.channels,
+        "start": subscription.start,
+    }
+    shown |= {name: getattr(subscription, name) for name in SETTINGS}
+    if subscription.filter is not None:
+        filters = {"types": list(subscription.filter.types), "keys": list(subscription.filter.keys)}
+        shown["filter"] = {name: texts for name, texts in filters.items() if texts}
+    if subscription.push is not None:
+        shown["push"] = {"url": subscription.push.url}
+    shown = said(shown)
+    if subscription.dead_letter is not None:
+        shown["dead_letter"] = {"channel": subscription.dead_letter.channel}
+    shown |= {"paused": subscription.paused, "created_at": moment(subscription.created_at)}
+    shown["origins"] = dict(subscription.origins)
+    if subscription.stats is not None:
+        shown["stats"] = asdict(subscription.stats)
+    return shown
+
+
+def delivery_json(receipt: str, attempt: int, message: Message) -> dict[str, Any]:
+    """A delivery; its deadline is left out, for it moves while the delivery is in hand."""
+    return {"receipt": receipt, "attempt": attempt, "message": message_json(message)}
+
+
+def dead_letter_json(entry: DeadLetter) -> dict[str, Any]:
+    """An entry with its journey and its message."""
+    journey = [
+        {**asdict(death), "first_at": moment(death.first_at), "last_at": moment(death.last_at)}
+        for death in entry.journey
+    ]
+    shown = {
+        "id": entry.id,
+        "subscription": entry.subscription,
+        "channel": entry.channel,
+        "reason": entry.reason,
+        "attempts": entry.attempts,
+        "last_error": entry.last_error,
+        "created_at": moment(entry.created_at),
+        "journey": journey,
+        "message": message_json(entry.message),
+        "published": None if entry.published is None else published_json(entry.published),
+        "unroutable": entry.unroutable,
+    }
+    return said(shown)
+
+
+def policy_json(policy: Policy) -> dict[str, Any]:
+    """A policy."""
+    return asdict(policy)
+
+
+def scheduled_json(scheduled: Scheduled) -> dict[str, Any]:
+    """A scheduled message; the answer to a publish holds nothing of what was sent."""
+    shown: dict[str, Any] = {
+        "scheduled_id": scheduled.scheduled_id,
+        "channel": scheduled.channel,
+        "deliver_at": moment(scheduled.deliver_at),
+    }
+    if scheduled.type is None:
+        return shown | ({"replayed": True} if scheduled.replayed else {})
+    shown |= said({"type": scheduled.type, "key": scheduled.key, "ttl": scheduled.ttl})
+    if scheduled.headers:
+        shown["headers"] = dict(scheduled.headers)
+    name = "data_base64" if isinstance(scheduled.data, bytes) else "data"
+    return shown | {name: data_json(scheduled.data)}
+
+
+def imported_json(imported: Imported) -> dict[str, Any]:
+    """What an import did, as the service answers."""
+    diff = [
+        {"kind": one.kind, "name": one.name, "from": one.before, "to": one.after} for one in imported.diff
+    ]
+    return {**asdict(imported), "diff": diff}
+
+
+def said(members: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null."""
+    return {name: value for name, value in members.items() if value is not None}

@@ -1,0 +1,304 @@
+"""`gapless subscriptions`: durable subscriptions and where they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.failures import usage
+from app.cli.groups import AsJson, Inner, Yes, confirm, url_of
+from app.cli.helping import Command, Group
+from app.cli.options import DEFAULT_URL, Url
+from app.cli.queues import settings
+from app.cli.queues.settings import place
+from app.cli.queues.shapes import SETTINGS
+
+if TYPE_CHECKING:
+    from gapless import Subscription
+
+EXAMPLES = """
+Examples:
+
+  gapless subscriptions                              a table; JSON lines when piped
+  gapless subscriptions create billing 'orders.>' --ack-wait 2m
+  gapless subscriptions show billing
+  gapless subscriptions seek billing earliest
+  gapless subscriptions delete billing --yes
+
+gapless consume hands out what a subscription holds.
+"""
+LIST_EXAMPLES = """
+Examples:
+
+  gapless subscriptions list
+  gapless subscriptions list --pattern 'billing.*' --json
+"""
+SHOW_EXAMPLES = """
+Examples:
+
+  gapless subscriptions show billing
+  gapless subscriptions show billing | jq .stats.lag
+"""
+CREATE_EXAMPLES = """
+Examples:
+
+  gapless subscriptions create billing orders.eu 'orders.us.*'
+  gapless subscriptions create billing 'orders.>' --start earliest --ack-wait 2m --max-deliver 10
+  gapless subscriptions create mails users --type signed-up --backoff 10s,1m,1h --dead-letter dead.mails
+  GAPLESS_PUSH_SECRET=whsec_… gapless subscriptions create crm users --push-url https://crm.example/hook
+
+The same again is no error; another definition under the name is. What is not named comes from a policy, else
+from the defaults.
+"""
+UPDATE_EXAMPLES = """
+Examples:
+
+  gapless subscriptions update billing --ack-wait 5m
+  gapless subscriptions update billing --channel 'orders.>' --channel refunds
+  gapless subscriptions update billing --unset backoff --unset filter     policies and defaults apply again
+
+What is not named stays as it is. Where it begins is changed by gapless subscriptions seek.
+"""
+DELETE_EXAMPLES = """
+Examples:
+
+  gapless subscriptions delete billing               asks first
+  gapless subscriptions delete billing --yes
+"""
+SEEK_EXAMPLES = """
+Examples:
+
+  gapless subscriptions seek billing earliest        everything once more
+  gapless subscriptions seek billing latest          only what comes from now on
+  gapless subscriptions seek billing 1042            what comes after that id
+  gapless subscriptions seek billing 2h              what came in the last two hours
+
+What is in flight or waiting is forgotten; dead letters stay.
+"""
+PAUSE_EXAMPLES = """
+Examples:
+
+  gapless subscriptions pause billing                nothing is handed out until it is resumed
+"""
+RESUME_EXAMPLES = """
+Examples:
+
+  gapless subscriptions resume billing
+"""
+UNSET = (*SETTINGS, "filter", "dead_letter", "push")
+
+app = typer.Typer(cls=Group, rich_markup_mode=None, epilog=EXAMPLES)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription.", show_default=False)]
+Pattern = Annotated[str | None, typer.Option(help="Only matching names, such as billing.>")]
+
+
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
+def subscriptions(context: typer.Context, url: Url = DEFAULT_URL) -> None:
+    """List durable subscriptions, or keep one."""
+    context.obj = url
+    if context.invoked_subcommand is None:
+        _list(url, None, as_json=False)
+
+
+@app.command("list", cls=Command, epilog=LIST_EXAMPLES)
+def list_(
+    context: typer.Context, pattern: Pattern = None, as_json: AsJson = False, url: Inner = None
+) -> None:
+    """List subscriptions with their settings in force."""
+    _list(url_of(context, url), pattern, as_json=as_json)
+
+
+@app.command("show", cls=Command, epilog=SHOW_EXAMPLES)
+def show(context: typer.Context, name: Name, as_json: AsJson = False, url: Inner = None) -> None:
+    """Show a subscription's settings, where each comes from, and where it stands."""
+    from app.cli.connection import connected
+
+    with connected(url_of(context, url)) as client:
+        _show(client.get_subscription(name), as_json=as_json)
+
+
+@app.command("create", cls=Command, epilog=CREATE_EXAMPLES)
+def create(
+    context: typer.Context,
+    name: Name,
+    channels: Annotated[
+        list[str],
+        typer.Argument(metavar="CHANNEL", help="Channels or patterns.", show_default=False),
+    ],
+    start: Annotated[
+        str | None, typer.Option(help="earliest, latest, an id, RFC 3339, or an age: 10m, 2h, 1d [latest].")
+    ] = None,
+    ack_wait: settings.AckWait = None,
+    max_deliver: settings.MaxDeliver = None,
+    backoff: settings.Backoff = None,
+    max_in_flight: settings.MaxInFlight = None,
+    ordering: settings.Ordering = None,
+    message_ttl: settings.MessageTtl = None,
+    max_backlog: settings.MaxBacklog = None,
+    types: settings.Types = None,
+    keys: settings.Keys = None,
+    dead_letter: settings.DeadLetter = None,
+    push_url: settings.PushUrl = None,
+    push_secret_file: settings.PushSecretFile = None,
+    as_json: AsJson = False,
+    url: Inner = None,
+) -> None:
+    """Make a durable subscription to channels or patterns, or find the same one there."""
+    from app.cli.connection import connected
+
+    said = settings.options(
+        ack_wait=ack_wait,
+        max_deliver=max_deliver,
+        backoff=backoff,
+        max_in_flight=max_in_flight,
+        ordering=ordering,
+        message_ttl=message_ttl,
+        max_backlog=max_backlog,
+        types=types,
+        keys=keys,
+        dead_letter=dead_letter,
+        push_url=push_url,
+        push_secret_file=push_secret_file,
+    )
+    begin = None if start is None else place(start)
+    with connected(url_of(context, url)) as client:
+        _show(client.create_subscription(name, channels, start=begin, **said), as_json=as_json)
+
+
+@app.command("update", cls=Command, epilog=UPDATE_EXAMPLES)
+def update(
+    context: typer.Context,
+    name: Name,
+    channels: Annotated[
+        list[str] | None, typer.Option("--channel", help="To these instead; may be repeated.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="SETTING", help="Not its own any more; may be repeated.")
+    ] = None,
+    ack_wait: settings.AckWait = None,
+    max_deliver: settings.MaxDeliver = None,
+    backoff: settings.Backoff = None,
+    max_in_flight: settings.MaxInFlight = None,
+    ordering: settings.Ordering = None,
+    message_ttl: settings.MessageTtl = None,
+    max_backlog: settings.MaxBacklog = None,
+    types: settings.Types = None,
+    keys: settings.Keys = None,
+    dead_letter: settings.DeadLetter = None,
+    push_url: settings.PushUrl = None,
+    push_secret_file: settings.PushSecretFile = None,
+    as_json: AsJson = False,
+    url: Inner = None,
+) -> None:
+    """Change a subscription's own settings. What is not named stays as it is."""
+    from app.cli.connection import connected
+
+    said = settings.options(
+        ack_wait=ack_wait,
+        max_deliver=max_deliver,
+        backoff=backoff,
+        max_in_flight=max_in_flight,
+        ordering=ordering,
+        message_ttl=message_ttl,
+        max_backlog=max_backlog,
+        types=types,
+        keys=keys,
+        dead_letter=dead_letter,
+        push_url=push_url,
+        push_secret_file=push_secret_file,
+    )
+    changes = _unset(unset or [], said)
+    if not changes and channels is None:
+        raise usage("say what to change: --channel, --unset or a setting")
+    with connected(url_of(context, url)) as client:
+        _show(client.update_subscription(name, channels=channels, **changes), as_json=as_json)
+
+
+@app.command("delete", cls=Command, epilog=DELETE_EXAMPLES)
+def delete(context: typer.Context, name: Name, yes: Yes = False, url: Inner = None) -> None:
+    """Delete a subscription and its place in the log, for good. Its dead letters stay."""
+    from app.cli.connection import connected
+
+    with connected(url_of(context, url)) as client:
+        stats = client.get_subscription(name).stats
+        left = 0 if stats is None else stats.lag + stats.in_flight
+        confirm(yes, f"deleting {name}", f"Delete {name}, which has {left:,} messages to settle, for good?")
+        client.delete_subscription(name)
+        typer.echo(f"deleted {name}", err=True)
+
+
+@app.command("seek", cls=Command, epilog=SEEK_EXAMPLES)
+def seek(
+    context: typer.Context,
+    name: Name,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", help="earliest, latest, an id, RFC 3339, or an age.", show_default=False
+        ),
+    ],
+    as_json: AsJson = False,
+    url: Inner = None,
+) -> None:
+    """Go on from another place of the log."""
+    from app.cli.connection import connected
+
+    with connected(url_of(context, url)) as client:
+        _show(client.seek(name, place(to)), as_json=as_json)
+
+
+@app.command("pause", cls=Command, epilog=PAUSE_EXAMPLES)
+def pause(context: typer.Context, name: Name, as_json: AsJson = False, url: Inner = None) -> None:
+    """Hand out nothing until it is resumed. Leases and lifetimes go on."""
+    from app.cli.connection import connected
+
+    with connected(url_of(context, url)) as client:
+        _show(client.pause(name), as_json=as_json)
+
+
+@app.command("resume", cls=Command, epilog=RESUME_EXAMPLES)
+def resume(context: typer.Context, name: Name, as_json: AsJson = False, url: Inner = None) -> None:
+    """Hand out messages again."""
+    from app.cli.connection import connected
+
+    with connected(url_of(context, url)) as client:
+        _show(client.resume(name), as_json=as_json)
+
+
+def _unset(names: list[str], said: dict[str, Any]) -> dict[str, Any]:
+    """The changes with None for each setting that is to be taken away."""
+    for name in names:
+        word = name.replace("-", "_")
+        if word not in UNSET:
+            raise usage(f"--unset {name!r} is no setting: {', '.join(UNSET)}")
+        if word in said:
+            raise usage(f"{name} cannot be set and unset at once")
+        said = {**said, word: None}
+    return said
+
+
+def _show(subscription: Subscription, *, as_json: bool) -> None:
+    from app.cli.queues.shapes import subscription_json
+    from app.cli.tables import show_one
+
+    show_one(subscription_json(subscription), as_json=as_json)
+
+
+def _list(url: str, pattern: str | None, *, as_json: bool) -> None:
+    from app.cli.connection import connected
+    from app.cli.queues.shapes import subscription_json
+    from app.cli.tables import Column, number, show, span
+
+    columns: list[Column[Subscription]] = [
+        Column("subscription", lambda s: s.name),
+        Column("channels", lambda s: ", ".join(s.channels)),
+        Column("ordering", lambda s: s.ordering),
+        Column("ack wait", lambda s: span(s.ack_wait), True),
+        Column("max deliver", lambda s: number(s.max_deliver), True),
+        Column("in flight up to", lambda s: number(s.max_in_flight), True),
+        Column("push", lambda s: s.push.url if s.push else "-"),
+        Column("state", lambda s: "paused" if s.paused else "active"),
+    ]
+    with connected(url) as client:
+        show(client.list_subscriptions(pattern, page_size=1000), subscription_json, columns, as_json=as_json)

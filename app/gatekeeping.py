@@ -1,0 +1,80 @@
+"""Opens the readiness gate: the schema is there, and so is everything that was defined."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+from app import failpoints
+from app.wire.definitions import parse_definitions
+from db.maintenance import Maintenance
+from db.migrate import migrations
+from db.namespaces import Namespaces
+from db.policies import Policies
+from subscriptions.domain.errors import GaplessError, unavailable
+from subscriptions.engine.gate import Gate
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class Gatekeeper:
+    """Loads what has to be loaded before anything may expire or die, and opens the gate then."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        maintenance: Maintenance,
+        namespaces: Namespaces,
+        policies: Policies,
+        *,
+        namespace: str,
+        file: Path | None,
+        allow_private: bool,
+    ) -> None:
+        self._gate = gate
+        self._maintenance = maintenance
+        self._namespaces = namespaces
+        self._policies = policies
+        self._namespace = namespace
+        self._file = file
+        self._allow_private = allow_private
+        self._obstacle = "the definitions are not loaded yet"
+
+    async def run(self) -> None:
+        """Try until it is open."""
+        while not self._gate.is_open:
+            try:
+                await self._load()
+                self._gate.open([self._namespace])
+                log.info("definitions are loaded")
+            except (GaplessError, OSError, UnicodeDecodeError) as error:
+                self._obstacle = f"the definitions cannot be loaded: {error}"
+                log.warning("%s", self._obstacle)
+                await asyncio.sleep(RETRY_S)
+
+    async def check(self) -> None:
+        """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable."""
+        await self._check_schema()
+        if not self._gate.is_open:
+            raise unavailable(self._obstacle)
+
+    async def _check_schema(self) -> None:
+        version = await self._maintenance.schema_version()
+        if version != len(migrations()):
+            raise unavailable(f"the schema is at version {version}, this program needs {len(migrations())}")
+
+    async def _load(self) -> None:
+        await self._check_schema()
+        await self._namespaces.ensure(self._namespace)
+        await failpoints.reach("definitions.load")
+        if self._file is not None:
+            text = await asyncio.to_thread(self._file.read_bytes)
+            wanted = parse_definitions(text, datetime.now(UTC), allow_private=self._allow_private)
+            changes, same = await self._policies.apply(self._namespace, wanted, dry_run=False)
+            log.info("%s: %d changed, %d as they were", self._file.name, len(changes), same)
+        # What decides reads policies in its own transaction; this shows that they can be read.
+        await self._policies.all(self._namespace)

@@ -1,0 +1,128 @@
+"""Durable subscriptions as definitions: made, looked at, changed, moved, stopped and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+
+from app.routes.bodies import JSON, read_json
+from app.routes.parameters import Limit, Name, only
+from app.schemas import answers, schema, takes
+from app.wire.definitions import parse_patch, parse_seek, parse_subscription
+from app.wire.described import encode_subscription
+from app.wiring import Service
+from subscriptions.domain.delivery import Subscription
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.names import check_channel, is_channel
+from subscriptions.domain.pattern import check_pattern, to_regex
+
+
+def router(service: Callable[[], Service]) -> APIRouter:
+    """The routes, over whatever service is running."""
+    routes = APIRouter(tags=["subscriptions"])
+    _definitions(routes, service)
+    _moves(routes, service)
+    return routes
+
+
+def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
+    @routes.get("/v1/subscriptions", responses=_PAGE)
+    async def list_subscriptions(
+        request: Request,
+        pattern: Annotated[str | None, Query(max_length=255, description="Only matching names.")] = None,
+        limit: Limit = 100,
+        cursor: Annotated[str, Query(max_length=255, description="Where the page before ended.")] = "",
+    ) -> Response:
+        """Subscriptions by name. `cursor` goes into the next request; it is null on the last page."""
+        only(request, ("pattern", "limit", "cursor"))
+        if cursor and not is_channel(cursor):
+            raise GaplessError(Code.INVALID_REQUEST, "cursor: is not one of this list", status=400)
+        regex = None if pattern is None else to_regex(check_pattern(pattern, "pattern"))
+        running = service()
+        found = await running.subscriptions.page(running.namespace, regex, cursor, limit + 1)
+        page = found[:limit]
+        answer = {
+            "subscriptions": [msgspec.Raw(encode_subscription(each)) for each in page],
+            "has_more": len(found) > limit,
+            "cursor": page[-1].name if len(found) > limit else None,
+        }
+        return Response(msgspec.json.encode(answer), media_type=JSON)
+
+    @routes.get("/v1/subscriptions/{name}", responses=_ONE)
+    async def get_subscription(request: Request, name: Name) -> Response:
+        """A subscription: what it is, and where it stands."""
+        only(request, ())
+        running = service()
+        return _answer(await running.subscriptions.get(running.namespace, _checked(name), stats=True))
+
+    @routes.put(
+        "/v1/subscriptions/{name}", responses=_ONE | _MADE, openapi_extra=takes("SubscriptionDefinition")
+    )
+    async def put_subscription(request: Request, name: Name) -> Response:
+        """Make a subscription. 200 when the very same is there already, 409 when another has the name."""
+        only(request, ())
+        running, raw = service(), await read_json(request)
+        definition = parse_subscription(
+            _checked(name), raw, datetime.now(UTC), allow_private=running.settings.webhook_allow_private
+        )
+        made, was_made = await running.subscriptions.put(running.namespace, definition)
+        return _answer(made, 201 if was_made else 200)
+
+    @routes.patch("/v1/subscriptions/{name}", responses=_ONE, openapi_extra=takes("SubscriptionChange"))
+    async def patch_subscription(request: Request, name: Name) -> Response:
+        """Change some members; null clears a setting, so that a policy or the default applies again."""
+        only(request, ())
+        running, raw = service(), await read_json(request)
+        channels, settings = parse_patch(
+            _checked(name), raw, allow_private=running.settings.webhook_allow_private
+        )
+        return _answer(await running.subscriptions.patch(running.namespace, name, channels, settings))
+
+    @routes.delete("/v1/subscriptions/{name}", status_code=204)
+    async def delete_subscription(request: Request, name: Name) -> Response:
+        """Delete a subscription, with everything under way in it. Its dead letters stay."""
+        only(request, ())
+        running = service()
+        await running.subscriptions.delete(running.namespace, _checked(name))
+        return Response(status_code=204)
+
+
+def _moves(routes: APIRouter, service: Callable[[], Service]) -> None:
+    @routes.post("/v1/subscriptions/{name}/seek", responses=_ONE, openapi_extra=takes("Seek"))
+    async def seek(request: Request, name: Name) -> Response:
+        """Go on from elsewhere. What is in flight, delayed or waiting is forgotten; dead letters stay."""
+        only(request, ())
+        running, raw = service(), await read_json(request)
+        to = parse_seek(raw, datetime.now(UTC))
+        return _answer(await running.subscriptions.seek(running.namespace, _checked(name), to))
+
+    @routes.post("/v1/subscriptions/{name}/pause", responses=_ONE)
+    async def pause(request: Request, name: Name) -> Response:
+        """Hand out nothing until resumed. Leases, expiry and dead letters go on."""
+        only(request, ())
+        running = service()
+        return _answer(await running.subscriptions.pause(running.namespace, _checked(name), True))
+
+    @routes.post("/v1/subscriptions/{name}/resume", responses=_ONE)
+    async def resume(request: Request, name: Name) -> Response:
+        """Hand out again."""
+        only(request, ())
+        running = service()
+        return _answer(await running.subscriptions.pause(running.namespace, _checked(name), False))
+
+
+def _checked(name: str) -> str:
+    return check_channel(name, "name")
+
+
+def _answer(subscription: Subscription, status: int = 200) -> Response:
+    return Response(encode_subscription(subscription), status, media_type=JSON)
+
+
+_ONE: Final = answers("The subscription.", schema("Subscription"))
+_MADE: Final = answers("The subscription was made.", schema("Subscription"), 201)
+_PAGE: Final = answers("A page of subscriptions.", schema("SubscriptionPage"))

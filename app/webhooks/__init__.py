@@ -1,0 +1,1 @@
+"""Webhooks: one delivery, signed, posted to an address that was checked first."""

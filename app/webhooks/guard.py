@@ -1,0 +1,119 @@
+"""Keeps webhooks out of private networks, at two moments.
+
+When a subscription is defined, `check_url` judges what is written. When a delivery is sent, `Guard` judges
+what the name leads to then: it resolves once, checks every address, and connects to one of those it has
+checked. The name is not looked up again, so what it says after the check does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, Final
+
+import httpcore
+
+from app.webhooks.addresses import is_public
+from app.webhooks.url import Endpoint, check_url, parse_url
+
+__all__ = ["Endpoint", "Guard", "Lookup", "SystemLookup", "UnreachableError", "check_url", "parse_url"]
+
+MAX_ADDRESSES: Final = 4
+"""So many of a host's addresses are tried; all of them are checked."""
+LOOKUP_THREADS: Final = 32
+
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Addresses of a host, best first. Raises OSError when there are none."""
+
+
+class UnreachableError(Exception):
+    """Nothing was connected to. The text holds no address: whoever defined the webhook may read it."""
+
+
+class SystemLookup:
+    """Asks the system's resolver, on threads of its own: strangers' slow name servers hold up nobody else."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "webhook-lookup")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        return [str(address[0]) for *_, address in found]
+
+    def close(self) -> None:
+        """Let go of the threads. One that waits for an answer ends when the resolver gives up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Guard(httpcore.AsyncNetworkBackend):
+    """The network, as far as webhooks may see it."""
+
+    def __init__(
+        self, allow_private: bool, lookup: Lookup, network: httpcore.AsyncNetworkBackend | None = None
+    ) -> None:
+        self._allow_private = allow_private
+        self._lookup = lookup
+        self._network = network or httpcore.AnyIOBackend()
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The addresses that may be connected to. Raises UnreachableError: none, or one is not public."""
+        try:
+            found = [ip_address(text) for text in await self._lookup(host, port)]
+        except (OSError, UnicodeError):
+            raise UnreachableError("its host name cannot be resolved") from None
+        if not found:
+            raise UnreachableError("its host name has no address")
+        if not self._allow_private and not all(map(is_public, found)):
+            raise UnreachableError("its host leads to a private, local or reserved address")
+        return [str(address) for address in found[:MAX_ADDRESSES]]
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection to a checked address. Those tried, one after another, share `timeout`."""
+        *others, last = await self.resolve(host, port)
+        share = None if timeout is None else timeout / (len(others) + 1)
+        for address in others:
+            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return _Stream(await self._network.connect_tcp(address, port, share))
+        return _Stream(await self._network.connect_tcp(last, port, share))
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection that is closed when its handshake is cut off; httpcore would leave it open."""
+
+    def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
+        self._plain = plain
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return await self._plain.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException:
+            await self._plain.aclose()
+            raise
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._plain.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._plain.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._plain.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._plain.get_extra_info(info)

@@ -1,0 +1,201 @@
+"""Posts the deliveries of one subscription, and settles each by what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, assert_never
+
+from app.telemetry import DELIVERED, SETTLED
+from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
+from app.webhooks.sender import TIMEOUT_S, Sender, Target
+from app.wire.encode import encode_message
+from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Subscription
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.engine.consumers import Consumers
+from subscriptions.engine.group import Farewell, Member
+from subscriptions.ports import SubscriptionPort
+
+log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 60.0
+RETRY_S: Final = 0.5
+
+
+class Lookup(Protocol):
+    """Where subscriptions are found. Both raise GaplessError `unavailable`."""
+
+    async def pushed(self, namespaces: Collection[str]) -> list[Subscription]: ...
+
+    async def by_id(self, ids: Sequence[int]) -> list[Subscription]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What pushing needs from its process."""
+
+    consumers: Consumers
+    subscriptions: SubscriptionPort
+    lookup: Lookup
+    sender: Sender
+
+
+def answer_within(ack_wait_s: float) -> float:
+    """Seconds a receiver has for its answer: never the whole of a lease."""
+    return min(TIMEOUT_S, ack_wait_s * 0.75)
+
+
+def delay_after(failed: Failed, attempt: int, backoff: Sequence[float]) -> float | None:
+    """Seconds until the next attempt; None: the subscription's backoff. A receiver may ask for longer, not
+    for shorter, or it would use up its attempts in no time."""
+    if failed.retry_after_s is None:
+        return None
+    return max(failed.retry_after_s, backoff[min(attempt, len(backoff)) - 1] if backoff else 0.0)
+
+
+class Pusher:
+    """A member of one subscription. `run` goes on until `leave`, a deletion, or the end of the process."""
+
+    def __init__(self, member: Member, around: Surroundings) -> None:
+        self._member = member
+        self._around = around
+        self._requests: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"Pusher({self._member.group.subscription.name}: {len(self._requests)} under way)"
+
+    def leave(self) -> None:
+        """Nothing further is sent; what is under way gets its answer."""
+        self._member.leave(Farewell.SHUTDOWN)
+
+    async def run(self) -> None:
+        """Cancelled, it breaks off what is under way, whose leases end with it."""
+        try:
+            while self._member.farewell is None:
+                await self._begin(await self._member.next(PAUSE_S))
+            if self._requests:
+                await asyncio.wait(self._requests)
+        finally:
+            for request in self._requests:
+                request.cancel()
+            await asyncio.gather(*self._requests, return_exceptions=True)
+            self._around.consumers.close(self._member)
+
+    async def _begin(self, deliveries: list[Delivery]) -> None:
+        """Send them to where the subscription points now: a change holds for whatever is sent after it."""
+        if not deliveries:
+            return
+        found = await self._found()
+        if found is not None and (found.paused or "push" not in found.settings):
+            self.leave()
+        if found is None or self._member.farewell:
+            self._around.consumers.give_back(self._member, deliveries)
+            return
+        DELIVERED.inc(len(deliveries))
+        for delivery in deliveries:
+            request = asyncio.create_task(self._deliver(found, delivery))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+
+    async def _found(self) -> Subscription | None:
+        """The subscription as it is now; None: it is gone, or nobody can tell."""
+        try:
+            found = await self._around.lookup.by_id([self._member.group.subscription.id])
+        except GaplessError as error:
+            log.warning("deliveries of %s go back: %s", self._member.group.subscription.name, error.detail)
+            return None
+        return found[0] if found else None
+
+    async def _deliver(self, subscription: Subscription, delivery: Delivery) -> None:
+        try:
+            await self._settle(subscription, delivery, await self._post(subscription, delivery))
+        except Exception:
+            log.exception("a webhook failed in a way nobody foresaw; its lease ends by itself")
+
+    async def _post(self, subscription: Subscription, delivery: Delivery) -> Outcome:
+        message, settings = delivery.message, subscription.settings
+        # Without a secret nothing is sent, and the reason is told.
+        target = Target(settings["push"]["url"], settings["push"].get("secret", ""))
+        within_s = answer_within(settings["ack_wait"])
+        keeping = asyncio.create_task(self._keep(subscription, delivery))
+        try:
+            return await self._around.sender.send(
+                target, message.id, subscription.name, delivery.attempt, encode_message(message), within_s
+            )
+        finally:
+            keeping.cancel()
+
+    async def _keep(self, subscription: Subscription, delivery: Delivery) -> None:
+        """Extend the lease until cancelled: it must not end while its request is under way."""
+        ack_wait_s = subscription.settings["ack_wait"]
+        left_s = min(ack_wait_s, delivery.deadline_us / 1e6 - time.time())
+        while True:
+            await asyncio.sleep(max(0.0, left_s * 2 / 3))
+            try:
+                await self._around.consumers.extend(
+                    subscription.namespace, subscription.name, [_receipt(subscription, delivery)], None
+                )
+                left_s = ack_wait_s
+            except GaplessError:
+                left_s = RETRY_S
+
+    async def _settle(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
+        match outcome:
+            case Delivered():
+                await self._until_done(self._around.consumers.ack, subscription, delivery)
+            case Crowded():
+                self._around.consumers.give_back(self._member, [delivery])
+            case Failed(reason):
+                delay_s = delay_after(outcome, delivery.attempt, subscription.settings["backoff"])
+                await self._nack(subscription, delivery, Nack(delay_s, reason=reason))
+            case Gone(reason):
+                await self._nack(subscription, delivery, Nack(reason=reason))
+                await self._pause(subscription)
+            case _ as never:
+                assert_never(never)
+
+    async def _nack(self, subscription: Subscription, delivery: Delivery, nack: Nack) -> None:
+        await self._until_done(self._around.consumers.nack, subscription, delivery, nack)
+
+    async def _until_done(
+        self,
+        settle: Callable[..., Awaitable[list[Settled]]],
+        subscription: Subscription,
+        delivery: Delivery,
+        *how: Any,
+    ) -> None:
+        """Try as long as the lease may last: the receiver's answer is not to be lost with a database that
+        restarts."""
+        until = time.monotonic() + subscription.settings["ack_wait"]
+        receipts = [_receipt(subscription, delivery)]
+        while True:
+            try:
+                (settled,) = await settle(subscription.namespace, subscription.name, receipts, *how)
+            except GaplessError as error:
+                if error.code is Code.SUBSCRIPTION_NOT_FOUND:
+                    return
+                if time.monotonic() >= until:
+                    log.warning("a webhook's answer came to nothing: %s", error.detail)
+                    return
+                await asyncio.sleep(RETRY_S)
+            else:
+                SETTLED.labels(settled.status.value).inc()
+                return
+
+    async def _pause(self, subscription: Subscription) -> None:
+        """Unless it points elsewhere by now. Should this fail, the next attempt leads here again."""
+        found = await self._found()
+        if found is None or found.settings.get("push", {}).get("url") != subscription.settings["push"]["url"]:
+            return
+        try:
+            await self._around.subscriptions.pause(subscription.namespace, subscription.name, True)
+            log.info("subscription %s is paused: its webhook is gone", subscription.name)
+        except GaplessError as error:
+            log.warning("subscription %s could not be paused: %s", subscription.name, error.detail)
+
+
+def _receipt(subscription: Subscription, delivery: Delivery) -> Receipt:
+    return Receipt(subscription.id, delivery.message.id, delivery.lease)

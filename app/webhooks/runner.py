@@ -1,0 +1,112 @@
+"""The service as a member of those subscriptions that are pushed, in its own namespaces.
+
+Every process runs it. As with any members, claims share the messages among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import Final
+
+from app.webhooks.push import Pusher, Surroundings
+from app.webhooks.sender import MAX_CONNECTIONS_A_HOST
+from subscriptions.domain.delivery import Subscription
+from subscriptions.domain.errors import GaplessError
+from subscriptions.engine.gate import Gate
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+STOP_S: Final = 9.0
+"""What is under way when the process is asked to stop has so long to be answered."""
+
+
+class Webhooks:
+    """Keeps a `Pusher` for each pushed subscription that is not paused."""
+
+    def __init__(self, gate: Gate, around: Surroundings) -> None:
+        self._gate = gate
+        self._around = around
+        self._pushers: dict[int, tuple[Pusher, asyncio.Task[None]]] = {}
+        self._told = asyncio.Event()
+        self._stop_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Webhooks({[pusher for pusher, _ in self._pushers.values()]})"
+
+    def look_soon(self) -> None:
+        """A subscription has changed, or may have."""
+        self._told.set()
+
+    async def run(self) -> None:
+        """Follow what is defined, once the gate is open, until cancelled or dismissed."""
+        await self._gate.passed()
+        while self._stop_at is None:
+            self._told.clear()
+            try:
+                await self._look()
+            except GaplessError as error:
+                log.warning("webhooks stay as they are: %s", error.detail)
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._told.wait()
+            except TimeoutError:
+                pass
+
+    def dismiss(self) -> None:
+        """Nothing further is sent. What is under way gets its answer."""
+        if self._stop_at is None:
+            self._stop_at = time.monotonic() + STOP_S
+        for pusher, _ in self._pushers.values():
+            pusher.leave()
+
+    async def stop(self) -> None:
+        """The same, and wait for it, until `STOP_S` seconds after the dismissal at most. Then everything is
+        closed: before the consumers are, for what is answered has to be settled."""
+        self.dismiss()
+        assert self._stop_at is not None
+        running = [task for _, task in self._pushers.values()]
+        if running:
+            left_s = self._stop_at - time.monotonic()
+            _, late = await asyncio.wait(running, timeout=max(0.0, left_s))
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        await self._around.sender.close()
+
+    async def _look(self) -> None:
+        wanted = await self._around.lookup.pushed(self._gate.namespaces)
+        ids = {subscription.id for subscription in wanted}
+        for subscription_id, (pusher, _) in self._pushers.items():
+            if subscription_id not in ids:
+                pusher.leave()
+        for subscription in wanted:
+            if subscription.id not in self._pushers:
+                await self._begin(subscription)
+
+    async def _begin(self, subscription: Subscription) -> None:
+        consumers = self._around.consumers
+        try:
+            member = await consumers.open(subscription.namespace, subscription.name, MAX_CONNECTIONS_A_HOST)
+        except GaplessError as error:
+            log.warning("subscription %s has to wait to be pushed: %s", subscription.name, error.detail)
+            return
+        if member.group.subscription.id != subscription.id or self._stop_at is not None:
+            # Another one of this name is there already, found at the next look; or it is too late.
+            consumers.close(member)
+            return
+        pusher = Pusher(member, self._around)
+        task = asyncio.create_task(pusher.run())
+        self._pushers[subscription.id] = pusher, task
+        task.add_done_callback(partial(self._ended, subscription))
+
+    def _ended(self, subscription: Subscription, task: asyncio.Task[None]) -> None:
+        """If it is to go on by now another takes its place: at once, or after an error at the next look."""
+        del self._pushers[subscription.id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("pushing %s ended", subscription.name, exc_info=error)
+        else:
+            self.look_soon()

@@ -1,0 +1,175 @@
+"""Posts one delivery to one webhook, and says what came of it.
+
+Everything is bounded: the time from call to outcome, how much of an answer is read, how many deliveries are
+under way in this process and to one host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+from weakref import WeakValueDictionary
+
+import httpcore
+from prometheus_client import Counter, Histogram
+
+from app.webhooks.guard import Guard, Lookup, SystemLookup, UnreachableError
+from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome, answered, broken
+from app.webhooks.signature import signed
+from app.webhooks.url import Endpoint, parse_url
+from subscriptions.domain.errors import GaplessError
+
+__all__ = ["Crowded", "Delivered", "Failed", "Gone", "Outcome", "Sender", "Target"]
+
+RETRY_SCHEDULE_S: Final = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
+"""Seconds before each further attempt, as Standard Webhooks suggests; the first attempt is made at once."""
+MAX_DELIVER: Final = len(RETRY_SCHEDULE_S) + 1
+TIMEOUT_S: Final = 15.0
+MAX_CONNECTIONS: Final = 100
+MAX_CONNECTIONS_A_HOST: Final = 10
+MAX_ANSWER_BYTES: Final = 16 * 1024
+MAX_DRAIN_S: Final = 1.0
+"""So long an answer's body may take. It is read only so that the connection can be used again."""
+KEEP_ALIVE_S: Final = 4.0
+"""Less than common servers keep an idle connection, so that none is used that they are about to close."""
+
+OUTCOMES = Counter("gapless_webhooks_total", "Webhook deliveries attempted, by outcome.", ["outcome"])
+SECONDS = Histogram(
+    "gapless_webhook_seconds",
+    "From the start of an attempt to its outcome, waiting for a connection included.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30),
+)
+_BROKEN: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a subscription's deliveries go. The secret is in no representation."""
+
+    url: str
+    secret: str = field(repr=False)
+
+
+class Sender:
+    """Sends the webhooks of one process; used and closed on one loop.
+
+    `lookup` resolves names and `network` connects to what was checked; both are the system's if not given.
+    """
+
+    def __init__(
+        self,
+        allow_private: bool = False,
+        *,
+        lookup: Lookup | None = None,
+        network: httpcore.AsyncNetworkBackend | None = None,
+        tls: ssl.SSLContext | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._allow_private = allow_private
+        self._now = now
+        self._system = SystemLookup()
+        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
+        # A host's places are there for as long as somebody holds one or waits for one.
+        self._places_at: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        # Whoever enters the pool has a place already, so that nobody waits inside it.
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or httpcore.default_ssl_context(),
+            max_connections=MAX_CONNECTIONS,
+            keepalive_expiry=KEEP_ALIVE_S,
+            network_backend=Guard(allow_private, lookup or self._system, network),
+        )
+
+    async def close(self) -> None:
+        """Close what is kept open. Deliveries under way are to be ended by their callers first."""
+        self._system.close()
+        await self._pool.aclose()
+
+    async def send(
+        self, target: Target, message_id: int, subscription: str, attempt: int, body: bytes, timeout_s: float
+    ) -> Outcome:
+        """Post `body`, the message as JSON. A connection is waited for up to `timeout_s` seconds, and after
+        that an answer again as long: a host that is busy with others takes nothing from anybody's time."""
+        started_at = time.monotonic()
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "user-agent": "gapless",
+            "gapless-subscription": subscription,
+            "gapless-attempt": str(attempt),
+        }
+        outcome: Outcome
+        try:
+            # Judged again, for the setting may have been another when the subscription was defined.
+            endpoint = parse_url(target.url, self._allow_private)
+            headers |= signed(target.secret, f"msg_{message_id}_{subscription}", int(self._now()), body)
+        except GaplessError as error:
+            outcome = Failed(error.detail)
+        else:
+            outcome = await self._bounded(endpoint, headers, body, timeout_s)
+        OUTCOMES.labels(type(outcome).__name__.lower()).inc()
+        SECONDS.observe(time.monotonic() - started_at)
+        return outcome
+
+    async def _bounded(
+        self, endpoint: Endpoint, headers: dict[str, str], body: bytes, timeout_s: float
+    ) -> Outcome:
+        """Wait for a place, then post: whatever is known when the time for each is over is the outcome."""
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await held.enter_async_context(self._places_of(endpoint.host))
+                    await held.enter_async_context(self._places)
+            except TimeoutError:
+                return Crowded("too many deliveries were under way already, so nothing was sent")
+            return await self._post(_request(endpoint, headers, body, timeout_s), timeout_s)
+
+    async def _post(self, request: httpcore.Request, timeout_s: float) -> Outcome:
+        outcome: Outcome = Failed(f"gave no answer within {timeout_s:g} s")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                try:
+                    response = await self._pool.handle_async_request(request)
+                except (UnreachableError, *_BROKEN) as error:
+                    return broken(error)
+                outcome = answered(
+                    response.status, response.headers, datetime.fromtimestamp(self._now(), UTC)
+                )
+                await _drain(response)
+        return outcome
+
+    def _places_of(self, host: str) -> asyncio.Semaphore:
+        places = self._places_at.get(host)
+        if places is None:
+            places = self._places_at[host] = asyncio.Semaphore(MAX_CONNECTIONS_A_HOST)
+        return places
+
+
+def _request(endpoint: Endpoint, headers: dict[str, str], body: bytes, timeout_s: float) -> httpcore.Request:
+    url = httpcore.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port, target=endpoint.target)
+    return httpcore.Request(
+        "POST",
+        url,
+        headers=[("host", endpoint.authority), *headers.items()],
+        content=body,
+        extensions={"timeout": {"connect": timeout_s}},
+    )
+
+
+async def _drain(response: httpcore.Response) -> None:
+    """Read the body as far as the bounds go. A connection that has more to say is closed."""
+    read = 0
+    try:
+        with suppress(TimeoutError, *_BROKEN):
+            async with asyncio.timeout(MAX_DRAIN_S):
+                async for part in response.aiter_stream():
+                    read += len(part)
+                    if read > MAX_ANSWER_BYTES:
+                        break
+    finally:
+        await response.aclose()

@@ -1,0 +1,64 @@
+"""Which dead letters a request is about."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from app.wire.definitions import decode
+from app.wire.moments import parse_since
+from app.wire.times import microseconds
+from subscriptions.domain.delivery import DeadLetterFilter, Reason
+from subscriptions.domain.model import MAX_ID
+from subscriptions.domain.names import check_channel
+
+MAX_IDS: Final = 1000
+
+_Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
+
+
+class _Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    subscription: str | UnsetType | None = UNSET
+    channel: str | UnsetType | None = UNSET
+    reason: Reason | UnsetType | None = UNSET
+
+
+class _Replay(_Filter, kw_only=True, forbid_unknown_fields=True):
+    ids: Annotated[list[_Id], Meta(max_length=MAX_IDS)] | UnsetType | None = UNSET
+
+
+class _Purge(_Filter, kw_only=True, forbid_unknown_fields=True):
+    older_than: Annotated[float, Meta(ge=0)] | str
+
+
+def parse_replay(namespace: str, raw: bytes) -> DeadLetterFilter:
+    """The body of a replay of many; without members it is about all."""
+    body = decode(raw, _Replay)
+    ids = None if body.ids is UNSET or body.ids is None else tuple(body.ids)
+    return DeadLetterFilter(namespace, *_narrowed(body), ids=ids)
+
+
+def parse_purge(namespace: str, raw: bytes, now: datetime) -> DeadLetterFilter:
+    """The body of a purge: what was made before a moment, or longer ago than some time."""
+    body = decode(raw, _Purge)
+    return DeadLetterFilter(namespace, *_narrowed(body), before_us=_before(body.older_than, now))
+
+
+def _narrowed(body: _Filter) -> tuple[str | None, str | None, Reason | None]:
+    return (
+        check_channel(body.subscription, "subscription") if isinstance(body.subscription, str) else None,
+        check_channel(body.channel, "channel") if isinstance(body.channel, str) else None,
+        body.reason if isinstance(body.reason, Reason) else None,
+    )
+
+
+def _before(older_than: float | str, now: datetime) -> int | None:
+    if isinstance(older_than, str):
+        return max(0, microseconds(parse_since(older_than, now, "older_than")))
+    if older_than == 0:
+        # All there is, whatever the clocks of this machine and of the database say.
+        return None
+    return max(0, microseconds(now) - round(min(older_than, 1e12) * 1e6))

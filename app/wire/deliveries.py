@@ -1,0 +1,109 @@
+"""Deliveries, and what became of them, as the JSON of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from app.wire.encode import encode_message
+from app.wire.settings import number
+from app.wire.times import rfc3339
+from subscriptions.domain.delivery import DeadLetter, Delivery, Scheduled, Settled
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encode_delivery(delivery: Delivery, receipt: str) -> bytes:
+    """One delivery on one line. `receipt` is what the codec wrote: it holds nothing to escape."""
+    return b'{"receipt":"%b","attempt":%d,"deadline":"%b","message":%b}' % (
+        receipt.encode("ascii"),
+        delivery.attempt,
+        rfc3339(delivery.deadline_us),
+        encode_message(delivery.message),
+    )
+
+
+def encode_deliveries(deliveries: Iterable[tuple[Delivery, str]]) -> bytes:
+    """The answer to a pull: deliveries with their receipts."""
+    encoded = [encode_delivery(delivery, receipt) for delivery, receipt in deliveries]
+    return b'{"deliveries":[%b]}' % b",".join(encoded)
+
+
+def encode_results(receipts: Sequence[str], settled: Sequence[Settled]) -> bytes:
+    """The answer to an ack, nack or extend: one result a receipt as it was sent, in order."""
+    return b'{"results":[%b]}' % b",".join(_result(*each) for each in zip(receipts, settled, strict=True))
+
+
+def _result(receipt: str, settled: Settled) -> bytes:
+    rest = b""
+    if settled.dead_letter is not None:
+        rest = b',"dead_letter":%d' % settled.dead_letter
+    if settled.deadline_us is not None:
+        rest += b',"deadline":"%b"' % rfc3339(settled.deadline_us)
+    return b'{"receipt":%b,"status":"%b"%b}' % (_encode(receipt), settled.status.value.encode(), rest)
+
+
+def encode_dead_letter(entry: DeadLetter) -> bytes:
+    """One entry of the list, with the copy of its message."""
+    head: dict[str, Any] = {
+        "id": entry.id,
+        "subscription": entry.subscription,
+        "channel": entry.message.channel,
+        "reason": entry.reason.value,
+        "attempts": entry.attempts,
+        "last_error": entry.last_error,
+        "created_at": rfc3339(entry.created_at_us).decode(),
+        "journey": msgspec.Raw(entry.journey),
+        "message": msgspec.Raw(encode_message(entry.message)),
+    }
+    if entry.published is not None:
+        head["published"] = msgspec.Raw(entry.published)
+    if entry.unroutable is not None:
+        head["unroutable"] = entry.unroutable
+    return _encode(head)
+
+
+def encode_scheduled(scheduled: Scheduled) -> bytes:
+    """A message that waits for its time. `ttl` is in seconds and counts from there."""
+    message = scheduled.message
+    shown: dict[str, Any] = {
+        "scheduled_id": str(scheduled.id),
+        "channel": message.channel,
+        "deliver_at": rfc3339(scheduled.deliver_at_us).decode(),
+        "created_at": rfc3339(scheduled.created_at_us).decode(),
+        "type": message.type,
+    }
+    if message.key is not None:
+        shown["key"] = message.key
+    if message.data is not None:
+        shown["data"] = msgspec.Raw(message.data)
+    else:
+        shown["data_base64"] = message.binary or b""
+    if message.headers and message.headers != b"{}":
+        shown["headers"] = msgspec.Raw(message.headers)
+    if message.ttl is not None:
+        shown["ttl"] = number(message.ttl)
+    if message.sender is not None:
+        shown["sender"] = message.sender
+    return _encode(shown)
+
+
+def encode_scheduled_at(scheduled: Scheduled) -> bytes:
+    """The answer to whoever asked for it."""
+    return b'{"scheduled_id":"%d","channel":"%b","deliver_at":"%b"}' % (
+        scheduled.id,
+        scheduled.message.channel.encode(),
+        rfc3339(scheduled.deliver_at_us),
+    )
+
+
+def encode_page(name: bytes, items: Iterable[bytes], has_more: bool, cursor: int) -> bytes:
+    """A page of a list that is read by id."""
+    return b'{"%b":[%b],"has_more":%b,"cursor":%d}' % (
+        name,
+        b",".join(items),
+        b"true" if has_more else b"false",
+        cursor,
+    )

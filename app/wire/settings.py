@@ -1,0 +1,183 @@
+"""The settings of subscriptions and channels as they are sent, and as the plain JSON values they are kept in.
+
+Checked once, here, whatever brings them: a definition, a policy, an import. What is kept is in one form, so
+that two spellings of one definition compare equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from app.webhooks.signature import check_secret
+from app.webhooks.url import check_url
+from app.wire import checks
+from subscriptions.domain.errors import GaplessError, invalid
+from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
+
+MAX_ACK_WAIT_S: Final = 86_400
+MAX_DELIVER: Final = 1_000_000
+MAX_BACKOFF_S: Final = 604_800
+MAX_BACKOFFS: Final = 32
+MAX_IN_FLIGHT: Final = 100_000
+MAX_FILTERS: Final = 128
+MAX_COUNT: Final = 2**53
+MAX_AGE_S: Final = 2**31 - 1
+CHANNEL: Final = "{channel}"
+SUBSCRIPTION: Final = "{subscription}"
+
+_Few = Annotated[list[str], Meta(max_length=MAX_FILTERS)]
+_Ttl = Annotated[float, Meta(gt=0, le=checks.MAX_TTL_S)]
+
+
+class Filter(msgspec.Struct, forbid_unknown_fields=True):
+    """Only messages of these types and keys; none named: of all."""
+
+    types: _Few | UnsetType | None = UNSET
+    keys: _Few | UnsetType | None = UNSET
+
+
+class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
+    """Where dead letters are published too; null: nowhere, whatever a policy says."""
+
+    channel: str | None
+
+
+class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """What a policy may say of subscriptions. Times in seconds."""
+
+    ack_wait: Annotated[float, Meta(gt=0, le=MAX_ACK_WAIT_S)] | UnsetType | None = UNSET
+    max_deliver: Annotated[int, Meta(ge=0, le=MAX_DELIVER)] | UnsetType | None = UNSET
+    backoff: (
+        Annotated[list[Annotated[float, Meta(ge=0, le=MAX_BACKOFF_S)]], Meta(max_length=MAX_BACKOFFS)]
+        | UnsetType
+        | None
+    ) = UNSET
+    max_in_flight: Annotated[int, Meta(ge=1, le=MAX_IN_FLIGHT)] | UnsetType | None = UNSET
+    ordering: Literal["key", "channel", "none"] | UnsetType | None = UNSET
+    message_ttl: _Ttl | UnsetType | None = UNSET
+    max_backlog: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
+    filter: Filter | UnsetType | None = UNSET
+    dead_letter: DeadLetterTo | UnsetType | None = UNSET
+
+
+class Push(msgspec.Struct, forbid_unknown_fields=True):
+    """Where deliveries are posted to, and what signs them. An import may leave the secret out, to keep what
+    is there."""
+
+    url: str
+    secret: str | UnsetType | None = UNSET
+
+
+class Retention(msgspec.Struct, forbid_unknown_fields=True):
+    """`max_age` in seconds."""
+
+    max_age: Annotated[int, Meta(ge=1, le=MAX_AGE_S)] | UnsetType | None = UNSET
+    max_messages: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
+
+
+class ChannelSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """What a channel keeps. Times in seconds."""
+
+    retention: Retention | UnsetType | None = UNSET
+    message_ttl: _Ttl | UnsetType | None = UNSET
+
+
+def number(value: float) -> float:
+    """The same number, as an integer where it is one: seconds are shown so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]]:
+    """The settings given, as they are kept; None for one that is null. Raises `invalid_request`."""
+    for name in SubscriptionSettings.__struct_fields__:
+        value = getattr(given, name)
+        if value is not UNSET:
+            yield name, None if value is None else _KEPT.get(name, number)(value)
+
+
+def push_value(given: Push, *, allow_private: bool, secret_required: bool) -> dict[str, str]:
+    """The setting `push` as it is kept. Raises `invalid_request`."""
+    check_url(given.url, allow_private)
+    if given.secret is UNSET or given.secret is None:
+        if secret_required:
+            raise invalid("push.secret", "is required")
+        return {"url": given.url}
+    check_secret(given.secret)
+    return {"url": given.url, "secret": given.secret}
+
+
+def channel_values(given: ChannelSettings) -> Iterator[tuple[str, Any]]:
+    """The same of a channel; `retention: null` is both of its members."""
+    if given.retention is None:
+        yield from (("max_age", None), ("max_messages", None))
+    elif given.retention is not UNSET:
+        for name in Retention.__struct_fields__:
+            if (value := getattr(given.retention, name)) is not UNSET:
+                yield name, value
+    if given.message_ttl is not UNSET:
+        yield "message_ttl", None if given.message_ttl is None else number(given.message_ttl)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Channel settings as they are sent: with `retention` around two of them."""
+    retention = {name: settings[name] for name in ("max_age", "max_messages") if name in settings}
+    shown: dict[str, Any] = {"retention": retention} if retention else {}
+    if "message_ttl" in settings:
+        shown["message_ttl"] = plain(settings["message_ttl"])
+    return shown
+
+
+def plain(value: Any) -> Any:
+    """A JSON value with every whole number as an integer."""
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return number(value)
+
+
+def _backoff(given: list[float]) -> list[float]:
+    # No waiting at all is said in one way.
+    return [number(seconds) for seconds in given] or [0]
+
+
+def _filter(given: Filter) -> dict[str, list[str]]:
+    kept = {
+        "types": _each("filter.types", given.types, checks.check_type),
+        "keys": _each("filter.keys", given.keys, checks.check_key),
+    }
+    return {name: texts for name, texts in kept.items() if texts}
+
+
+def _each(place: str, texts: list[str] | UnsetType | None, check: Callable[[str], str]) -> list[str]:
+    if texts is UNSET or texts is None:
+        return []
+    for index, text in enumerate(texts):
+        try:
+            check(text)
+        except GaplessError as error:
+            raise invalid(f"{place}[{index}]", error.errors[0].message) from None
+    return list(dict.fromkeys(texts))
+
+
+def _dead_letter(given: DeadLetterTo) -> dict[str, str | None]:
+    """A name, or one in which the failing channel's and subscription's names are filled in. What comes of
+    that may be too long for a name: then nothing can be published there, and the dead letter says so."""
+    template = given.channel
+    if template is not None:
+        if len(template) > MAX_NAME_CHARACTERS:
+            raise invalid("dead_letter.channel", f"is longer than {MAX_NAME_CHARACTERS} characters")
+        check_channel(template.replace(CHANNEL, "c").replace(SUBSCRIPTION, "s"), "dead_letter.channel")
+    return {"channel": template}
+
+
+_KEPT: Final[dict[str, Callable[[Any], Any]]] = {
+    "backoff": _backoff,
+    "ordering": str,
+    "filter": _filter,
+    "dead_letter": _dead_letter,
+}

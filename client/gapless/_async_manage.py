@@ -1,0 +1,158 @@
+"""The part of the asyncio face that keeps subscriptions, dead letters, policies and scheduled messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Unpack
+
+from gapless import _dead_letters, _policies, _scheduled, _subscriptions
+from gapless._async_calls import AsyncCalls
+from gapless._dead_letters import DeadLetter, DeadLetterOptions, ReplayCounts, Replayed
+from gapless._models import Published
+from gapless._policies import AppliesTo, Definitions, Imported, Policy
+from gapless._scheduled import Scheduled
+from gapless._subscription import Start, Subscription
+from gapless._subscriptions import SubscriptionOptions
+
+
+class AsyncManage(AsyncCalls):
+    """What is defined on the service, and what it keeps beside the log."""
+
+    async def create_subscription(
+        self,
+        name: str,
+        channels: Sequence[str],
+        *,
+        start: Start | None = None,
+        **options: Unpack[SubscriptionOptions],
+    ) -> Subscription:
+        """Makes a durable subscription to these channels or patterns, or finds the same one there.
+
+        It begins at `start` (`latest` when left out). Settings are those of `SubscriptionOptions`. Raises
+        `Conflict` when another definition has the name: `update_subscription` changes that.
+        """
+        return await self._call(_subscriptions.create(name, channels, start, options))
+
+    async def get_subscription(self, name: str) -> Subscription:
+        """Its settings in force, and in `stats` where it stands. Raises `NotFound`."""
+        return await self._call(_subscriptions.get(name))
+
+    def list_subscriptions(
+        self, pattern: str | None = None, *, page_size: int = 100
+    ) -> AsyncIterator[Subscription]:
+        """The subscriptions whose names match the pattern, by name, without `stats`; all without one."""
+        return self._slices(_subscriptions.listed(pattern, page_size))
+
+    async def update_subscription(
+        self,
+        name: str,
+        *,
+        channels: Sequence[str] | None = None,
+        **options: Unpack[SubscriptionOptions],
+    ) -> Subscription:
+        """Changes the settings given; None takes one away, so that a policy or default applies again."""
+        return await self._call(_subscriptions.update(name, channels, options))
+
+    async def delete_subscription(self, name: str) -> None:
+        """Removes a subscription and what is in flight of it; its dead letters stay. Raises `NotFound`."""
+        await self._call(_subscriptions.delete(name))
+
+    async def seek(self, name: str, to: Start) -> Subscription:
+        """Goes on from another place: behind an id, at a time, at `earliest` or `latest`.
+
+        All that is in flight or waiting is forgotten: settling it gives `unknown`. Dead letters stay.
+        """
+        return await self._call(_subscriptions.seek(name, to))
+
+    async def pause(self, name: str) -> Subscription:
+        """Stops handing out messages. Leases, lifetimes and dead letters go on."""
+        return await self._call(_subscriptions.pause(name, True))
+
+    async def resume(self, name: str) -> Subscription:
+        """Hands out messages again."""
+        return await self._call(_subscriptions.pause(name, False))
+
+    def dead_letters(
+        self, *, page_size: int = 100, **which: Unpack[DeadLetterOptions]
+    ) -> AsyncIterator[DeadLetter]:
+        """The messages subscriptions gave up on, oldest first: of one subscription, channel or reason."""
+        return self._slices(_dead_letters.dead_letters(which, page_size))
+
+    async def dead_letter(self, entry_id: int) -> DeadLetter:
+        """One of them. Raises `NotFound`."""
+        return await self._call(_dead_letters.dead_letter(entry_id))
+
+    async def replay(self, entry_id: int) -> Replayed:
+        """Gives the message back to the subscription that failed it, attempts counted from anew.
+
+        Of two replays of one entry one wins, the other raises `NotFound`, as when the subscription is gone.
+        """
+        return await self._call(_dead_letters.replay(entry_id))
+
+    async def replay_all(
+        self, *, ids: Iterable[int] | None = None, **which: Unpack[DeadLetterOptions]
+    ) -> ReplayCounts:
+        """The same for all that match, or those of up to 1000 `ids`; without any, for all there are."""
+        return await self._call(_dead_letters.replay_all(which, ids))
+
+    async def delete_dead_letter(self, entry_id: int) -> None:
+        """Removes an entry and its copy of the message, for good. Raises `NotFound`."""
+        await self._call(_dead_letters.delete(entry_id))
+
+    async def purge_dead_letters(
+        self, older_than: float | str | datetime, **which: Unpack[DeadLetterOptions]
+    ) -> int:
+        """Removes all that match and are older, for good; how many. An age is seconds or such as `7d`."""
+        return await self._call(_dead_letters.purge(older_than, which))
+
+    async def put_policy(
+        self,
+        name: str,
+        pattern: str,
+        applies_to: AppliesTo,
+        definition: Mapping[str, Any],
+        *,
+        priority: int = 0,
+    ) -> Policy:
+        """Makes or replaces the settings for all matching channels or subscriptions, in force at once."""
+        return await self._call(_policies.put(name, pattern, applies_to, definition, priority))
+
+    async def policies(self) -> list[Policy]:
+        """All policies, by name."""
+        return await self._call(_policies.listed())
+
+    async def get_policy(self, name: str) -> Policy:
+        """One policy. Raises `NotFound`."""
+        return await self._call(_policies.get(name))
+
+    async def delete_policy(self, name: str) -> None:
+        """Removes a policy, effective at once. Raises `NotFound`."""
+        await self._call(_policies.delete(name))
+
+    async def export_definitions(self) -> dict[str, Any]:
+        """All that was defined, as the document that `import_definitions` takes; secrets are left out."""
+        return await self._call(_policies.export())
+
+    async def import_definitions(self, document: Definitions, *, dry_run: bool = False) -> Imported:
+        """Adds and changes, never removes, until all of the document is there: all or nothing.
+
+        A `dry_run` only says what it would do. Tried again after a lost answer, it finds its own work done.
+        """
+        return await self._call(_policies.import_(document, dry_run))
+
+    def scheduled(self, channel: str | None = None, *, page_size: int = 100) -> AsyncIterator[Scheduled]:
+        """The messages that are still to be published, to one channel or all."""
+        return self._slices(_scheduled.listed(channel, page_size))
+
+    async def get_scheduled(self, scheduled_id: str | int) -> Scheduled:
+        """One of them. Raises `NotFound`, also when it was published."""
+        return await self._call(_scheduled.get(scheduled_id))
+
+    async def cancel_scheduled(self, scheduled_id: str | int) -> None:
+        """Removes it unpublished. Raises `NotFound`, also when it was published."""
+        await self._call(_scheduled.cancel(scheduled_id))
+
+    async def promote_scheduled(self, scheduled_id: str | int) -> Published:
+        """Publishes it now. Raises `NotFound`, also when it was published."""
+        return await self._call(_scheduled.promote(scheduled_id))

@@ -1,0 +1,240 @@
+"""A member of a subscription on asyncio: reads, extends and settles in the background of its consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from copy import copy
+from typing import Any, Protocol, TypeVar
+
+from gapless import _delivery
+from gapless._async_stream import AsyncStream
+from gapless._call import Call
+from gapless._consuming import Consuming, Inbox
+from gapless._delivery import Settled
+from gapless._effects import AsyncEffects
+from gapless._errors import GaplessError
+from gapless._gather import Gatherer
+from gapless._leases import NEVER, Lease
+from gapless._retry import NO_RETRY, RetryPolicy
+
+T = TypeVar("T")
+
+
+class AsyncCaller(Protocol):
+    """Carries out a call."""
+
+    async def __call__(self, call: Call[T], policy: RetryPolicy | None = None) -> T: ...
+
+
+class AsyncMember:
+    """Two tasks, one that reads and one that extends, and one more while something is settled.
+
+    Nobody but its own tasks and its consumer refers to it, so that a consumer nobody holds any more can end
+    it.
+    """
+
+    def __init__(
+        self, consuming: Consuming, stream: AsyncStream[Lease], call: AsyncCaller, effects: AsyncEffects
+    ) -> None:
+        self.consuming = consuming
+        self.leases = consuming.leases
+        self._stream = stream
+        self._call = call
+        self._clock = effects.clock
+        self._inbox = Inbox(consuming.asked.prefetch)
+        self._acks: Gatherer[tuple[Lease, asyncio.Future[Settled]]] = Gatherer()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self._plan_changed = asyncio.Event()
+        self._planned_at = NEVER
+        self._failure: Exception | None = None
+        self._ended = False
+        self._stopped = False
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        if self._ended:
+            return "closed"
+        return "stopped" if self._stopped else "open" if self._loops else "not connected"
+
+    def start(self) -> None:
+        """Begins to read, if it does not yet."""
+        if not self._loops and not self._ended:
+            self._loop = asyncio.get_running_loop()
+            self._loops = [asyncio.create_task(self._read()), asyncio.create_task(self._keep())]
+
+    async def opened(self) -> None:
+        """Returns once the stream stands. Raises what prevents that for good."""
+        self.start()
+        while not (self.consuming.started or self._ended or self._stopped):
+            await self._next_news()
+        self._raise_failure()
+
+    async def take(self) -> Lease | None:
+        """The next lease; None when there will be none. Raises once what ended the stream."""
+        self.start()
+        while not self._stopped:
+            if (lease := self._inbox.take()) is not None:
+                self.leases.let_go(lease)
+                return lease
+            if self._ended:
+                self._raise_failure()
+                return None
+            await self._next_news()
+        return None
+
+    async def ack(self, lease: Lease) -> Settled:
+        """Goes out with the others that come meanwhile. Who is cancelled here does not know the outcome."""
+        self.leases.let_go(lease)
+        result: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._acks.add(lease.receipt, (lease, result))
+        if not self._acks.sending:
+            self._spawn(self._send_acks())
+        return await result
+
+    async def nack(self, lease: Lease, delay: float | None, dead_letter: bool, reason: str | None) -> Settled:
+        """Gives it back at once."""
+        self.leases.let_go(lease)
+        call = _delivery.nack(self.consuming.subscription, [lease.receipt], delay, dead_letter, reason)
+        (settled,) = await self._call(call)
+        self.leases.settle(lease, settled)
+        return settled
+
+    async def extend(self, lease: Lease, ack_wait: float | None) -> Settled:
+        """Moves its deadline."""
+        (settled,) = await self._call(
+            _delivery.extend(self.consuming.subscription, [lease.receipt], ack_wait)
+        )
+        self.leases.extended([settled], self._clock())
+        return settled
+
+    def keep(self, lease: Lease) -> None:
+        """Extends it until it is settled."""
+        self.leases.keep(lease)
+        self._replan(lease)
+
+    def abandon(self, lease: Lease, reason: str) -> None:
+        """Gives it back at once without waiting, for who is cancelled must not wait for a network.
+
+        On the way to the end, the end gives it back: sooner it would come to this same stream once more.
+        """
+        self.leases.let_go(lease)
+        if not self._stopped:
+            self._spawn(self._give_back(lease, reason))
+
+    def stop(self) -> None:
+        """Hands out nothing more."""
+        self._stopped = True
+        self._news.set()
+
+    async def aclose(self, patience_seconds: float) -> None:
+        """Ends the stream, after what is being settled; with it all leases end."""
+        self.stop()
+        try:
+            if self._settling:
+                await asyncio.wait(self._settling, timeout=patience_seconds)
+        finally:
+            self._cancel()
+            await asyncio.gather(*self._loops, return_exceptions=True)
+            await self._stream.aclose()
+            self._ended = True
+
+    def forsake(self) -> None:
+        """Ends it from wherever its consumer is thrown away, which may be another thread."""
+        loop, running = self._loop, self._loops and not self._ended
+        if loop is not None and running and not loop.is_closed():
+            with suppress(RuntimeError):  # It was closed in between.
+                loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self._stopped = True
+        for task in self._loops:
+            task.cancel()
+
+    async def _read(self) -> None:
+        try:
+            async with self._stream as stream:
+                self._news.set()
+                async for lease in stream:
+                    self._inbox.put(lease)
+                    self._news.set()
+                    self._replan(lease)
+        except Exception as error:  # noqa: BLE001 (whatever it is, whoever takes has to hear of it)
+            self._failure = error
+        finally:
+            self._ended = True
+            self.leases.lose_all("the consumer ended")
+            self._news.set()
+
+    async def _keep(self) -> None:
+        while True:
+            now = self._clock()
+            receipts = self.leases.due(now)
+            if receipts:
+                await self._extend_due(receipts)
+                continue
+            self._planned_at = self.leases.next_at()
+            self._plan_changed.clear()
+            wait_seconds = None if self._planned_at == NEVER else self._planned_at - now
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._plan_changed.wait(), wait_seconds)
+
+    async def _extend_due(self, receipts: list[str]) -> None:
+        try:
+            # One attempt: what failed is due again, and by then it may be others that are.
+            results = await self._call(self.consuming.extension(receipts), NO_RETRY)
+        except GaplessError as error:
+            self.consuming.not_extended(receipts, error)
+        else:
+            self.leases.extended(results, self._clock())
+
+    async def _send_acks(self) -> None:
+        while batch := self._acks.take():
+            receipts = [receipt for receipt, _ in batch]
+            try:
+                results = await self._call(_delivery.ack(self.consuming.subscription, receipts))
+            except GaplessError as error:
+                for _, (_, waiter) in batch:
+                    if not waiter.done():
+                        waiter.set_exception(copy(error))
+            except BaseException:
+                for _, (_, waiter) in batch:
+                    waiter.cancel()
+                raise
+            else:
+                for (_, (lease, waiter)), settled in zip(batch, results, strict=True):
+                    self.leases.settle(lease, settled)
+                    if not waiter.done():
+                        waiter.set_result(settled)
+            finally:
+                self._acks.sent()
+
+    async def _give_back(self, lease: Lease, reason: str) -> None:
+        call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
+        with suppress(GaplessError):  # Then its lease ends by itself.
+            await self._call(call, NO_RETRY)
+        self.leases.settle(lease)
+
+    def _replan(self, lease: Lease) -> None:
+        if lease.extend_at < self._planned_at:
+            self._plan_changed.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _next_news(self) -> None:
+        # All who wait look again: who finds nothing waits on.
+        self._news.clear()
+        await self._news.wait()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

@@ -1,0 +1,202 @@
+"""Consuming a durable subscription as a state machine: deliveries in hand, and when to reconnect."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from gapless._call import Call, Request, params_from, path
+from gapless._config import Config
+from gapless._delivery import Settled, delivery_from, extend
+from gapless._effects import Effects
+from gapless._errors import GaplessError
+from gapless._interest import SILENT_HEARTBEATS
+from gapless._leases import Lease, Leases
+from gapless._reconnect import Reconnects
+from gapless._retry import Break, Reply
+from gapless._server_clock import ServerClock
+from gapless._sse import ServerEvent, SSEParser
+from gapless._stream import Stream, event_member, expect_type, log, parse_json
+
+MAX_PREFETCH = 1000
+
+
+class ConsumeOptions(TypedDict, total=False):
+    """`prefetch` (10, up to 1000): unsettled deliveries at a time, those that wait here included.
+
+    `max_hold` (3600): seconds one delivery is kept alive in all, waiting and in its block. `raise_lost`:
+    raise `LeaseLost` at the end of a block whose lease was lost. `heartbeat` (15): every so many whole
+    seconds (5 to 60) the server shows that it is alive. `give_up_after`: seconds to go on without the service
+    before raising; None is for ever.
+    """
+
+    prefetch: int
+    max_hold: float
+    raise_lost: bool
+    heartbeat: int
+    give_up_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What a member asks for. Raises `ValueError` when it makes no sense."""
+
+    subscription: str
+    prefetch: int = 10
+    max_hold: float = 3600.0
+    raise_lost: bool = False
+    heartbeat: float = 15.0
+    give_up_after: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefetch < 1:
+            raise ValueError("a member takes at least one delivery at a time")
+        if not (self.heartbeat > 0 and self.max_hold > 0):
+            raise ValueError("the heartbeat and the hold must be positive")
+        self.request()  # A name no URL can carry is refused here, not when the stream opens.
+
+    def request(self) -> Request:
+        """Opens the stream of deliveries."""
+        headers = {
+            "Accept": "text/event-stream",
+            "Cache-Control": "no-store",
+            # A compressing proxy would hold events back until its window fills.
+            "Accept-Encoding": "identity",
+        }
+        params = params_from({"prefetch": self.prefetch, "heartbeat": f"{self.heartbeat:g}"})
+        where = path("subscriptions", self.subscription, "consume")
+        return Request("GET", where, params, headers, silence_seconds=self.heartbeat * SILENT_HEARTBEATS)
+
+
+def prefetch_for(concurrency: int) -> int:
+    """How much to read ahead for so many handlers: one in hand and one waiting for each.
+
+    Raises `ValueError` when there is none.
+    """
+    if concurrency < 1:
+        raise ValueError("somebody has to do the work")
+    return min(2 * concurrency, MAX_PREFETCH)
+
+
+class Consuming(Stream[Lease]):
+    """Leases as they come, over as many connections as it takes.
+
+    With its connection every lease it gave ends: what was not handed out yet is forgotten here and comes
+    again, what was is marked as lost. A subscription that was deleted is asked for once more, and it is the
+    answer to that which ends the stream: it may have been made again.
+    """
+
+    cursor = None
+
+    def __init__(self, asked: Consumption, config: Config, effects: Effects) -> None:
+        self.asked = asked
+        self.leases = Leases(ServerClock(effects.wall), asked.max_hold)
+        self._clock: Callable[[], float] = effects.clock
+        self._reconnects = Reconnects(
+            give_up_after=asked.give_up_after, renews_token=config.renews_token, chance=effects.chance
+        )
+        self._parser = SSEParser()
+        self._waiting: deque[Lease] = deque()
+        self._goodbye: str | None = None
+        self._opened_ever = False
+
+    @property
+    def subscription(self) -> str:
+        """Whose deliveries they are."""
+        return self.asked.subscription
+
+    @property
+    def started(self) -> bool:
+        return self._opened_ever
+
+    @property
+    def leaving(self) -> bool:
+        return self._goodbye is not None
+
+    def request(self) -> Request:
+        return self.asked.request()
+
+    def opened(self, head: Reply, now: float) -> None:
+        expect_type(head, "text/event-stream")
+        self.leases.server_clock.observe(head.headers.get("date"))
+        # A half-received event of the connection before must not be joined with this one's first bytes.
+        self._parser = SSEParser()
+        self._opened_ever = True
+        self._reconnects.opened(now)
+
+    def feed(self, chunk: bytes) -> None:
+        for event in self._parser.feed(chunk):
+            if self._goodbye is None:
+                self._accept(event)
+
+    def _accept(self, event: ServerEvent) -> None:
+        match event.type:
+            case "delivery":
+                delivery = delivery_from(self.subscription, parse_json(event.data))
+                self._waiting.append(self.leases.begin(delivery, self._clock()))
+                self._reconnects.progressed()
+            case "goodbye":
+                self._goodbye = event_member(event, "reason", str)
+            case _:
+                pass  # The events of later versions are for others.
+
+    def take(self) -> Lease | None:
+        return self._waiting.popleft() if self._waiting else None
+
+    def lost(self, cause: Break, now: float) -> float | None:
+        goodbye, self._goodbye = self._goodbye, None
+        self._waiting.clear()
+        self.leases.lose_all("the stream that gave it ended")
+        pause = self._reconnects.lost(cause, now, goodbye=goodbye, retry_ms=self._parser.retry_ms)
+        log.info(
+            "stream of %s lost (%s), reconnecting in %.2f s",
+            self.subscription,
+            pause.reason,
+            pause.seconds,
+        )
+        return pause.seconds
+
+    def extension(self, receipts: Sequence[str]) -> Call[list[Settled]]:
+        """The call that extends what is due; its answer tells the service's time too."""
+        call = extend(self.subscription, receipts)
+
+        def decode(reply: Reply) -> list[Settled]:
+            self.leases.server_clock.observe(reply.headers.get("date"))
+            return call.decode(reply)
+
+        return replace(call, decode=decode)
+
+    def not_extended(self, receipts: Sequence[str], error: GaplessError) -> None:
+        """That call failed: what may succeed later is due again, the rest is lost."""
+        if error.retryable:
+            self.leases.failed(receipts, self._clock())
+        else:
+            self.leases.refused(receipts, str(error))
+
+
+class Inbox:
+    """Leases that wait for somebody to take them. Those that are lost meanwhile are passed over."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._waiting: deque[Lease] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, lease: Lease) -> None:
+        """One more. The service sends no more than `size` that live, and the lost ones make room."""
+        if len(self._waiting) >= self._size:
+            self._waiting = deque(one for one in self._waiting if not one.lost)
+        self._waiting.append(lease)
+
+    def take(self) -> Lease | None:
+        """The first that lives, now the caller's; None: there is none."""
+        while self._waiting:
+            lease = self._waiting.popleft()
+            if not lease.lost:
+                lease.given = True
+                return lease
+        return None

@@ -1,0 +1,162 @@
+"""Deliveries and what became of them, and the calls that take and settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from gapless._call import SENDING, Call, Request, asking, json_body, json_of, path
+from gapless._errors import ProtocolError
+from gapless._models import Message, message_from
+
+MAX_RECEIPTS = 1000
+"""The most receipts of one call."""
+MAX_REASON_CHARACTERS = 1000
+
+Status = Literal["acked", "nacked", "extended", "lease_expired", "unknown"]
+"""What became of a receipt. `lease_expired`: the lease had ended, nothing was done. `unknown`: it was settled
+before (also by the first attempt of a call that was repeated), a seek forgot it, or it is none."""
+
+
+class Leased(Protocol):
+    """Anything that names one lease: a `Delivery` of `pull`, or one that `consume` gave."""
+
+    @property
+    def subscription(self) -> str: ...
+
+    @property
+    def receipt(self) -> str: ...
+
+
+Receipt = str | Leased
+"""What a delivery is settled with: its receipt, or the delivery itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One handing of one message to one member of a subscription, leased until `deadline`.
+
+    `attempt` counts how often the message was handed out, this time included.
+    """
+
+    subscription: str
+    receipt: str
+    attempt: int
+    deadline: datetime
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one receipt. `dead_letter` is the id of the entry a nack made; `deadline` is the new one
+    after an extend."""
+
+    receipt: str
+    status: Status
+    dead_letter: int | None = None
+    deadline: datetime | None = None
+
+
+def delivery_from(subscription: str, raw: Any) -> Delivery:
+    """A `Delivery` from its JSON object. Raises `ProtocolError`."""
+    try:
+        deadline = datetime.fromisoformat(raw["deadline"])
+        message = message_from(raw["message"])
+        return Delivery(subscription, str(raw["receipt"]), int(raw["attempt"]), deadline, message)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a delivery: {raw!r:.200}") from error
+
+
+def settled_from(raw: Any) -> Settled:
+    """A `Settled` from its JSON object. Raises `ProtocolError`."""
+    try:
+        deadline, dead_letter = raw.get("deadline"), raw.get("dead_letter")
+        return Settled(
+            receipt=raw["receipt"],
+            status=raw["status"],
+            dead_letter=None if dead_letter is None else int(dead_letter),
+            deadline=None if deadline is None else datetime.fromisoformat(deadline),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not the result of a receipt: {raw!r:.200}") from error
+
+
+def pull(subscription: str, count: int, wait: float) -> Call[list[Delivery]]:
+    """Up to `count` deliveries, waiting `wait` seconds for the first.
+
+    Repeated after a lost answer it takes others: those of the lost one come again when their leases end.
+    """
+
+    def decode(answer: Any) -> list[Delivery]:
+        if not isinstance(answer, dict) or not isinstance(answer.get("deliveries"), list):
+            raise ProtocolError(f"not the answer to a pull: {answer!r:.200}")
+        return [delivery_from(subscription, raw) for raw in answer["deliveries"]]
+
+    body = json_body({"max": count, "wait": wait})
+    request = Request("POST", _path(subscription, "pull"), headers=SENDING, content=body, held_seconds=wait)
+    return Call(request, lambda reply: decode(json_of(reply)))
+
+
+def ack(subscription: str, receipts: Iterable[Receipt]) -> Call[list[Settled]]:
+    """Settles the messages for good."""
+    return _settle(subscription, "ack", receipts, {})
+
+
+def nack(
+    subscription: str,
+    receipts: Iterable[Receipt],
+    delay: float | None = None,
+    dead_letter: bool = False,
+    reason: str | None = None,
+) -> Call[list[Settled]]:
+    """Gives the messages back: to come again after `delay` seconds, else as the backoff says."""
+    said = {"delay": delay, "dead_letter": dead_letter or None, "reason": _storable(reason)}
+    return _settle(subscription, "nack", receipts, said)
+
+
+def extend(
+    subscription: str, receipts: Iterable[Receipt], ack_wait: float | None = None
+) -> Call[list[Settled]]:
+    """Moves the deadlines to `ack_wait` seconds from now, else as the subscription has it."""
+    return _settle(subscription, "extend", receipts, {"ack_wait": ack_wait})
+
+
+def receipt_of(receipt: Receipt) -> str:
+    """The text the service knows a lease by."""
+    return receipt if isinstance(receipt, str) else receipt.receipt
+
+
+def reason_of(error: BaseException) -> str:
+    """What a nack says about an exception."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _storable(reason: str | None) -> str | None:
+    """The text cut to its bound, without what no JSON text of the service may hold."""
+    if reason is None:
+        return None
+    shown = reason.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return shown[:MAX_REASON_CHARACTERS]
+
+
+def _settle(
+    subscription: str, verb: str, receipts: Iterable[Receipt], said: dict[str, Any]
+) -> Call[list[Settled]]:
+    asked = [receipt_of(receipt) for receipt in receipts]
+
+    def decode(answer: Any) -> list[Settled]:
+        if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
+            raise ProtocolError(f"not the answer to {verb}: {answer!r:.200}")
+        results = [settled_from(raw) for raw in answer["results"]]
+        if [result.receipt for result in results] != asked:
+            raise ProtocolError(f"the answer to {verb} is about other receipts than were sent")
+        return results
+
+    given = {name: value for name, value in said.items() if value is not None}
+    return asking("POST", _path(subscription, verb), decode, {"receipts": asked, **given})
+
+
+def _path(subscription: str, verb: str) -> str:
+    return path("subscriptions", subscription, verb)

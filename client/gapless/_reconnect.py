@@ -1,0 +1,90 @@
+"""When a stream that is to last for ever is opened again, and when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gapless._errors import CredentialExpired, GaplessError, Unreachable
+from gapless._retry import Break, Ended, backoff, error_from
+
+RETRY_SECONDS = 1.0
+"""The first backoff when the server named none."""
+FLOOR_SECONDS = 0.1
+"""A server that asks for no pause at all gets this one, so that a failing one is not hammered."""
+CAP_SECONDS = 30.0
+STEADY_SECONDS = 5.0
+"""A connection that held this long, or brought something, is no failure when it ends."""
+
+
+class Pause(NamedTuple):
+    """How long to wait before the next connection, and why the last one ended."""
+
+    seconds: float
+    reason: str
+
+
+class Reconnects:
+    """Judges the ends of one connection after another.
+
+    `renews_token` says that the next request may carry a fresh credential, so that an expired one only costs
+    a reconnect. `give_up_after` is in seconds since the first failure in a row; None is never.
+    """
+
+    def __init__(
+        self, *, give_up_after: float | None, renews_token: bool, chance: Callable[[], float]
+    ) -> None:
+        self._give_up_after = give_up_after
+        self._renews_token = renews_token
+        self._chance = chance
+        self._opened_at: float | None = None
+        self._progressed = False
+        self._failures = 0
+        self._down_since: float | None = None
+
+    def opened(self, now: float) -> None:
+        """A connection stands."""
+        self._opened_at = now
+
+    def progressed(self) -> None:
+        """It brought something."""
+        self._progressed = True
+
+    def lost(self, cause: Break, now: float, *, goodbye: str | None, retry_ms: int | None) -> Pause:
+        """`goodbye` is the reason the server gave, `retry_ms` the pause it asked for.
+
+        Raises the error that no further connection would mend, or the last one when it is time to give up.
+        """
+        if goodbye == "credential_expired" and not self._renews_token:
+            raise CredentialExpired("the credential expired", code="credential_expired", status=401)
+        error = None if isinstance(cause, Ended) else error_from(cause)
+        if error is not None and not error.retryable:
+            raise error
+        self._judge_connection(now)
+        at_once = goodbye is not None and self._failures == 0
+        delay = 0.0 if at_once else self._delay_seconds(error, retry_ms)
+        self._failures += 1
+        self._give_up_at_last(error, now)
+        return Pause(delay, goodbye or (error.detail if error else "the server ended the stream"))
+
+    def _judge_connection(self, now: float) -> None:
+        """Whether the connection that just ended was worth something, so that failures count from anew."""
+        steady = self._opened_at is not None and now - self._opened_at >= STEADY_SECONDS
+        if steady or self._progressed:
+            self._failures = 0
+            self._down_since = None
+        self._opened_at = None
+        self._progressed = False
+
+    def _delay_seconds(self, error: GaplessError | None, retry_ms: int | None) -> float:
+        base = RETRY_SECONDS if retry_ms is None else max(retry_ms / 1000, FLOOR_SECONDS)
+        retry_after = error.retry_after if error else None
+        return backoff(self._failures + 1, base, CAP_SECONDS, self._chance()) + (retry_after or 0.0)
+
+    def _give_up_at_last(self, error: GaplessError | None, now: float) -> None:
+        if self._down_since is None:
+            self._down_since = now
+        if self._give_up_after is not None and now - self._down_since > self._give_up_after:
+            raise error or Unreachable(
+                "the server keeps ending the stream", code="unreachable", retryable=True
+            )

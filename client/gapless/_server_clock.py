@@ -1,0 +1,36 @@
+"""How far the service's clock is from this machine's, as far as it matters for leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+TOLERANCE_SECONDS = 2.0
+"""`Date` has whole seconds and is older than its answer's arrival: less than this is no difference."""
+
+
+class ServerClock:
+    """Turns the service's times into seconds from now, even where this machine's clock is wrong.
+
+    Without that, a machine whose clock is half a minute late would extend every lease too late.
+    """
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._ahead_seconds = 0.0
+
+    def observe(self, date: str | None) -> None:
+        """Compares the `Date` of an answer that just came; None, or no date, changes nothing."""
+        try:
+            seen = None if date is None else parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        if seen is not None:
+            # The middle of the second that it names.
+            ahead = seen + 0.5 - self._wall()
+            self._ahead_seconds = ahead if abs(ahead) > TOLERANCE_SECONDS else 0.0
+
+    def seconds_until(self, at: datetime) -> float:
+        """From now to a time of the service's; negative when it is past."""
+        return at.timestamp() - self._wall() - self._ahead_seconds

@@ -1,0 +1,139 @@
+"""What a durable subscription is, as immutable values, and how it is read from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from gapless._errors import ProtocolError
+
+Ordering = Literal["key", "channel", "none"]
+"""What is in flight one at a time, in order: messages of one channel and key, of one channel, or nothing."""
+
+Start = Literal["earliest", "latest"] | int | str | datetime
+"""Where delivery begins: at an end of what there is, behind the message with this id, or with messages made
+at or after a time: an aware datetime, RFC 3339, or an age such as `10m`, `2h`, `1d`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Only messages of these types and of these keys are delivered; an empty one lets all through."""
+
+    types: Sequence[str] = ()
+    keys: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRoute:
+    """Where dead letters are published too: a channel, or a template with `{channel}` and `{subscription}`.
+
+    None: nowhere, whatever a policy says. They stand in the list of dead letters in every case.
+    """
+
+    channel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """The service sends each message to `url`, signed with `secret` (`whsec_…`), which it never shows."""
+
+    url: str
+    secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Where a subscription stands, in messages, read at one moment.
+
+    `lag`: neither settled nor in flight; of these `delayed` wait for their time and `waiting` for an earlier
+    message of their key. `dead_letters` are in the list now, `dead_lettered` were ever.
+    `removed_by_retention` were never settled. `oldest_unacked_seconds` is None when nothing is unsettled.
+    """
+
+    lag: int
+    in_flight: int
+    delayed: int
+    waiting: int
+    redelivered: int
+    acked: int
+    dead_letters: int
+    dead_lettered: int
+    removed_by_retention: int
+    cursor: int
+    oldest_unacked_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A durable subscription with the settings in force; times are in seconds.
+
+    `origins` says of each setting whether it is the subscription's `own`, a `default`, or of `policy:<name>`.
+    `max_deliver` 0 is no end; `backoff` holds the waits after each nack. `stats` are there where one
+    subscription was asked for.
+    """
+
+    name: str
+    channels: tuple[str, ...]
+    start: int | str
+    ack_wait: float
+    max_deliver: int
+    backoff: tuple[float, ...]
+    max_in_flight: int
+    ordering: Ordering
+    message_ttl: float | None
+    max_backlog: int | None
+    filter: Filter | None
+    dead_letter: DeadLetterRoute | None
+    push: Push | None
+    paused: bool
+    created_at: datetime
+    origins: Mapping[str, str]
+    stats: Stats | None
+
+
+def subscription_from(raw: Any) -> Subscription:
+    """A `Subscription` from its JSON object. Raises `ProtocolError`."""
+    try:
+        stats = raw.get("stats")
+        return Subscription(
+            name=raw["name"],
+            channels=tuple(raw["channels"]),
+            start=raw["start"],
+            ack_wait=raw["ack_wait"],
+            max_deliver=int(raw["max_deliver"]),
+            backoff=tuple(raw["backoff"]),
+            max_in_flight=int(raw["max_in_flight"]),
+            ordering=raw["ordering"],
+            message_ttl=raw.get("message_ttl"),
+            max_backlog=raw.get("max_backlog"),
+            filter=_filter(raw.get("filter")),
+            dead_letter=_route(raw.get("dead_letter")),
+            push=_push(raw.get("push")),
+            paused=bool(raw.get("paused")),
+            created_at=datetime.fromisoformat(raw["created_at"]),
+            origins=raw.get("origins") or {},
+            stats=None if stats is None else _stats(stats),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a subscription: {raw!r:.200}") from error
+
+
+def _filter(raw: Any) -> Filter | None:
+    return None if raw is None else Filter(tuple(raw.get("types") or ()), tuple(raw.get("keys") or ()))
+
+
+def _route(raw: Any) -> DeadLetterRoute | None:
+    return None if raw is None else DeadLetterRoute(raw.get("channel"))
+
+
+def _push(raw: Any) -> Push | None:
+    return None if raw is None else Push(raw["url"], raw.get("secret"))
+
+
+def _stats(raw: Any) -> Stats:
+    oldest = raw.get("oldest_unacked_seconds")
+    counts = {name: int(raw.get(name) or 0) for name in Stats.__dataclass_fields__}
+    del counts["oldest_unacked_seconds"]
+    return Stats(**counts, oldest_unacked_seconds=None if oldest is None else float(oldest))

@@ -1,0 +1,72 @@
+"""Carries out calls on the calling thread: what every part of the face is built on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+
+from gapless._call import Call, Request, Slice, attempts_for
+from gapless._config import Config, Token
+from gapless._effects import SyncEffects
+from gapless._retry import Outcome, Reply, RetryPolicy
+from gapless._transport import LIMITS, build, no_reply, reply_of
+
+T = TypeVar("T")
+
+
+class SyncCalls:
+    """A connection pool with credentials and patience, and how a call is carried out over it."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        token: Token | None = None,
+        timeout: float = 10.0,
+        retry: RetryPolicy | None = None,
+        http_client: httpx.Client | None = None,
+        effects: SyncEffects | None = None,
+    ) -> None:
+        self._config = Config.resolve(base_url, token, timeout, retry)
+        self._owns_http = http_client is None
+        self._http = http_client or httpx.Client(limits=LIMITS)
+        self._effects = effects or SyncEffects()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._config.base_url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections, which ends open subscriptions; those of the caller's `http_client` stay."""
+        if self._owns_http:
+            self._http.close()
+
+    def _slices(self, call: Call[Slice[T]] | None) -> Iterator[T]:
+        while call is not None:
+            part = self._call(call)
+            yield from part.items
+            call = part.following
+
+    def _call(self, call: Call[T], policy: RetryPolicy | None = None) -> T:
+        attempts = attempts_for(call, policy or self._config.retry, self._effects)
+        while True:
+            verdict = attempts.judge(self._send(call.request), self._effects.clock())
+            if isinstance(verdict, Reply):
+                return call.decode(verdict)
+            self._effects.sleep(verdict, None)
+
+    def _send(self, request: Request) -> Outcome:
+        try:
+            return reply_of(self._http.send(build(self._http, self._config, request)))
+        except httpx.RequestError as error:
+            return no_reply(error)

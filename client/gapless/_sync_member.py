@@ -1,0 +1,271 @@
+"""A member of a subscription on threads: reads and extends in the background of its consumer."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from gapless import _delivery
+from gapless._call import Call
+from gapless._consuming import Consuming, Inbox
+from gapless._delivery import Settled
+from gapless._effects import SyncEffects
+from gapless._errors import GaplessError, Unreachable
+from gapless._gather import Gatherer
+from gapless._leases import NEVER, Lease
+from gapless._retry import NO_RETRY, RetryPolicy
+from gapless._sync_stream import SyncStream
+
+T = TypeVar("T")
+
+JOIN_SECONDS = 1.0
+"""How long closing waits for a thread that is amid a connection attempt; it ends by itself soon after."""
+
+
+class SyncCaller(Protocol):
+    """Carries out a call."""
+
+    def __call__(self, call: Call[T], policy: RetryPolicy | None = None) -> T: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """An ack that waits for its result."""
+
+    lease: Lease
+    result: Settled | None = None
+    error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+
+class SyncMember:
+    """Two threads, one that reads and one that extends. Acks go out on the threads that wait for them.
+
+    Nobody but its own threads and its consumer refers to it, so that a consumer nobody holds any more can end
+    it. They are daemons: a process that ends does not wait for them.
+    """
+
+    def __init__(
+        self, consuming: Consuming, stream: SyncStream[Lease], call: SyncCaller, effects: SyncEffects
+    ) -> None:
+        self.consuming = consuming
+        self.leases = consuming.leases
+        self._stream = stream
+        self._call = call
+        self._clock = effects.clock
+        self._inbox = Inbox(consuming.asked.prefetch)
+        self._acks: Gatherer[_Ticket] = Gatherer()
+        self._abandoned: deque[tuple[Lease, str]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._news = threading.Condition()
+        self._settling = threading.Condition()
+        self._plan_changed = threading.Event()
+        self._planned_at = NEVER
+        self._failure: Exception | None = None
+        self._ended = False
+        self._stopped = False
+        self._closing = False
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        if self._ended:
+            return "closed"
+        return "stopped" if self._stopped else "open" if self._threads else "not connected"
+
+    def start(self) -> None:
+        """Begins to read, if it does not yet."""
+        with self._news:
+            if self._threads or self._ended or self._closing:
+                return
+            name = f"gapless {self.consuming.subscription}"
+            for work in (self._read, self._keep):
+                self._threads.append(threading.Thread(target=work, name=name, daemon=True))
+            for thread in self._threads:
+                thread.start()
+
+    def opened(self) -> None:
+        """Returns once the stream stands. Raises what prevents that for good."""
+        self.start()
+        with self._news:
+            self._news.wait_for(lambda: self.consuming.started or self._ended or self._stopped)
+            self._raise_failure()
+
+    def take(self) -> Lease | None:
+        """The next lease; None when there will be none. Raises once what ended the stream."""
+        self.start()
+        with self._news:
+            while not self._stopped:
+                if (lease := self._inbox.take()) is not None:
+                    self.leases.let_go(lease)
+                    return lease
+                if self._ended:
+                    self._raise_failure()
+                    return None
+                self._news.wait()
+        return None
+
+    def ack(self, lease: Lease) -> Settled:
+        """One of the threads that wait sends for all of them; meanwhile the next ones gather."""
+        self.leases.let_go(lease)
+        ticket = _Ticket(lease)
+        with self._settling:
+            self._acks.add(lease.receipt, ticket)
+        while not ticket.done:
+            with self._settling:
+                self._settling.wait_for(lambda: ticket.done or not self._acks.sending)
+                batch = [] if ticket.done else self._acks.take()
+            if batch:
+                self._send_acks(batch)
+        if ticket.error is not None:
+            raise copy(ticket.error)
+        assert ticket.result is not None
+        return ticket.result
+
+    def nack(self, lease: Lease, delay: float | None, dead_letter: bool, reason: str | None) -> Settled:
+        """Gives it back at once."""
+        self.leases.let_go(lease)
+        call = _delivery.nack(self.consuming.subscription, [lease.receipt], delay, dead_letter, reason)
+        (settled,) = self._call(call)
+        self.leases.settle(lease, settled)
+        return settled
+
+    def extend(self, lease: Lease, ack_wait: float | None) -> Settled:
+        """Moves its deadline."""
+        (settled,) = self._call(_delivery.extend(self.consuming.subscription, [lease.receipt], ack_wait))
+        self.leases.extended([settled], self._clock())
+        return settled
+
+    def keep(self, lease: Lease) -> None:
+        """Extends it until it is settled."""
+        self.leases.keep(lease)
+        self._replan(lease)
+
+    def abandon(self, lease: Lease, reason: str) -> None:
+        """Gives it back at once without waiting, for who is interrupted must not wait for a network.
+
+        On the way to the end, the end gives it back: sooner it would come to this same stream once more.
+        """
+        self.leases.let_go(lease)
+        if not self._stopped:
+            self._abandoned.append((lease, reason))
+            self._plan_changed.set()
+
+    def stop(self) -> None:
+        """Hands out nothing more."""
+        with self._news:
+            self._stopped = True
+            self._news.notify_all()
+
+    def close(self, patience_seconds: float) -> None:
+        """Ends the stream, after what is being settled; with it all leases end."""
+        self.stop()
+        try:
+            with self._settling:
+                self._settling.wait_for(lambda: self._acks.idle and not self._abandoned, patience_seconds)
+        finally:
+            self.forsake()
+            for thread in self._threads:
+                thread.join(JOIN_SECONDS)
+            self._ended = True
+
+    def forsake(self) -> None:
+        """Ends it without waiting for anything."""
+        self._closing = True
+        self.stop()
+        self._plan_changed.set()
+        self._stream.close()
+
+    def _read(self) -> None:
+        try:
+            with self._stream as stream:
+                self._tell()
+                for lease in stream:
+                    with self._news:
+                        self._inbox.put(lease)
+                        self._news.notify()
+                    self._replan(lease)
+        except Exception as error:  # noqa: BLE001 (whatever it is, whoever takes has to hear of it)
+            self._failure = error
+        finally:
+            self._ended = True
+            self.leases.lose_all("the consumer ended")
+            self._tell()
+
+    def _keep(self) -> None:
+        while True:
+            while self._abandoned:
+                self._give_back(*self._abandoned[0])
+            if self._closing:
+                return
+            now = self._clock()
+            receipts = self.leases.due(now)
+            if receipts:
+                self._extend_due(receipts)
+                continue
+            # Until the plan is made, whoever brings a lease has to ask for another one.
+            self._planned_at = NEVER
+            self._planned_at = planned_at = self.leases.next_at()
+            self._plan_changed.wait(None if planned_at == NEVER else planned_at - now)
+            self._plan_changed.clear()
+
+    def _extend_due(self, receipts: list[str]) -> None:
+        try:
+            # One attempt: what failed is due again, and by then it may be others that are.
+            results = self._call(self.consuming.extension(receipts), NO_RETRY)
+        except GaplessError as error:
+            self.consuming.not_extended(receipts, error)
+        else:
+            self.leases.extended(results, self._clock())
+
+    def _send_acks(self, batch: list[tuple[str, _Ticket]]) -> None:
+        failure: Exception | None = None
+        results: list[Settled] = []
+        try:
+            results = self._call(
+                _delivery.ack(self.consuming.subscription, [receipt for receipt, _ in batch])
+            )
+        except GaplessError as error:
+            failure = error
+        except BaseException as error:
+            failure = Unreachable(f"broken off by {error!r}", code="unreachable", retryable=True)
+            raise
+        finally:
+            for index, (_, ticket) in enumerate(batch):
+                if failure is None:
+                    self.leases.settle(ticket.lease, results[index])
+                    ticket.result = results[index]
+                else:
+                    ticket.error = failure
+            with self._settling:
+                self._acks.sent()
+                self._settling.notify_all()
+
+    def _give_back(self, lease: Lease, reason: str) -> None:
+        call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
+        with suppress(GaplessError):  # Then its lease ends by itself.
+            self._call(call, NO_RETRY)
+        self.leases.settle(lease)
+        with self._settling:
+            self._abandoned.popleft()
+            self._settling.notify_all()
+
+    def _replan(self, lease: Lease) -> None:
+        if lease.extend_at < self._planned_at:
+            self._plan_changed.set()
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

@@ -1,0 +1,117 @@
+"""Implements `DeadLetterPort`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from db.connect import Pool
+from db.namespaces import Namespaces
+from db.reader import PAGE_BYTES
+from db.rows import EPOCH, message, microseconds
+from db.subscriptions import no_subscription
+from subscriptions.domain.delivery import DeadLetter, DeadLetterFilter, Reason
+from subscriptions.domain.errors import Code, GaplessError
+
+REPLAY_BATCH = 500
+PURGE_BATCH = 5_000
+_DONE, _GONE, _NO_SUBSCRIPTION = range(3)
+
+
+class DeadLetters:
+    """The list over one pool. Large replays and purges go batch by batch, each a transaction of its own: one
+    that is cut off half way has done a part of them, wholly."""
+
+    def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
+        self._pool = pool
+        self._namespaces = namespaces
+
+    async def page(self, which: DeadLetterFilter, after: int, limit: int) -> list[DeadLetter]:
+        rows = await self._pool.fetch(
+            "dead_letters",
+            await self._namespaces.id(which.namespace),
+            which.subscription,
+            which.channel,
+            which.reason,
+            after,
+            limit,
+            PAGE_BYTES,
+        )
+        return [_dead_letter(row) for row in rows]
+
+    async def get(self, namespace: str, dead_letter_id: int) -> DeadLetter:
+        row = await self._pool.fetchrow("dead_letter", await self._namespaces.id(namespace), dead_letter_id)
+        if row is None:
+            raise _gone(dead_letter_id)
+        return _dead_letter(row)
+
+    async def delete(self, namespace: str, dead_letter_id: int) -> None:
+        namespace_id = await self._namespaces.id(namespace)
+        if not await self._pool.fetchval("delete_dead_letter", namespace_id, dead_letter_id):
+            raise _gone(dead_letter_id)
+
+    async def replay(self, namespace: str, dead_letter_id: int) -> tuple[str, int]:
+        row = await self._pool.fetchrow("replay", await self._namespaces.id(namespace), dead_letter_id)
+        if row["status"] == _GONE:
+            raise _gone(dead_letter_id)
+        if row["status"] == _NO_SUBSCRIPTION:
+            raise no_subscription(row["subscription"])
+        return row["subscription"], row["message_id"]
+
+    async def replay_all(self, which: DeadLetterFilter) -> tuple[int, int]:
+        namespace_id = await self._namespaces.id(which.namespace)
+        matching = (
+            namespace_id,
+            which.subscription,
+            which.channel,
+            which.reason,
+            None if which.ids is None else list(which.ids),
+        )
+        # What dies again meanwhile comes after this id: a replay ends even if all of it fails at once.
+        upto = await self._pool.fetchval("last_dead_letter", namespace_id)
+        replayed = after = 0
+        while True:
+            row = await self._pool.fetchrow("replay_some", *matching, after, upto, REPLAY_BATCH)
+            if row["reached"] is None:
+                break
+            replayed += row["replayed"]
+            after = row["reached"]
+        skipped = await self._pool.fetchval("count_dead_letters", *matching, upto)
+        return replayed, skipped
+
+    async def purge(self, which: DeadLetterFilter) -> int:
+        before = None if which.before_us is None else EPOCH + timedelta(microseconds=which.before_us)
+        matching = (
+            await self._namespaces.id(which.namespace),
+            which.subscription,
+            which.channel,
+            which.reason,
+            None if which.ids is None else list(which.ids),
+            before,
+        )
+        purged = 0
+        while True:
+            done = int(await self._pool.fetchval("purge_dead_letters", *matching, PURGE_BATCH))
+            purged += done
+            if done < PURGE_BATCH:
+                return purged
+
+
+def _dead_letter(row: Any) -> DeadLetter:
+    published = row["published"]
+    return DeadLetter(
+        id=row["dead_letter_id"],
+        subscription=row["subscription"],
+        reason=Reason(row["reason"]),
+        attempts=row["attempts"],
+        last_error=row["last_error"],
+        created_at_us=microseconds(row["died_at"]),
+        journey=row["journey"].encode(),
+        message=message(row, row["channel"]),
+        published=None if published is None else published.encode(),
+        unroutable=row["unroutable"],
+    )
+
+
+def _gone(dead_letter_id: int) -> GaplessError:
+    return GaplessError(Code.DEAD_LETTER_NOT_FOUND, f"dead letter entry not found: {dead_letter_id}")

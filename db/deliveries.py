@@ -1,0 +1,138 @@
+"""Implements `DeliveryPort` and `ReapPort`: each call is one statement, one decision, one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from db.connect import Pool, TooMuchAtOnceError
+from db.namespaces import Namespaces
+from db.rows import message, microseconds
+from subscriptions.domain.delivery import Claimed, Delivery, Nack, Receipt, Settled, Settlement, Touched
+
+_MESSAGE, _NOTE = range(2)
+_DONE, _ENDED, _UNKNOWN = range(3)
+
+FEW = 16
+"""Of the largest messages, so many are surely not too much at once."""
+
+_Columns = tuple[list[int], list[int], list[int]]
+
+
+class Deliveries:
+    """Claims and settles over one pool. Every decision takes its subscription's lock in the database, so
+    connections beyond a few only wait for one another."""
+
+    def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
+        self._pool = pool
+        self._namespaces = namespaces
+
+    async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
+        try:
+            *rows, last = await self._pool.fetch("claim", subscription_id, settled, limit)
+        except TooMuchAtOnceError:
+            # What has to die first is large: a little of it at a time, and then the claim.
+            await self.reap(subscription_id, settled, FEW)
+            *rows, last = await self._pool.fetch("claim", subscription_id, settled, 1)
+        note = msgspec.json.decode(last["note"])
+        retry_at = last["deadline"]
+        return Claimed(
+            tuple([_delivery(row) for row in rows]),
+            None if retry_at is None else microseconds(retry_at),
+            note.get("more", False),
+            note["status"] == "gone",
+            note["status"] == "paused",
+            await self._touched(note.get("touched")),
+        )
+
+    async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
+        statuses = await self._pool.fetchval("ack", *_columns(receipts))
+        return [_settled(status, Settlement.ACKED) for status in statuses]
+
+    async def nack(
+        self, receipts: Sequence[Receipt], nack: Nack
+    ) -> tuple[list[Settled], tuple[Touched, ...]]:
+        subscriptions, messages, leases = _columns(receipts)
+        try:
+            row = await self._pool.fetchrow(
+                "nack", subscriptions[0], messages, leases, nack.delay, nack.dead_letter, nack.reason
+            )
+        except TooMuchAtOnceError:
+            first, rest = _halves(receipts)
+            (settled, touched), (others, more) = await self.nack(first, nack), await self.nack(rest, nack)
+            return settled + others, touched + more
+        entries = row["dead_letters"] or [None] * len(receipts)
+        settled = [
+            _settled(status, Settlement.NACKED)._replace(dead_letter=entry if status == _DONE else None)
+            for status, entry in zip(row["statuses"], entries, strict=True)
+        ]
+        return settled, await self._namespaces.touched(row["touched"])
+
+    async def extend(self, receipts: Sequence[Receipt], ack_wait_s: float | None) -> list[Settled]:
+        subscriptions, messages, leases = _columns(receipts)
+        row = await self._pool.fetchrow("extend", subscriptions[0], messages, leases, ack_wait_s)
+        deadline_us = None if row["deadline"] is None else microseconds(row["deadline"])
+        return [
+            _settled(status, Settlement.EXTENDED)._replace(
+                deadline_us=deadline_us if status == _DONE else None
+            )
+            for status in row["statuses"]
+        ]
+
+    async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
+        subscriptions, messages, leases = _columns(receipts)
+        try:
+            touched = await self._pool.fetchval("release", subscriptions[0], messages, leases, delivered)
+        except TooMuchAtOnceError:
+            first, rest = _halves(receipts)
+            released = await self.release(first, delivered=delivered)
+            return released + await self.release(rest, delivered=delivered)
+        return await self._namespaces.touched(touched)
+
+    async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
+        live: list[bool] | None = await self._pool.fetchval("live_leases", *_columns(receipts))
+        return live or []
+
+    async def due(self, namespaces: Collection[str]) -> list[int]:
+        ids = await self._namespaces.ids(namespaces)
+        return [row["id"] for row in await self._pool.fetch("reapable", ids)]
+
+    async def reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
+        while True:
+            try:
+                row = await self._pool.fetchrow("reap", subscription_id, settled, limit)
+                break
+            except TooMuchAtOnceError:
+                limit = max(1, limit // 4)
+        return row["done"] or 0, await self._namespaces.touched(row["touched"])
+
+    async def _touched(self, value: Any) -> tuple[Touched, ...]:
+        return await self._namespaces.touched(None if value is None else msgspec.json.encode(value).decode())
+
+
+def _columns(receipts: Sequence[Receipt]) -> _Columns:
+    return (
+        [r.subscription_id for r in receipts],
+        [r.message_id for r in receipts],
+        [r.lease for r in receipts],
+    )
+
+
+def _halves(receipts: Sequence[Receipt]) -> tuple[Sequence[Receipt], Sequence[Receipt]]:
+    """One alone is never too much, so there are two at least."""
+    middle = len(receipts) // 2
+    return receipts[:middle], receipts[middle:]
+
+
+def _delivery(row: Any) -> Delivery:
+    return Delivery(
+        message(row, row["channel"]), row["lease"], row["attempts"], microseconds(row["deadline"])
+    )
+
+
+def _settled(status: int, done: Settlement) -> Settled:
+    if status == _DONE:
+        return Settled(done)
+    return Settled(Settlement.LEASE_EXPIRED if status == _ENDED else Settlement.UNKNOWN)

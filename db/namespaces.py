@@ -1,0 +1,64 @@
+"""Names of namespaces and their ids, which never change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from db.connect import Pool
+from subscriptions.domain.delivery import Touched
+from subscriptions.domain.errors import Code, GaplessError
+
+
+class Namespaces:
+    """Remembers what it has read: a namespace is never renamed or removed."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._ids: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+
+    async def id(self, name: str) -> int:
+        """Raises GaplessError `not_found`, or `unavailable`."""
+        if name not in self._ids:
+            await self._read()
+        if name not in self._ids:
+            raise GaplessError(Code.NOT_FOUND, f"namespace {name} does not exist")
+        return self._ids[name]
+
+    async def ids(self, names: Iterable[str]) -> list[int]:
+        """Raises GaplessError `not_found`, or `unavailable`."""
+        return [await self.id(name) for name in names]
+
+    async def name(self, namespace_id: int) -> str:
+        """Raises GaplessError `unavailable`."""
+        if namespace_id not in self._names:
+            await self._read()
+        return self._names[namespace_id]
+
+    async def ensure(self, name: str) -> int:
+        """Make it if it is missing."""
+        return int(await self._pool.fetchval("ensure_namespace", name))
+
+    async def touched(self, text: str | None) -> tuple[Touched, ...]:
+        """Which channels a decision published to, from the JSON that the database tells it in."""
+        if text is None:
+            return ()
+        return tuple(
+            [
+                Touched(
+                    await self.name(item["namespace_id"]),
+                    item["channel"],
+                    item["channel_id"],
+                    item["last_id"],
+                    item["last_seq"],
+                )
+                for item in msgspec.json.decode(text)
+            ]
+        )
+
+    async def _read(self) -> None:
+        rows = await self._pool.fetch("namespaces")
+        self._ids = {row["name"]: row["id"] for row in rows}
+        self._names = {row["id"]: row["name"] for row in rows}

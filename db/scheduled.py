@@ -1,0 +1,111 @@
+"""Implements `SchedulePort`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from db.connect import Pool
+from db.namespaces import Namespaces
+from db.reader import PAGE_BYTES
+from db.rows import EPOCH, microseconds
+from subscriptions.domain.delivery import Scheduled, Touched
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Appended, NewMessage, Position
+
+BATCH_BYTES = 8 * 1024 * 1024
+_STORED, _REPLAYED, _MISMATCH = range(3)
+
+
+class Schedule:
+    """Over one pool, whose statements must be bounded as those of publishers are."""
+
+    def __init__(self, pool: Pool, namespaces: Namespaces, *, create_channels: bool) -> None:
+        self._pool = pool
+        self._namespaces = namespaces
+        self._create = create_channels
+
+    async def schedule(
+        self,
+        namespace: str,
+        message: NewMessage,
+        deliver_at_us: int | None,
+        delay_s: float | None,
+        idempotency_key: str | None,
+        fingerprint: bytes,
+    ) -> tuple[Scheduled, bool]:
+        row = await self._pool.fetchrow(
+            "schedule",
+            await self._namespaces.id(namespace),
+            None if deliver_at_us is None else EPOCH + timedelta(microseconds=deliver_at_us),
+            delay_s,
+            self._create,
+            idempotency_key,
+            fingerprint,
+            message.channel,
+            message.type,
+            message.key,
+            message.sender,
+            message.headers.decode() or None,
+            None if message.data is None else message.data.decode(),
+            message.binary,
+            message.ttl,
+        )
+        if row["status"] == _MISMATCH:
+            detail = "this Idempotency-Key was used for another request within 24 hours"
+            raise GaplessError(Code.IDEMPOTENCY_MISMATCH, detail)
+        if row["scheduled_id"] is None:
+            detail = "a channel does not exist and is not made by publishing here"
+            raise GaplessError(Code.CHANNEL_NOT_FOUND, detail)
+        stored = Scheduled(
+            row["scheduled_id"], message, microseconds(row["deliver_at"]), microseconds(row["created_at"])
+        )
+        return stored, row["status"] == _REPLAYED
+
+    async def get(self, namespace: str, scheduled_id: int) -> Scheduled:
+        row = await self._pool.fetchrow("scheduled_one", await self._namespaces.id(namespace), scheduled_id)
+        if row is None:
+            raise _gone(scheduled_id)
+        return _scheduled(row)
+
+    async def page(self, namespace: str, channel: str | None, after: int, limit: int) -> list[Scheduled]:
+        namespace_id = await self._namespaces.id(namespace)
+        rows = await self._pool.fetch("scheduled_page", namespace_id, channel, after, limit, PAGE_BYTES)
+        return [_scheduled(row) for row in rows]
+
+    async def cancel(self, namespace: str, scheduled_id: int) -> None:
+        namespace_id = await self._namespaces.id(namespace)
+        if not await self._pool.fetchval("cancel_scheduled", namespace_id, scheduled_id):
+            raise _gone(scheduled_id)
+
+    async def promote(self, namespace: str, scheduled_id: int) -> tuple[Appended, tuple[Touched, ...]]:
+        namespace_id = await self._namespaces.id(namespace)
+        row = await self._pool.fetchrow("promote_scheduled", namespace_id, scheduled_id)
+        if row["id"] is None:
+            raise _gone(scheduled_id)
+        position = Position(row["id"], row["channel"], row["seq"], microseconds(row["created_at"]))
+        return Appended((position,)), await self._namespaces.touched(row["touched"])
+
+    async def publish_due(self, namespaces: Collection[str], limit: int) -> tuple[int, tuple[Touched, ...]]:
+        ids = await self._namespaces.ids(namespaces)
+        row = await self._pool.fetchrow("publish_due", ids, limit, BATCH_BYTES)
+        return row["done"], await self._namespaces.touched(row["touched"])
+
+
+def _scheduled(row: Any) -> Scheduled:
+    message = NewMessage(
+        channel=row["channel"],
+        data=None if row["data"] is None else row["data"].encode(),
+        binary=row["binary"],
+        type=row["type"],
+        key=row["key"],
+        headers=(row["headers"] or "").encode(),
+        ttl=row["ttl"],
+        sender=row["sender"],
+    )
+    return Scheduled(row["id"], message, microseconds(row["deliver_at"]), microseconds(row["created_at"]))
+
+
+def _gone(scheduled_id: int) -> GaplessError:
+    return GaplessError(Code.MESSAGE_NOT_FOUND, f"scheduled message not found: {scheduled_id}")

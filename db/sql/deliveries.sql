@@ -1,0 +1,34 @@
+-- name: claim
+-- $1 subscription, $2 settled, $3 limit.
+select * from gapless.claim($1, $2, $3)
+
+-- name: ack
+select statuses from gapless.ack($1, $2, $3)
+
+-- name: nack
+select statuses, dead_letters, touched from gapless.nack($1, $2, $3, $4, $5, $6)
+
+-- name: extend
+select statuses, deadline from gapless.extend($1, $2, $3, $4)
+
+-- name: release
+select touched from gapless.release($1, $2, $3, $4)
+
+-- name: live_leases
+select array_agg(d.message_id is not null order by r.ord) as live
+from unnest($1::integer[], $2::bigint[], $3::bigint[]) with ordinality as r (subscription_id, message_id, lease, ord)
+left join gapless.deliveries d on d.subscription_id = r.subscription_id and d.message_id = r.message_id
+    and d.lease = r.lease and d.state = 0 and d.at > clock_timestamp()
+
+-- name: reapable
+select id from gapless.reapable($1) id
+
+-- name: reap
+select done, touched from gapless.reap($1, $2, $3)
+
+-- name: transact
+select ids, seqs, channel_ids, last_ids, last_seqs, statuses, answers, appended_at, expires_at
+from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+
+-- name: compact
+select gapless.compact($1)

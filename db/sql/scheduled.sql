@@ -1,0 +1,27 @@
+-- name: schedule
+select status, scheduled_id, deliver_at, created_at
+from gapless.schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
+-- name: scheduled_one
+select * from gapless.scheduled s where s.namespace_id = $1 and s.id = $2
+
+-- name: scheduled_page
+-- $1 namespace, $2 channel or null, $3 after this id, $4 limit, $5 bytes.
+select * from (
+    select s.*, sum(coalesce(octet_length(s.data), octet_length(s."binary"))) over (order by s.id)
+                - coalesce(octet_length(s.data), octet_length(s."binary")) as bytes_before
+    from (select * from gapless.scheduled s
+          where s.namespace_id = $1 and s.id > $3 and ($2::text is null or s.channel = $2)
+          order by s.id limit $4) s
+) s
+where s.bytes_before < $5
+order by s.id
+
+-- name: cancel_scheduled
+select gapless.cancel_scheduled($1, $2)
+
+-- name: promote_scheduled
+select id, channel, seq, created_at, touched from gapless.promote_scheduled($1, $2)
+
+-- name: publish_due
+select done, touched from gapless.publish_due($1, $2, $3)

@@ -1,0 +1,47 @@
+-- name: create_subscription
+select subscription_id, made from gapless.create_subscription($1, $2, $3, $4, $5, $6, $7::jsonb)
+
+-- name: change_subscription
+select gapless.change_subscription($1, $2, $3, $4, $5, $6::jsonb, $7)
+
+-- name: pause_subscription
+select gapless.pause_subscription($1, $2, $3)
+
+-- name: seek_subscription
+select gapless.seek_subscription($1, $2, $3)
+
+-- name: drop_subscription
+select gapless.drop_subscription($1, $2)
+
+-- name: subscription
+select * from gapless.subscriptions s where s.namespace_id = $1 and s.name = $2
+
+-- name: subscriptions
+-- $1 namespace, $2 regex or null, $3 after this name, $4 limit.
+select * from gapless.subscriptions s
+where s.namespace_id = $1 and s.name > $3 collate "C" and ($2::text is null or s.name ~ $2)
+order by s.name limit $4
+
+-- name: pushed_subscriptions
+select s.* from gapless.subscriptions s where s.namespace_id = any($1) and s.own ? 'push' and not s.paused order by s.id
+
+-- name: subscriptions_by_id
+select s.* from gapless.subscriptions s where s.id = any($1)
+
+-- name: subscription_stats
+-- Of one subscription, in one snapshot; an aggregate each over an index.
+select p.frontier as cursor, p.acked, p.redelivered, p.dead_lettered,
+       greatest(0, p.removed + gapless.removed_between(s, p.frontier, 9007199254740991)) as removed,
+       gapless.ahead(s, p.frontier) as ahead, d.leased, d.waiting, d.ready, d.delayed,
+       (select count(*) from gapless.dead_letters e
+        where e.namespace_id = s.namespace_id and e.subscription = s.name) as dead_letters,
+       extract(epoch from clock_timestamp() - least(d.oldest, gapless.oldest_ahead(s, p.frontier))) as oldest
+from gapless.subscriptions s
+join gapless.progress p on p.subscription_id = s.id
+cross join lateral (
+    select count(*) filter (where d.state = 0) as leased, count(*) filter (where d.state = 2) as waiting,
+           count(*) filter (where d.state = 1 and d.at <= clock_timestamp()) as ready,
+           count(*) filter (where d.state = 1 and d.at > clock_timestamp()) as delayed, min(d.entered_at) as oldest
+    from gapless.deliveries d where d.subscription_id = s.id
+) d
+where s.id = $1

@@ -1,0 +1,186 @@
+"""Implements `SubscriptionPort`, and tells the engine which subscriptions there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from db.connect import Pool
+from db.namespaces import Namespaces
+from db.rows import microseconds
+from subscriptions.domain.delivery import Definition, Settings, Stats, Subscription
+from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.pattern import is_pattern, to_regex
+
+_PLAIN = ("ack_wait", "max_deliver", "backoff", "max_in_flight", "ordering")
+
+
+class Subscriptions:
+    """Definitions over one pool."""
+
+    def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
+        self._pool = pool
+        self._namespaces = namespaces
+
+    async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
+        row = await self._pool.fetchrow(
+            "create_subscription",
+            await self._namespaces.id(namespace),
+            definition.name,
+            *split(definition.channels),
+            definition.start,
+            _text(definition.settings),
+        )
+        if row["subscription_id"] is None:
+            raise invalid("start", "lies in the future of this log")
+        there = await self._row(namespace, definition.name)
+        if not row["made"] and (differing := differences(there, definition)):
+            others = ", ".join(differing)
+            raise GaplessError(
+                Code.CONFLICT,
+                f"subscription {definition.name} is there with another {others}; PATCH changes it",
+            )
+        return subscription(there, namespace), row["made"]
+
+    async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription:
+        row = await self._row(namespace, name)
+        if not stats:
+            return subscription(row, namespace)
+        counted = await self._pool.fetchrow("subscription_stats", row["id"])
+        if counted is None:
+            raise no_subscription(name)
+        return subscription(row, namespace, _stats(counted))
+
+    async def page(
+        self, namespace: str, pattern_regex: str | None, after: str, limit: int
+    ) -> list[Subscription]:
+        namespace_id = await self._namespaces.id(namespace)
+        rows = await self._pool.fetch("subscriptions", namespace_id, pattern_regex, after, limit)
+        return [subscription(row, namespace) for row in rows]
+
+    async def patch(
+        self, namespace: str, name: str, channels: tuple[str, ...] | None, settings: Settings
+    ) -> Subscription:
+        found = await self._pool.fetchval(
+            "change_subscription",
+            await self._namespaces.id(namespace),
+            name,
+            *(split(channels) if channels is not None else (None, None, None)),
+            _text(settings),
+            False,
+        )
+        if found is None:
+            raise no_subscription(name)
+        return await self.get(namespace, name, stats=False)
+
+    async def delete(self, namespace: str, name: str) -> None:
+        if not await self._pool.fetchval("drop_subscription", await self._namespaces.id(namespace), name):
+            raise no_subscription(name)
+
+    async def seek(self, namespace: str, name: str, to: str) -> Subscription:
+        moved = await self._pool.fetchval("seek_subscription", await self._namespaces.id(namespace), name, to)
+        if moved is False:
+            raise invalid("to", "lies in the future of this log")
+        return await self.get(namespace, name, stats=True)
+
+    async def pause(self, namespace: str, name: str, paused: bool) -> Subscription:
+        if not await self._pool.fetchval(
+            "pause_subscription", await self._namespaces.id(namespace), name, paused
+        ):
+            raise no_subscription(name)
+        return await self.get(namespace, name, stats=True)
+
+    async def by_id(self, ids: Sequence[int]) -> list[Subscription]:
+        """Those of these that are still there."""
+        return await self._several("subscriptions_by_id", list(ids))
+
+    async def pushed(self, namespaces: Collection[str]) -> list[Subscription]:
+        """Those of these namespaces that the service itself delivers, by webhook."""
+        return await self._several("pushed_subscriptions", await self._namespaces.ids(namespaces))
+
+    async def _several(self, block: str, *arguments: object) -> list[Subscription]:
+        rows = await self._pool.fetch(block, *arguments)
+        return [subscription(row, await self._namespaces.name(row["namespace_id"])) for row in rows]
+
+    async def _row(self, namespace: str, name: str) -> Any:
+        row = await self._pool.fetchrow("subscription", await self._namespaces.id(namespace), name)
+        if row is None:
+            raise no_subscription(name)
+        return row
+
+
+def no_subscription(name: str) -> GaplessError:
+    """`subscription_not_found`."""
+    return GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
+
+
+def split(channels: Sequence[str]) -> tuple[list[str], list[str], str | None]:
+    """As stored: all as given, the plain names among them, and one expression for the patterns."""
+    patterns = [text for text in channels if is_pattern(text)]
+    names = [text for text in channels if not is_pattern(text)]
+    return list(channels), names, "|".join(map(to_regex, patterns)) or None
+
+
+def differences(row: Any, definition: Definition) -> list[str]:
+    """Members in which what is stored and what is asked for differ."""
+    own = msgspec.json.decode(row["own"])
+    asked = definition.settings
+    found = [member for member in sorted(own.keys() | asked.keys()) if own.get(member) != asked.get(member)]
+    if list(definition.channels) != row["channels"]:
+        found.insert(0, "channels")
+    # A start that was a time ago is another time at each repetition.
+    is_time = "T" in row["start"] and "T" in definition.start
+    if row["start"] != definition.start and not is_time:
+        found.insert(0, "start")
+    return found
+
+
+def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscription:
+    """A row of `subscriptions` as a value, with the settings in force."""
+    origins: dict[str, str] = msgspec.json.decode(row["origins"])
+    settings: dict[str, Any] = {name: row[name] for name in _PLAIN}
+    for name in ("message_ttl", "max_backlog"):
+        if row[name] is not None:
+            settings[name] = row[name]
+    lists = {"types": row["types"], "keys": row["keys"]}
+    if any(lists.values()):
+        settings["filter"] = {name: values for name, values in lists.items() if values}
+    if "dead_letter" in origins:
+        settings["dead_letter"] = {"channel": row["dead_letter"]}
+    if push := msgspec.json.decode(row["own"]).get("push"):
+        settings["push"] = push
+    return Subscription(
+        id=row["id"],
+        namespace=namespace,
+        name=row["name"],
+        channels=tuple(row["channels"]),
+        start=row["start"],
+        paused=row["paused"],
+        created_at_us=microseconds(row["created_at"]),
+        settings=settings,
+        origins=origins,
+        stats=stats,
+    )
+
+
+def _stats(row: Any) -> Stats:
+    oldest = row["oldest"]
+    return Stats(
+        lag=row["ahead"] + row["ready"] + row["delayed"] + row["waiting"],
+        in_flight=row["leased"],
+        delayed=row["delayed"],
+        waiting=row["waiting"],
+        redelivered=row["redelivered"],
+        acked=row["acked"],
+        dead_lettered=row["dead_lettered"],
+        removed_by_retention=row["removed"],
+        dead_letters=row["dead_letters"],
+        oldest_unacked_seconds=None if oldest is None else max(0.0, float(oldest)),
+        cursor=row["cursor"],
+    )
+
+
+def _text(settings: Settings) -> str:
+    return msgspec.json.encode(settings).decode()

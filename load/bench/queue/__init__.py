@@ -1,0 +1,1 @@
+"""Durable subscriptions against job queues on the same Postgres, and what they leave behind there."""

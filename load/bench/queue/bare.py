@@ -1,0 +1,31 @@
+"""One session that claims and settles with the service's own statements, and nothing around them."""
+
+from __future__ import annotations
+
+import time
+
+import asyncpg
+
+from load.bench.figure import UnfitError
+from load.bench.queue.database import statement
+
+BATCH = 100
+
+
+async def rate(session: asyncpg.Connection, subscription: str, messages: int) -> float:
+    """Messages settled a second, from the first claim until the last ack is committed."""
+    number = await session.fetchval("select id from gapless.subscriptions where name = $1", subscription)
+    settled = await session.fetchval("select coalesce(max(id), 0) from gapless.messages")
+    claim = await session.prepare(statement("deliveries.sql", "claim"))
+    ack = await session.prepare(statement("deliveries.sql", "ack"))
+    done, started = 0, time.perf_counter()
+    while done < messages:
+        *rows, _ = await claim.fetch(number, settled, BATCH)
+        if not rows:
+            raise UnfitError(f"the bare loop got {done} of {messages} messages")
+        ids, leases = [row["id"] for row in rows], [row["lease"] for row in rows]
+        statuses = await ack.fetchval([number] * len(ids), ids, leases)
+        if any(statuses):
+            raise UnfitError(f"the bare loop's acks were refused: {statuses}")
+        done += len(rows)
+    return done / (time.perf_counter() - started)

@@ -1,0 +1,89 @@
+"""Consume-and-ack throughput against the job queues of PyPI, and against the bare statements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+from load.bench.figure import Figure, versus
+from load.bench.queue import bare, ours
+from load.bench.queue.database import Postgres
+from load.bench.queue.install import install
+from load.bench.queue.ours import Work
+from load.bench.queue.rivals import PGQUEUER, PROCRASTINATE
+from load.server import Server, serving
+
+MEMBERS = (1, 4, 16)
+GOAL_RIVAL = 3.0
+GOAL_BARE = 0.5
+NO_GOAL = float("inf")
+
+UNORDERED = Work("no order", "none", 60_000)
+OWN_KEYS = Work("own keys", "key", 60_000)
+HUNDRED = Work("100 keys", "key", 20_000, keys=100)
+WORKS = (UNORDERED, OWN_KEYS, HUNDRED)
+
+Rates = dict[tuple[str, int], list[float]]
+"""Rates of each round by who it was and with how many members; the bare loop has 0."""
+
+
+async def measure(server: Server, rounds: int, share: float, say: Callable[[str], None]) -> Rates:
+    """All sides in turn, so often; `share` of the full number of messages and jobs."""
+    postgres = Postgres.of(server)
+    works = [replace(work, messages=int(work.messages * share)) for work in WORKS]
+    sums = {work.channel: await ours.preload(server, work) for work in {w.channel: w for w in works}.values()}
+    rivals = [await rival.prepared(postgres, int(rival.jobs * share)) for rival in (PGQUEUER, PROCRASTINATE)]
+    session = await postgres.connect()
+    rates: Rates = defaultdict(list)
+
+    def note(name: str, members: int, rate: float, batch: float = 0) -> None:
+        rates[name, members].append(rate)
+        size = f" in batches of {batch:.0f}" if batch else ""
+        say(f"queue, {name}, {f'{members} members' if members else 'bare SQL'}: {rate:,.0f}/s{size}")
+
+    for _ in range(rounds):
+        for work in works:
+            name = await ours.subscribe(server, work.channel, work.ordering)
+            note(work.name, 0, await bare.rate(session, name, work.messages))
+            await ours.settle_up(server, name, work.messages)
+        for members in MEMBERS:
+            for work in works:
+                note(work.name, members, *await ours.rate(server, work, sums[work.channel], members))
+            for rival in rivals:
+                note(rival.name, members, await rival.rate(postgres, members))
+    await session.close()
+    return rates
+
+
+def figures(rates: Rates, checked: str) -> list[Figure]:
+    """What the rounds amount to: against each rival with as many members, and against the bare loop."""
+    made = []
+    for members in MEMBERS:
+        mine = rates[UNORDERED.name, members]
+        for rival in (PGQUEUER, PROCRASTINATE):
+            pairs = list(zip(mine, rates[rival.name, members], strict=True))
+            made.append(versus(f"queue, {members}, {rival.name}", "acked/s", pairs, GOAL_RIVAL, checked))
+    for work in WORKS:
+        base = rates[work.name, 0]
+        best = [max(rates[work.name, members][n] for members in MEMBERS) for n in range(len(base))]
+        goal = GOAL_BARE if work is UNORDERED else NO_GOAL
+        made.append(_against_bare(f"queue, {work.name}, best", best, base, goal))
+        made += [
+            _against_bare(f"queue, {work.name}, {members}", rates[work.name, members], base, NO_GOAL)
+            for members in MEMBERS
+        ]
+    return made
+
+
+def _against_bare(name: str, mine: list[float], base: list[float], goal: float) -> Figure:
+    checked = "against one bare loop" if goal < NO_GOAL else "against one bare loop; for comparison"
+    return versus(name, "acked/s", list(zip(mine, base, strict=True)), goal, checked, more=goal < NO_GOAL)
+
+
+async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+    """Rounds in turn; each side must have completed exactly what it was given, by its own tables."""
+    versions = install(say)
+    async with serving() as server:
+        rates = await measure(server, 1 if short else 3, 0.25 if short else 1.0, say)
+    return figures(rates, f"all completed; {versions}")

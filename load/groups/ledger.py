@@ -1,0 +1,63 @@
+"""Reads the books of every subscription once a second, through the API, and after the run once more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from load.groups.api import Api, RefusedError, UnreachableError
+from load.groups.history import FINAL, Group, Reading
+from load.groups.publisher import Publisher
+
+EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All readings so far."""
+
+    api: Api
+    publisher: Publisher
+    groups: list[Group]
+    readings: list[Reading] = field(default_factory=list)
+    latest: dict[str, Reading] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Read on and on. A service that cannot be reached is asked again a second later."""
+        while True:
+            for group in self.groups:
+                try:
+                    await self.read(group)
+                except (UnreachableError, RefusedError):
+                    self.latest.pop(group.name, None)
+            await asyncio.sleep(EVERY_S)
+
+    async def read(self, group: Group, source: str = "stats") -> Reading:
+        """One look. Raises UnreachableError."""
+        at_least = self.publisher.at_least(group)
+        said = await self.api.call("GET", f"/v1/subscriptions/{group.name}", wait_s=5)
+        reading = _reading(group, said["stats"], at_least, self.publisher.at_most(group), source)
+        self.readings.append(reading)
+        self.latest[group.name] = reading
+        return reading
+
+    async def close(self) -> None:
+        """The last look at everything."""
+        for group in self.groups:
+            await self.read(group, FINAL)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What the latest looks found unsettled; subscriptions that could not be read count as one."""
+        readings = {group.name: self.latest.get(group.name) for group in self.groups}
+        return {name: 1 if r is None else r.ready + r.in_flight for name, r in readings.items()}
+
+
+def _reading(group: Group, stats: dict[str, Any], at_least: int, at_most: int, source: str) -> Reading:
+    return Reading(
+        group.name, time.monotonic_ns(), at_least, at_most, ready=stats["lag"], in_flight=stats["in_flight"],
+        acked=stats["acked"], dead_lettered=stats["dead_lettered"], removed=stats["removed_by_retention"],
+        source=source,
+    )  # fmt: skip

@@ -1,0 +1,272 @@
+"""One member of a subscription, in a process of its own: it works, dawdles, errs, and crashes.
+
+`run` is what the process runs. Everything is noted before it is done, and every answer when it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from load.groups.api import Api, RefusedError, UnreachableError
+from load.groups.history import SECOND
+from load.groups.notes import Notes, moment
+from load.groups.plan import PRODUCTS, Errand
+from load.sse import Event, Stream
+
+TICK_S = 0.05
+STALL_NS = SECOND // 5
+"""A tick that comes so much late says that this process was kept from running."""
+PULL_WAIT_S = 5
+HEARTBEAT_S = 5
+_PR_SET_PDEATHSIG = 1
+
+
+def run(errand: Errand) -> None:
+    """The whole life of a member. Ends with the run, even while it is stopped."""
+    # The server that forks members lives as long as anybody holds this pipe. Only the run itself should, so
+    # that its end, however it comes, is the server's, and that one's the members'.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(Member(errand).run())
+
+
+class Member:
+    """The state of one life. Tasks are as many as deliveries in hand, at most `errand.limit`."""
+
+    def __init__(self, errand: Errand) -> None:
+        self._errand = errand
+        self._notes = Notes(Path(errand.folder) / f"member-{errand.number:06d}.jsonl")
+        self._chance = random.Random(errand.seed)
+        self._api = Api(errand.target)
+        self._sessions = 0
+        self._requests = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Work until killed."""
+        ticking = asyncio.create_task(self._tick())
+        while not ticking.done():
+            try:
+                await (self._stream() if self._errand.stream else self._pull())
+            except (UnreachableError, RefusedError, OSError):
+                await asyncio.sleep(self._chance.uniform(0.05, 0.2))
+        await ticking
+
+    async def _tick(self) -> None:
+        """Note when this process did not get to run for a while: it cannot swear to what it saw then."""
+        before = time.monotonic_ns()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic_ns()
+            if now - before > STALL_NS:
+                self._notes.write({"e": "pause", "m": self._errand.member, "from": before, "to": now})
+            before = now
+
+    def _begin(self) -> int:
+        self._sessions += 1
+        errand = self._errand
+        self._notes.write({"e": "session", "t": time.monotonic_ns(), "s": self._sessions, "g": errand.group,
+                           "m": errand.member, "stream": errand.stream, "limit": errand.limit})  # fmt: skip
+        return self._sessions
+
+    async def _pull(self) -> None:
+        session, errand = self._begin(), self._errand
+        path = f"/v1/subscriptions/{errand.group}/pull"
+        try:
+            answer = await self._api.call(
+                "POST", path, {"max": errand.limit, "wait": PULL_WAIT_S}, PULL_WAIT_S + 10
+            )
+        except RefusedError:
+            self._notes.write({"e": "told", "s": session})
+            raise
+        else:
+            given = answer["deliveries"]
+            self._notes.write(*(_note(session, one) for one in given), {"e": "told", "s": session})
+        finally:
+            self._notes.write({"e": "end", "t": time.monotonic_ns(), "s": session})
+        if given and self._chance.random() < 0.3:
+            await asyncio.sleep(self._work_s())
+            await self._settle("ack", [one["receipt"] for one in given])
+        else:
+            await asyncio.gather(*(self._handle(one) for one in given))
+
+    async def _stream(self) -> None:
+        session, errand = self._begin(), self._errand
+        path = f"/v1/subscriptions/{errand.group}/consume?prefetch={errand.limit}&heartbeat={HEARTBEAT_S}"
+        closed = asyncio.Event()
+
+        def opened(status: int, head: bytes) -> None:
+            if status == 200:
+                self._notes.write({"e": "told", "s": session})
+            else:
+                closed.set()
+
+        def take(events: list[Event]) -> None:
+            given = [orjson.loads(data) for _, data, name in events if name == b"delivery"]
+            if given:
+                self._notes.write(*(_note(session, one) for one in given))
+            for one in given:
+                self._spawn(one)
+            if any(name == b"goodbye" for _, _, name in events):
+                closed.set()
+
+        request = errand.target.request("GET", path, headers={"Accept": "text/event-stream"})
+        stream = Stream(request, opened, take, closed.set)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: stream, errand.target.host, errand.target.port
+            )
+            leave = self._chance.uniform(2, 10) if self._chance.random() < 0.2 else None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(closed.wait(), leave)
+        finally:
+            self._notes.write({"e": "end", "t": time.monotonic_ns(), "s": session})
+            stream.abort()
+        await asyncio.sleep(self._chance.uniform(0.02, 0.2))
+
+    def _spawn(self, one: dict[str, Any]) -> None:
+        task = asyncio.create_task(self._handle(one))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, one: dict[str, Any]) -> None:
+        """Decide about one delivery, and do it."""
+        chance, temper = self._chance, self._errand.temper
+        receipt, poison = one["receipt"], one["message"]["data"]["poison"]
+        stormy = self._errand.is_stormy(time.monotonic_ns())
+        await asyncio.sleep(self._work_s())
+        if poison:
+            if stormy and chance.random() < 0.5:
+                self._crash()
+            await self._settle("nack", [receipt], delay=0 if not stormy else None)
+        elif not stormy:
+            await self._settle("ack", [receipt])
+        elif chance.random() < temper.crash:
+            await self._crash_somewhere(receipt)
+        elif chance.random() < temper.late:
+            await asyncio.sleep(chance.uniform(1.85, 2.6))
+            await self._settle("ack", [receipt])
+        elif chance.random() < temper.nack:
+            await self._settle("nack", [receipt], delay=chance.choice([None, 0, 0.3]), reason="later")
+        elif chance.random() < temper.reject:
+            await self._settle("nack", [receipt], dead_letter=True, reason="never")
+        else:
+            await self._ack_somehow(receipt, one["message"]["id"])
+
+    async def _ack_somehow(self, receipt: str, message_id: int) -> None:
+        chance, temper = self._chance, self._errand.temper
+        if chance.random() < temper.extend:
+            await self._settle("extend", [receipt])
+            await asyncio.sleep(chance.uniform(0.5, 1.8))
+        if chance.random() < temper.probe:
+            await self._settle("ack", [receipt], group=self._errand.foreign)
+            await self._settle("ack", [_forged(receipt)])
+        if chance.random() < temper.transact:
+            await self._transact(receipt, message_id)
+        else:
+            await self._settle("ack", [receipt])
+        if chance.random() < temper.probe:
+            await self._settle(chance.choice(["ack", "nack", "extend"]), [receipt])
+
+    async def _crash_somewhere(self, receipt: str) -> None:
+        """Before the ack, while it travels, or after it."""
+        place = self._chance.randrange(3)
+        if place == 1:
+            self._spawn_ack(receipt)
+            await asyncio.sleep(self._chance.uniform(0, 0.01))
+        elif place == 2:
+            await self._settle("ack", [receipt])
+        self._crash()
+
+    def _spawn_ack(self, receipt: str) -> None:
+        task = asyncio.create_task(self._settle("ack", [receipt]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _crash(self) -> None:
+        self._notes.write({"e": "killed", "t": time.monotonic_ns()})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _work_s(self) -> float:
+        """Mostly quick, sometimes slow."""
+        return (
+            self._chance.uniform(0, 0.03) if self._chance.random() < 0.8 else self._chance.uniform(0.1, 0.5)
+        )
+
+    async def _settle(self, kind: str, receipts: list[str], group: str = "", **how: Any) -> None:
+        """Ask until there is an answer, three times at most: whoever gets none does not know."""
+        group = group or self._errand.group
+        body = {"receipts": receipts, **{name: value for name, value in how.items() if value is not None}}
+        for _ in range(3):
+            number = self._ask(kind, group, receipts, bool(how.get("dead_letter")))
+            try:
+                answer = await self._api.call("POST", f"/v1/subscriptions/{group}/{kind}", body, 5)
+            except RefusedError:
+                self._notes.write({"e": "refused", "t": time.monotonic_ns(), "n": number})
+                return
+            except UnreachableError:
+                await asyncio.sleep(self._chance.uniform(0.05, 0.3))
+            else:
+                self._said(number, [_result(each) for each in answer["results"]])
+                return
+
+    async def _transact(self, receipt: str, message_id: int) -> None:
+        """Publish what was made of a message and ack it, in one transaction, under one idempotency key."""
+        group = self._errand.group
+        made = {"channel": PRODUCTS, "data": {"group": group, "of": message_id}}
+        body = {"publish": [made], "ack": [{"subscription": group, "receipts": [receipt]}]}
+        for _ in range(3):
+            number = self._ask("transact", group, [receipt], False)
+            try:
+                await self._api.call("POST", "/v1/transactions", body, 5, Idempotency_Key=receipt)
+            except RefusedError as error:
+                if error.status == 409:
+                    self._said(number, [{"status": "lease_expired"}])
+                else:
+                    self._notes.write({"e": "refused", "t": time.monotonic_ns(), "n": number})
+                return
+            except UnreachableError:
+                await asyncio.sleep(self._chance.uniform(0.05, 0.3))
+            else:
+                self._said(number, [{"status": "acked"}])
+                return
+
+    def _ask(self, kind: str, group: str, receipts: list[str], dead_letter: bool) -> int:
+        self._requests += 1
+        self._notes.write({"e": "ask", "t": time.monotonic_ns(), "n": self._requests, "k": kind, "g": group,
+                           "r": receipts, "dead": dead_letter})  # fmt: skip
+        return self._requests
+
+    def _said(self, number: int, results: list[dict[str, Any]]) -> None:
+        self._notes.write({"e": "said", "t": time.monotonic_ns(), "n": number, "results": results})
+
+
+def _note(session: int, one: dict[str, Any]) -> dict[str, Any]:
+    message = one["message"]
+    return {"e": "dlv", "t": time.monotonic_ns(), "s": session, "id": message["id"], "ch": message["channel"],
+            "seq": message["seq"], "key": message.get("key"), "a": one["attempt"], "r": one["receipt"],
+            "d": moment(one["deadline"])}  # fmt: skip
+
+
+def _result(each: dict[str, Any]) -> dict[str, Any]:
+    if "deadline" in each:
+        each["deadline_ns"] = moment(each["deadline"])
+    return each
+
+
+def _forged(receipt: str) -> str:
+    """The same with another letter in the middle."""
+    at = len(receipt) // 2
+    return receipt[:at] + ("A" if receipt[at] != "A" else "B") + receipt[at + 1 :]

@@ -1,0 +1,68 @@
+"""Reads a namespace twice: what lies in the database, and what the API says of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+import orjson
+
+from load.groups.api import Api
+from load.restart.plan import ENDS, Plan
+from load.restart.world import Copy, Count, Letter, World
+
+PAGE = 1000
+WAIT_S = 120.0
+_PARTS = re.split(r"^-- name: ([a-z]+)$", (Path(__file__).parent / "books.sql").read_text(), flags=re.M)
+SQL = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
+
+
+async def read_database(session: asyncpg.Connection, namespace: str, world: World) -> None:
+    """What lies there, all of one snapshot."""
+    async with session.transaction(isolation="repeatable_read", readonly=True):
+        rows = await session.fetch(SQL["messages"], namespace, list(ENDS))
+        world.messages = [Copy(*row) for row in rows]
+        world.letters = [Letter(*row) for row in await session.fetch(SQL["letters"], namespace)]
+        (counted,) = await session.fetch(SQL["rows"], namespace)
+        world.rows = dict(counted.items())
+
+
+async def read_api(api: Api, plan: Plan, world: World) -> None:
+    """What is told of it. Of the chain only the first and the last list are read whole: what it passes
+    through on the way carries journeys of megabytes."""
+    for name in plan.names:
+        world.counts[name] = await count(api, name)
+    for channel in ENDS:
+        world.arrived[channel] = await _ids(api, channel)
+    for name in ("a", "b", "hop.0", plan.names[-1]):
+        world.listed[name] = await _listed(api, name)
+
+
+async def count(api: Api, name: str) -> Count:
+    """What a subscription says of itself."""
+    stats = (await api.call("GET", f"/v1/subscriptions/{name}", wait_s=WAIT_S))["stats"]
+    return Count(stats["dead_lettered"], stats["dead_letters"], stats["lag"], stats["in_flight"])
+
+
+async def _ids(api: Api, channel: str) -> list[int]:
+    path = f"/v1/channels/{channel}/messages"
+    text = await api.raw("GET", path, wait_s=WAIT_S, Accept="application/x-ndjson")
+    return [orjson.loads(line)["id"] for line in text.splitlines()]
+
+
+async def _listed(api: Api, name: str) -> int:
+    """How many dead letters the list has, each once."""
+    seen: set[int] = set()
+    cursor = ""
+    while True:
+        path = f"/v1/dead-letters?subscription={quote(name)}&limit={PAGE}{cursor}"
+        page = await api.call("GET", path, wait_s=WAIT_S)
+        ids = [letter["id"] for letter in page["dead_letters"]]
+        if not seen.isdisjoint(ids):
+            return -1
+        seen.update(ids)
+        if not page["has_more"]:
+            return len(seen)
+        cursor = f"&cursor={page['cursor']}"

@@ -1,0 +1,43 @@
+"""Publishes named messages, each once: what got no answer is repeated with its key until it gets one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from load.groups.api import Api, UnreachableError
+
+RETRY_S = 0.1
+BATCH = 500
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was published in one namespace: the id of each message by its name."""
+
+    api: Api
+    published: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
+    """Requests that had to be made again."""
+
+    async def publish(
+        self, channel: str, names: list[str], ttl_s: float | None = None, batch: int = BATCH
+    ) -> None:
+        """All of them, however long it takes. Raises RefusedError."""
+        for start in range(0, len(names), batch):
+            await self._batch(channel, names[start : start + batch], ttl_s)
+
+    async def _batch(self, channel: str, names: list[str], ttl_s: float | None) -> None:
+        own: dict[str, Any] = {} if ttl_s is None else {"ttl": ttl_s}
+        messages = [{"data": {"name": name}, **own} for name in names]
+        key = f"{names[0]}-{names[-1]}"
+        while True:
+            try:
+                path = f"/v1/channels/{channel}/messages"
+                answer = await self.api.call("POST", path, messages, Idempotency_Key=key)
+                break
+            except UnreachableError:
+                self.repeated += 1
+                await asyncio.sleep(RETRY_S)
+        self.published.update(zip(names, (m["id"] for m in answer["messages"]), strict=True))

@@ -1,0 +1,250 @@
+"""The nouns of durable subscriptions as immutable values.
+
+A definition travels as the JSON members it was given in: the database resolves own settings, policies and
+defaults in the transaction that needs them, so no process holds a copy that could be stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from subscriptions.domain.model import Message, NewMessage
+
+Settings = Mapping[str, Any]
+"""Checked members of a definition, as JSON values; seconds are numbers. What is absent is not set."""
+
+SUBSCRIPTION_SETTINGS = (
+    "ack_wait",
+    "max_deliver",
+    "backoff",
+    "max_in_flight",
+    "ordering",
+    "message_ttl",
+    "max_backlog",
+    "filter",
+    "dead_letter",
+    "push",
+)
+POLICY_SUBSCRIPTION_SETTINGS = SUBSCRIPTION_SETTINGS[:-1]
+CHANNEL_SETTINGS = ("max_age", "max_messages", "message_ttl")
+
+
+class Ordering(StrEnum):
+    """What is in flight one at a time: messages of one channel and key, of one channel, or nothing."""
+
+    KEY = "key"
+    CHANNEL = "channel"
+    NONE = "none"
+
+
+class Reason(StrEnum):
+    """Why a message became a dead letter."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAX_DELIVER = "max_deliver"
+    MAX_BACKLOG = "max_backlog"
+    HOPS = "hops"
+
+
+class AppliesTo(StrEnum):
+    """What a policy is about."""
+
+    CHANNELS = "channels"
+    SUBSCRIPTIONS = "subscriptions"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What somebody asks a subscription to be: its own settings, nothing of policies or defaults."""
+
+    name: str
+    channels: tuple[str, ...]
+    start: str = "latest"
+    """`earliest`, `latest`, the digits of an id, or an RFC 3339 time in UTC."""
+    settings: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Where a subscription stands, read in one snapshot. Counts of messages."""
+
+    lag: int
+    in_flight: int
+    delayed: int
+    waiting: int
+    redelivered: int
+    acked: int
+    dead_lettered: int
+    removed_by_retention: int
+    dead_letters: int
+    oldest_unacked_seconds: float | None
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription with the settings in force. `origins` says of each where it comes from: `own`,
+    `default` or `policy:<name>`."""
+
+    id: int
+    namespace: str
+    name: str
+    channels: tuple[str, ...]
+    start: str
+    paused: bool
+    created_at_us: int
+    settings: Settings
+    origins: Mapping[str, str]
+    stats: Stats | None = None
+
+
+class Receipt(NamedTuple):
+    """Names one lease of one message. `lease` is a fence: a later lease of the message has another.
+    `holder` tells which process streams the delivery (0: none does)."""
+
+    subscription_id: int
+    message_id: int
+    lease: int
+    holder: int = 0
+
+
+class Delivery(NamedTuple):
+    """One handing of one message to one member. `deadline_us` in microseconds since the Unix epoch."""
+
+    message: Message
+    lease: int
+    attempt: int
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A channel that a decision published to, and its newest message then."""
+
+    namespace: str
+    channel: str
+    channel_id: int
+    last_id: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim gave. `retry_at_us`: when something further becomes due by time alone, if known. `more`:
+    the claim stopped at a bound of work, not because there was no more. `gone`: no such subscription."""
+
+    deliveries: tuple[Delivery, ...] = ()
+    retry_at_us: int | None = None
+    more: bool = False
+    gone: bool = False
+    paused: bool = False
+    touched: tuple[Touched, ...] = ()
+
+
+class Settlement(StrEnum):
+    """What became of one receipt."""
+
+    ACKED = "acked"
+    NACKED = "nacked"
+    EXTENDED = "extended"
+    LEASE_EXPIRED = "lease_expired"
+    UNKNOWN = "unknown"
+
+
+class Settled(NamedTuple):
+    """One item's result. `dead_letter`: the entry that a nack made; `deadline_us`: after an extend."""
+
+    status: Settlement
+    dead_letter: int | None = None
+    deadline_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """How to give messages back. `delay` in seconds; None: the subscription's backoff."""
+
+    delay: float | None = None
+    dead_letter: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message a subscription gave up on. `journey` is the JSON list of all its deaths, this one included;
+    `published` is the JSON object of its copy in the dead-letter channel."""
+
+    id: int
+    subscription: str
+    reason: Reason
+    attempts: int
+    last_error: str | None
+    created_at_us: int
+    journey: bytes
+    message: Message
+    published: bytes | None = None
+    unroutable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters; None matches all. `before_us`: made before this time. `ids`: only these."""
+
+    namespace: str
+    subscription: str | None = None
+    channel: str | None = None
+    reason: Reason | None = None
+    before_us: int | None = None
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Settings for everything a pattern matches; the higher priority wins, then the lesser name."""
+
+    name: str
+    pattern: str
+    applies_to: AppliesTo
+    priority: int
+    definition: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDefinition:
+    """A channel's own settings."""
+
+    name: str
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Everything that was defined in a namespace, in order of names. `paused` names subscriptions."""
+
+    channels: tuple[ChannelDefinition, ...] = ()
+    subscriptions: tuple[Definition, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    paused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between what is there and what was asked for. `before` is None for something new."""
+
+    kind: str
+    name: str
+    before: Settings | None
+    after: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A message that is to be published later."""
+
+    id: int
+    message: NewMessage
+    deliver_at_us: int
+    created_at_us: int

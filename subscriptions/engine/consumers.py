@@ -1,0 +1,372 @@
+"""Durable subscriptions for any face: pulls, streams of deliveries, settlements. One a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from subscriptions.domain.delivery import (
+    Delivery,
+    Nack,
+    Receipt,
+    Settled,
+    Settlement,
+    Subscription,
+    Touched,
+)
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.engine.group import Farewell, Group, Member, Pull, Surroundings
+from subscriptions.engine.settler import Settler
+from subscriptions.ports import Clock, DeliveryPort
+
+log = logging.getLogger(__name__)
+
+MAX_KNOWN = 10_000
+MAX_MEMBERS = 10_000
+RELEASE_ATTEMPTS = 3
+RELEASE_RETRY_S = 0.5
+
+UNKNOWN = Settled(Settlement.UNKNOWN)
+
+
+class Lookup(Protocol):
+    """Where subscriptions are found."""
+
+    async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription: ...
+
+    async def by_id(self, ids: Sequence[int]) -> list[Subscription]: ...
+
+
+class Consumers:
+    """Groups by subscription. `tell` passes on to the other processes what was settled here: which
+    subscriptions, and which leases that other processes stream."""
+
+    def __init__(
+        self,
+        port: DeliveryPort,
+        lookup: Lookup,
+        *,
+        clock: Clock,
+        now_us: Callable[[], int],
+        settle: Callable[[], Awaitable[tuple[int, int]]],
+        touched: Callable[[tuple[Touched, ...]], None],
+        tell: Callable[[list[int], list[Receipt]], None],
+        max_members: int = MAX_MEMBERS,
+    ) -> None:
+        self.holder = secrets.randbits(62) | 1
+        """Names this process in the receipts of what it streams."""
+        self._port = port
+        self._lookup = lookup
+        self._clock = clock
+        self._tell = tell
+        self._touched = touched
+        self._max_members = max_members
+        self._around = Surroundings(
+            port, clock, now_us, settle, self._refresh, touched, self._give_back_undelivered
+        )
+        self._groups: dict[int, Group] = {}
+        self._active: dict[int, Group] = {}
+        """Groups that somebody asks something of now."""
+        self._known: dict[tuple[str, str], Subscription] = {}
+        self._settler = Settler(port)
+        self._members = 0
+        self._pulling = 0
+        self._releasing: set[asyncio.Task[None]] = set()
+        self.stopping = False
+
+    def __repr__(self) -> str:
+        return f"Consumers({self._members} members, {list(self._active.values())})"
+
+    @property
+    def members(self) -> int:
+        """Streams of deliveries open now."""
+        return self._members
+
+    @property
+    def settling(self) -> int:
+        """Acks that no statement has taken up yet."""
+        return self._settler.waiting
+
+    def start(self) -> None:
+        self._settler.start()
+
+    def dismiss(self) -> None:
+        """Nothing further is handed out, and streams are told goodbye. Settlements are still taken."""
+        self.stopping = True
+        for group in self._active.values():
+            group.dismiss(Farewell.SHUTDOWN)
+
+    async def stop(self) -> None:
+        """The same; then acks are answered and leases of streams ended."""
+        self.dismiss()
+        await self._settler.stop()
+        for group in list(self._active.values()):
+            for member in list(group.members):
+                self.close(member)
+        await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
+        while self._releasing:
+            await asyncio.gather(*self._releasing, return_exceptions=True)
+
+    # --- what it hears
+
+    def follows(self, namespace: str, channel: str) -> bool:
+        """Whether somebody here waits for messages of this channel."""
+        return any(
+            g.subscription.namespace == namespace and g.follows(channel) for g in self._active.values()
+        )
+
+    def hear(self, namespace: str, channel: str, last_id: int) -> None:
+        """A message was committed, here or elsewhere."""
+        for group in self._active.values():
+            if group.subscription.namespace == namespace:
+                group.hear(channel, last_id)
+
+    def hear_settled(self, subscription_ids: Sequence[int], receipts: Sequence[Receipt]) -> None:
+        """Something was settled, here or elsewhere: lanes may be free, members may have room."""
+        for receipt in receipts:
+            if group := self._groups.get(receipt.subscription_id):
+                group.settled(receipt.message_id, receipt.lease)
+        for subscription_id in subscription_ids:
+            if group := self._groups.get(subscription_id):
+                group.wake()
+
+    # --- handing out
+
+    async def pull(
+        self, namespace: str, name: str, limit: int, wait_s: float
+    ) -> tuple[Subscription, list[Delivery]]:
+        """Up to `limit` deliveries, as soon as there are any, none after `wait_s` seconds.
+
+        Raises `subscription_not_found`, `rate_limited` with too many who wait, `unavailable`. A caller that
+        is cancelled leaves nothing leased.
+        """
+        for _ in range(2):
+            group = await self._group(namespace, name)
+            self._refuse_if_stopping()
+            self._refuse_if_full()
+            pull = Pull(limit, self._clock() + wait_s)
+            self._add(group, pull)
+            self._pulling += 1
+            try:
+                return group.subscription, await pull.answer()
+            except asyncio.CancelledError:
+                self._give_back_undelivered([group.receipt(d) for d in pull.taken_back()])
+                raise
+            except GaplessError as error:
+                # It may be there again under its old name: then its number is another.
+                if error.code is not Code.SUBSCRIPTION_NOT_FOUND:
+                    raise
+                self._forget(group)
+            finally:
+                self._pulling -= 1
+                self._remove(group, pull)
+        raise GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
+
+    def take_back(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
+        """What was pulled could not be told to anybody."""
+        receipts = [Receipt(subscription.id, d.message.id, d.lease) for d in deliveries]
+        self._give_back_undelivered(receipts)
+
+    async def open(self, namespace: str, name: str, prefetch: int) -> Member:
+        """A stream of deliveries; give it back with `close`. Raises `subscription_not_found`, `rate_limited`
+        with too many of them, `unavailable`."""
+        self._refuse_if_stopping()
+        subscription = await self.find(namespace, name, fresh=True)
+        self._refuse_if_stopping()
+        self._refuse_if_full()
+        group = self._group_of(subscription)
+        member = Member(group, prefetch, self.holder)
+        self._members += 1
+        self._add(group, member)
+        return member
+
+    def close(self, member: Member) -> None:
+        """End its leases: what it was given is due again at once. What it never took was not delivered.
+        Closing it again does nothing."""
+        group = member.group
+        if member not in group.members:
+            return
+        member.leave(Farewell.SHUTDOWN)
+        untaken = [group.receipt(delivery) for delivery in member.inbox]
+        unseen = {receipt.message_id for receipt in untaken}
+        taken = [
+            Receipt(group.subscription.id, message_id, lease)
+            for message_id, lease in member.forget()
+            if message_id not in unseen
+        ]
+        self._remove(group, member)
+        self._members -= 1
+        # What it had is given back first, so that it comes again before what it never saw.
+        self._give_back((taken, True), (untaken, False))
+
+    def give_back(self, member: Member, deliveries: Sequence[Delivery]) -> None:
+        """End these leases of a member that could not make use of them: due again at once, and the attempt
+        does not count."""
+        for delivery in deliveries:
+            member.settled(delivery.message.id, delivery.lease)
+        self._give_back_undelivered([member.group.receipt(delivery) for delivery in deliveries])
+
+    # --- settling
+
+    async def ack(self, namespace: str, name: str, receipts: Sequence[Receipt | None]) -> list[Settled]:
+        """One result a receipt, in order (None: it could not be read), after the commit."""
+        mine = await self._mine(namespace, name, receipts)
+        settled = await self._settler.ack(mine) if mine else []
+        self._was_settled(mine, settled)
+        return _in_place(receipts, mine, settled)
+
+    async def nack(
+        self, namespace: str, name: str, receipts: Sequence[Receipt | None], nack: Nack
+    ) -> list[Settled]:
+        """As `ack`."""
+        mine = await self._mine(namespace, name, receipts)
+        settled: list[Settled] = []
+        if mine:
+            settled, touched = await self._port.nack(mine, nack)
+            self._touched(touched)
+        self._was_settled(mine, settled)
+        return _in_place(receipts, mine, settled)
+
+    async def extend(
+        self, namespace: str, name: str, receipts: Sequence[Receipt | None], ack_wait_s: float | None
+    ) -> list[Settled]:
+        """As `ack`; `ack_wait_s` None: as the subscription has it."""
+        mine = await self._mine(namespace, name, receipts)
+        settled = await self._port.extend(mine, ack_wait_s) if mine else []
+        for receipt, item in zip(mine, settled, strict=True):
+            group = self._groups.get(receipt.subscription_id)
+            if group is not None and item.deadline_us is not None:
+                group.extended(receipt.message_id, receipt.lease, item.deadline_us)
+        return _in_place(receipts, mine, settled)
+
+    def was_settled(self, receipts: Sequence[Receipt]) -> None:
+        """Something else than the calls above has settled these, in a transaction of its own."""
+        self._was_settled(receipts, [Settled(Settlement.ACKED)] * len(receipts))
+
+    def _was_settled(self, receipts: Sequence[Receipt], settled: Sequence[Settled]) -> None:
+        done = [
+            receipt
+            for receipt, item in zip(receipts, settled, strict=True)
+            if item.status in (Settlement.ACKED, Settlement.NACKED)
+        ]
+        if done:
+            subscriptions = list({receipt.subscription_id: None for receipt in done})
+            self.hear_settled(subscriptions, done)
+            self._tell(subscriptions, [r for r in done if r.holder not in (0, self.holder)])
+
+    async def _mine(self, namespace: str, name: str, receipts: Sequence[Receipt | None]) -> list[Receipt]:
+        """Those that are of this subscription, each once."""
+        expected = next((r.subscription_id for r in receipts if r is not None), None)
+        subscription = await self.find(namespace, name, expected=expected)
+        return list({r: None for r in receipts if r is not None and r.subscription_id == subscription.id})
+
+    # --- finding
+
+    async def find(
+        self, namespace: str, name: str, *, expected: int | None = None, fresh: bool = False
+    ) -> Subscription:
+        """The subscription of this name; asked for anew where what is remembered is not `expected`."""
+        known = self._known.get((namespace, name))
+        if known is not None and not fresh and expected in (None, known.id):
+            return known
+        found = await self._lookup.get(namespace, name, stats=False)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[namespace, name] = found
+        return found
+
+    def changed(self, namespace: str, name: str, subscription_id: int | None = None) -> None:
+        """Somebody changed it through this process: whoever waits for it, here or elsewhere, looks at once.
+        Elsewhere they know it by its id, which is told where it is known."""
+        known = self._known.pop((namespace, name), None)
+        ids = {known.id} if known is not None else set()
+        if subscription_id is not None:
+            ids.add(subscription_id)
+        for group in self._active.values():
+            if (group.subscription.namespace, group.subscription.name) == (namespace, name):
+                ids.add(group.subscription.id)
+                group.wake_fresh()
+        self._tell(sorted(ids), [])
+
+    def changed_all(self, namespace: str) -> None:
+        """The same for whatever may have changed in a namespace."""
+        for group in list(self._active.values()):
+            if group.subscription.namespace == namespace:
+                self.changed(namespace, group.subscription.name)
+
+    async def _group(self, namespace: str, name: str) -> Group:
+        return self._group_of(await self.find(namespace, name))
+
+    def _group_of(self, subscription: Subscription) -> Group:
+        group = self._groups.get(subscription.id)
+        if group is None or group.gone:
+            if len(self._groups) >= MAX_KNOWN:
+                self._groups = dict(self._active)
+            group = self._groups[subscription.id] = Group(subscription, self._around)
+        return group
+
+    def _add(self, group: Group, asker: Pull | Member) -> None:
+        group.add(asker)
+        self._active[group.subscription.id] = group
+
+    def _remove(self, group: Group, asker: Pull | Member) -> None:
+        group.remove(asker)
+        if group.idle and self._active.get(group.subscription.id) is group:
+            del self._active[group.subscription.id]
+
+    def _forget(self, group: Group) -> None:
+        subscription = group.subscription
+        self._known.pop((subscription.namespace, subscription.name), None)
+        if self._groups.get(subscription.id) is group:
+            del self._groups[subscription.id]
+
+    async def _refresh(self, subscription_id: int) -> Subscription | None:
+        found = await self._lookup.by_id([subscription_id])
+        return found[0] if found else None
+
+    def _refuse_if_full(self) -> None:
+        if self._members + self._pulling >= self._max_members:
+            raise GaplessError(Code.RATE_LIMITED, "this process serves no more consumers", retry_after=2)
+
+    def _refuse_if_stopping(self) -> None:
+        if self.stopping:
+            raise unavailable("the server is stopping; another one will take you")
+
+    # --- giving back
+
+    def _give_back_undelivered(self, receipts: list[Receipt]) -> None:
+        self._give_back((receipts, False))
+
+    def _give_back(self, *parts: tuple[list[Receipt], bool]) -> None:
+        """Receipts of one subscription, and whether they were delivered, part after part."""
+        if any(receipts for receipts, _ in parts):
+            task = asyncio.create_task(self._release([part for part in parts if part[0]]))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, parts: list[tuple[list[Receipt], bool]]) -> None:
+        for receipts, delivered in parts:
+            await self._release_part(receipts, delivered)
+        subscription_ids = [parts[0][0][0].subscription_id]
+        self.hear_settled(subscription_ids, ())
+        self._tell(subscription_ids, [])
+
+    async def _release_part(self, receipts: list[Receipt], delivered: bool) -> None:
+        for attempt in range(1, RELEASE_ATTEMPTS + 1):
+            try:
+                self._touched(await self._port.release(receipts, delivered=delivered))
+                return
+            except GaplessError as error:
+                # Then their deadlines end them.
+                log.warning("could not end %d leases (%d): %s", len(receipts), attempt, error.detail)
+                await asyncio.sleep(RELEASE_RETRY_S)
+
+
+def _in_place(
+    receipts: Sequence[Receipt | None], mine: Sequence[Receipt], settled: Sequence[Settled]
+) -> list[Settled]:
+    by_receipt = dict(zip(mine, settled, strict=True))
+    return [UNKNOWN if r is None else by_receipt.get(r, UNKNOWN) for r in receipts]

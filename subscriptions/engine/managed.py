@@ -1,0 +1,177 @@
+"""Definitions, dead letters and scheduled messages as the faces change them: who waits here is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from subscriptions.domain.delivery import (
+    Change,
+    DeadLetter,
+    DeadLetterFilter,
+    Definition,
+    Definitions,
+    Policy,
+    Scheduled,
+    Settings,
+    Subscription,
+    Touched,
+)
+from subscriptions.domain.model import Appended, NewMessage
+from subscriptions.engine.consumers import Consumers
+from subscriptions.engine.reaper import Scheduler
+from subscriptions.ports import DeadLetterPort, PolicyPort, SchedulePort, SubscriptionPort
+
+
+class ManagedSubscriptions:
+    """Implements `SubscriptionPort` over another one. `told` hears that some subscription has changed."""
+
+    def __init__(self, port: SubscriptionPort, consumers: Consumers, told: Callable[[], None]) -> None:
+        self._port = port
+        self._consumers = consumers
+        self._told = told
+
+    async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
+        put = await self._port.put(namespace, definition)
+        self._told()
+        return put
+
+    async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription:
+        return await self._port.get(namespace, name, stats=stats)
+
+    async def page(
+        self, namespace: str, pattern_regex: str | None, after: str, limit: int
+    ) -> list[Subscription]:
+        return await self._port.page(namespace, pattern_regex, after, limit)
+
+    async def patch(
+        self, namespace: str, name: str, channels: tuple[str, ...] | None, settings: Settings
+    ) -> Subscription:
+        patched = await self._port.patch(namespace, name, channels, settings)
+        self._changed(namespace, name, patched.id)
+        return patched
+
+    async def delete(self, namespace: str, name: str) -> None:
+        await self._port.delete(namespace, name)
+        self._changed(namespace, name)
+
+    async def seek(self, namespace: str, name: str, to: str) -> Subscription:
+        moved = await self._port.seek(namespace, name, to)
+        self._consumers.changed(namespace, name, moved.id)
+        return moved
+
+    async def pause(self, namespace: str, name: str, paused: bool) -> Subscription:
+        stopped = await self._port.pause(namespace, name, paused)
+        self._changed(namespace, name, stopped.id)
+        return stopped
+
+    def _changed(self, namespace: str, name: str, subscription_id: int | None = None) -> None:
+        self._consumers.changed(namespace, name, subscription_id)
+        self._told()
+
+
+class ManagedDeadLetters:
+    """Implements `DeadLetterPort` over another one."""
+
+    def __init__(self, port: DeadLetterPort, consumers: Consumers) -> None:
+        self._port = port
+        self._consumers = consumers
+
+    async def page(self, which: DeadLetterFilter, after: int, limit: int) -> list[DeadLetter]:
+        return await self._port.page(which, after, limit)
+
+    async def get(self, namespace: str, dead_letter_id: int) -> DeadLetter:
+        return await self._port.get(namespace, dead_letter_id)
+
+    async def delete(self, namespace: str, dead_letter_id: int) -> None:
+        await self._port.delete(namespace, dead_letter_id)
+
+    async def replay(self, namespace: str, dead_letter_id: int) -> tuple[str, int]:
+        name, message_id = await self._port.replay(namespace, dead_letter_id)
+        self._consumers.changed(namespace, name)
+        return name, message_id
+
+    async def replay_all(self, which: DeadLetterFilter) -> tuple[int, int]:
+        replayed = await self._port.replay_all(which)
+        self._consumers.changed_all(which.namespace)
+        return replayed
+
+    async def purge(self, which: DeadLetterFilter) -> int:
+        return await self._port.purge(which)
+
+
+class ManagedPolicies:
+    """Implements `PolicyPort` over another one."""
+
+    def __init__(self, port: PolicyPort, consumers: Consumers) -> None:
+        self._port = port
+        self._consumers = consumers
+
+    async def put(self, namespace: str, policy: Policy) -> bool:
+        made = await self._port.put(namespace, policy)
+        self._consumers.changed_all(namespace)
+        return made
+
+    async def get(self, namespace: str, name: str) -> Policy:
+        return await self._port.get(namespace, name)
+
+    async def all(self, namespace: str) -> list[Policy]:
+        return await self._port.all(namespace)
+
+    async def delete(self, namespace: str, name: str) -> None:
+        await self._port.delete(namespace, name)
+        self._consumers.changed_all(namespace)
+
+    async def definitions(self, namespace: str) -> Definitions:
+        return await self._port.definitions(namespace)
+
+    async def apply(self, namespace: str, wanted: Definitions, *, dry_run: bool) -> tuple[list[Change], int]:
+        applied = await self._port.apply(namespace, wanted, dry_run=dry_run)
+        if not dry_run:
+            self._consumers.changed_all(namespace)
+        return applied
+
+
+class ManagedSchedule:
+    """A `SchedulePort` whose messages are published on time and told of."""
+
+    def __init__(
+        self,
+        port: SchedulePort,
+        scheduler: Scheduler,
+        touched: Callable[[tuple[Touched, ...]], None],
+        now_us: Callable[[], int],
+    ) -> None:
+        self._port = port
+        self._scheduler = scheduler
+        self._touched = touched
+        self._now_us = now_us
+
+    async def schedule(
+        self,
+        namespace: str,
+        message: NewMessage,
+        deliver_at_us: int | None,
+        delay_s: float | None,
+        idempotency_key: str | None,
+        fingerprint: bytes,
+    ) -> tuple[Scheduled, bool]:
+        stored, replayed = await self._port.schedule(
+            namespace, message, deliver_at_us, delay_s, idempotency_key, fingerprint
+        )
+        self._scheduler.expect(max(0.0, (stored.deliver_at_us - self._now_us()) / 1e6))
+        return stored, replayed
+
+    async def get(self, namespace: str, scheduled_id: int) -> Scheduled:
+        return await self._port.get(namespace, scheduled_id)
+
+    async def page(self, namespace: str, channel: str | None, after: int, limit: int) -> list[Scheduled]:
+        return await self._port.page(namespace, channel, after, limit)
+
+    async def cancel(self, namespace: str, scheduled_id: int) -> None:
+        await self._port.cancel(namespace, scheduled_id)
+
+    async def promote(self, namespace: str, scheduled_id: int) -> Appended:
+        """Publish it now, and tell of it."""
+        appended, touched = await self._port.promote(namespace, scheduled_id)
+        self._touched(touched)
+        return appended

@@ -1,0 +1,427 @@
+"""Durable subscriptions against the real service: what either promises, seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from gapless import (
+    AsyncClient,
+    AsyncDelivery,
+    AsyncEffects,
+    Client,
+    Conflict,
+    DeadLetterRoute,
+    Filter,
+    InvalidRequest,
+    LeaseLost,
+    NewMessage,
+    NotFound,
+    Published,
+    RetryPolicy,
+    Scheduled,
+    SyncDelivery,
+    SyncEffects,
+    TransactionConflict,
+)
+
+from tests.client.cutting_proxy import CuttingProxy
+from tests.support import RunningService
+
+PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[Client]:
+    with Client(server_url) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A name no other test uses, for the subscription and the first token of its channels."""
+    return f"q{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def channel(name: str) -> str:
+    return f"{name}.one"
+
+
+def subscribed(client: Client, name: str, **options: Any) -> str:
+    """A subscription to everything under its name."""
+    return client.create_subscription(name, [f"{name}.>"], start="earliest", **options).name
+
+
+def datas(deliveries: list[Any]) -> list[Any]:
+    return [one.message.data for one in deliveries]
+
+
+def test_a_subscription_is_made_found_changed_listed_and_removed(client: Client, name: str) -> None:
+    made = client.create_subscription(name, [f"{name}.*"], start=0, ack_wait=7.5, filter=Filter(keys=["k"]))
+    assert (made.name, made.channels, made.ack_wait, made.start) == (name, (f"{name}.*",), 7.5, 0)
+    assert (made.max_deliver, made.backoff, made.ordering) == (5, (1, 5, 30), "key")
+    assert (made.origins["ack_wait"], made.origins["max_deliver"]) == ("own", "default")
+    again = client.create_subscription(name, [f"{name}.*"], start=0, ack_wait=7.5, filter=Filter(keys=["k"]))
+    assert again.created_at == made.created_at
+    with pytest.raises(Conflict) as caught:
+        client.create_subscription(name, [f"{name}.*"], start=0, ack_wait=8)
+    assert "ack_wait" in caught.value.detail
+    changed = client.update_subscription(
+        name, ack_wait=None, filter=None, dead_letter=DeadLetterRoute("dead.{subscription}"), max_backlog=9
+    )
+    assert (changed.ack_wait, changed.filter, changed.max_backlog) == (30, None, 9)
+    assert changed.dead_letter == DeadLetterRoute("dead.{subscription}")
+    client.create_subscription(f"{name}.b", ["x"])
+    assert [one.name for one in client.list_subscriptions(f"{name}.>", page_size=1)] == [f"{name}.b"]
+    read = client.get_subscription(name)
+    assert read.stats is not None
+    assert (read.stats.lag, read.stats.in_flight, read.stats.oldest_unacked_seconds) == (0, 0, None)
+    client.delete_subscription(name)
+    with pytest.raises(NotFound) as missing:
+        client.get_subscription(name)
+    assert missing.value.code == "subscription_not_found"
+
+
+def test_what_is_consumed_and_acked_is_settled(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name)
+    client.publish_many(channel, [NewMessage(n, key=f"k{n}") for n in range(20)])
+    seen = []
+    with client.consume(name, prefetch=4) as consumer:
+        for delivery in consumer:
+            with delivery:
+                seen.append(delivery.message.data)
+            if len(seen) == 20:
+                break
+    assert sorted(seen) == list(range(20))
+    stats = client.get_subscription(name).stats
+    assert stats is not None
+    assert (stats.acked, stats.lag, stats.in_flight, stats.redelivered) == (20, 0, 0, 0)
+
+
+def test_what_fails_comes_again_and_is_a_dead_letter_at_last(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name, max_deliver=3, backoff=[0])
+    client.publish(channel, "poison")
+    attempts = []
+    with client.consume(name) as consumer:
+
+        def handle(delivery: SyncDelivery) -> None:
+            attempts.append(delivery.attempt)
+            if len(attempts) == 3:
+                consumer.stop()
+            raise KeyError(f"attempt {delivery.attempt}")
+
+        consumer.work(handle)
+    assert attempts == [1, 2, 3]
+    (dead,) = client.dead_letters(subscription=name)
+    assert (dead.reason, dead.attempts, dead.last_error) == ("max_deliver", 3, "KeyError: 'attempt 3'")
+    assert (dead.message.data, dead.channel, dead.journey[0].count) == ("poison", channel, 1)
+    assert client.dead_letter(dead.id) == dead
+    replayed = client.replay(dead.id)
+    assert (replayed.subscription, replayed.message_id) == (name, dead.message.id)
+    with pytest.raises(NotFound) as caught:
+        client.replay(dead.id)
+    assert caught.value.detail == f"dead letter entry not found: {dead.id}"
+    (again,) = client.pull(name, wait=10)
+    assert (again.attempt, again.message.data) == (1, "poison")
+    assert client.ack(name, [again])[0].status == "acked"
+
+
+def test_rejected_messages_are_replayed_and_purged_together(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name, ordering="none")
+    client.publish_many(channel, [1, 2, 3])
+    pulled = client.pull(name, 10, wait=10)
+    rejected = client.nack(name, pulled, dead_letter=True, reason="no")
+    assert [one.status for one in rejected] == ["nacked"] * 3
+    listed = list(client.dead_letters(subscription=name, reason="rejected", page_size=1))
+    assert [one.id for one in listed] == sorted(one.dead_letter for one in rejected if one.dead_letter)
+    assert {one.last_error for one in listed} == {"no"}
+    assert client.replay_all(ids=[listed[0].id], subscription=name).replayed == 1
+    client.delete_dead_letter(listed[1].id)
+    assert client.purge_dead_letters(3600, subscription=name) == 0
+    assert client.purge_dead_letters(0, subscription=name) == 1
+    assert list(client.dead_letters(subscription=name)) == []
+
+
+async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str) -> None:
+    """This test is about real time: leases of one second, held for more than two."""
+    async with AsyncClient(server_url) as client:
+        await client.create_subscription(name, [f"{name}.>"], start="earliest", ack_wait=1)
+        await client.publish_many(f"{name}.one", [1, 2, 3])
+        attempts = []
+        async for delivery in client.consume(name, prefetch=3, raise_lost=True):
+            async with delivery:
+                attempts.append(delivery.attempt)
+                await asyncio.sleep(2.2 if len(attempts) == 1 else 0)
+            if len(attempts) == 3:
+                break
+        assert attempts == [1, 1, 1]
+        stats = (await client.get_subscription(name)).stats
+        assert stats is not None
+        assert (stats.acked, stats.redelivered) == (3, 0)
+
+
+def test_a_late_ack_is_refused(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name, ack_wait=0.2)
+    client.publish(channel, 1)
+    (first,) = client.pull(name, wait=10)
+    (second,) = client.pull(name, wait=10)
+    assert (second.attempt, second.message.id) == (2, first.message.id)
+    assert client.ack(name, [first, "nonsense"])[0].status == "lease_expired"
+    assert client.extend(name, [second], ack_wait=60)[0].status == "extended"
+    results = client.ack(name, [second, "nonsense"])
+    assert [one.status for one in results] == ["acked", "unknown"]
+    assert client.ack(name, [second])[0].status == "unknown"
+
+
+def test_what_a_member_leaves_behind_comes_again_at_once(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name, ack_wait=600)
+    client.publish_many(channel, [1, 2, 3])
+    with client.consume(name) as consumer:
+        held = next(consumer)
+    assert held.lost
+    with client.consume(name) as consumer:
+        again = [next(consumer) for _ in range(3)]
+        assert [(one.message.data, one.attempt) for one in again] == [(1, 2), (2, 2), (3, 2)]
+        assert held.ack().status == "lease_expired"
+        assert held.lost
+
+
+def test_a_lost_lease_is_raised_where_asked(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name)
+    client.publish(channel, 1)
+    with client.consume(name, raise_lost=True) as consumer:
+        delivery = next(consumer)
+        client.nack(name, [delivery], delay=0)
+        with pytest.raises(LeaseLost), delivery:
+            pass
+
+
+def test_seek_pause_and_resume(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name)
+    published = client.publish_many(channel, [1, 2, 3])
+    (first,) = client.pull(name, wait=10)
+    client.seek(name, published[1].id)
+    assert client.ack(name, [first])[0].status == "unknown"
+    assert datas(client.pull(name, 10, wait=10)) == [3]
+    client.seek(name, datetime.now(UTC) + timedelta(hours=1))
+    assert client.pull(name, 10) == []
+    assert client.pause(name).paused
+    client.seek(name, "earliest")
+    assert client.pull(name, 10) == []
+    assert not client.resume(name).paused
+    assert datas(client.pull(name, 10, wait=10)) == [1, 2, 3]
+
+
+def test_messages_are_transformed_exactly_once(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name)
+    client.publish_many(channel, [1, 2, 3])
+    results = f"out{name}"
+    with client.consume(name) as consumer:
+        for delivery in consumer:
+            with delivery:
+                doubled = (results, delivery.message.data * 2)
+                committed = client.transaction(publish=[doubled], ack=[delivery])
+                assert (committed.acked, committed.messages[0].channel) == (1, results)
+            if delivery.message.data == 3:
+                break
+    assert [one.data for one in client.iter_history(results)] == [2, 4, 6]
+    with pytest.raises(TransactionConflict) as caught:
+        client.transaction(publish=[(results, "never")], ack=[delivery])
+    assert caught.value.errors[0]["field"] == "ack[0].receipts[0]"
+    assert client.get_channel(results).last_seq == 3
+    first = client.transaction(publish=[(results, 8)], idempotency_key=f"{name}-t")
+    again = client.transaction(publish=[(results, 8)], idempotency_key=f"{name}-t")
+    assert again.messages[0].id == first.messages[0].id
+    assert again.messages[0].replayed
+
+
+def test_messages_for_later(client: Client, channel: str) -> None:
+    scheduled = client.publish(channel, {"n": 1}, key="k", delay=3600, idempotency_key=f"{channel}-k")
+    again = client.publish(channel, {"n": 1}, key="k", delay=3600, idempotency_key=f"{channel}-k")
+    assert isinstance(scheduled, Scheduled)
+    assert isinstance(again, Scheduled)
+    assert (again.scheduled_id, again.replayed) == (scheduled.scheduled_id, True)
+    hour = datetime.now(UTC) + timedelta(hours=1)
+    assert abs(scheduled.deliver_at - hour) < timedelta(minutes=5)
+    other = client.publish(channel, b"\0", deliver_at=hour)
+    assert isinstance(other, Scheduled)
+    assert [one.scheduled_id for one in client.scheduled(channel, page_size=1)] == [
+        scheduled.scheduled_id,
+        other.scheduled_id,
+    ]
+    read = client.get_scheduled(scheduled.scheduled_id)
+    assert (read.data, read.key, read.deliver_at) == ({"n": 1}, "k", scheduled.deliver_at)
+    assert client.get_scheduled(int(other.scheduled_id)).data == b"\0"
+    client.cancel_scheduled(other.scheduled_id)
+    with pytest.raises(NotFound) as caught:
+        client.cancel_scheduled(other.scheduled_id)
+    assert caught.value.detail == f"scheduled message not found: {other.scheduled_id}"
+    promoted = client.promote_scheduled(scheduled.scheduled_id)
+    assert client.get_message(channel, promoted.id).data == {"n": 1}
+    assert isinstance(client.publish(channel, "now", delay=0), Published)
+    with client.subscribe(channel) as messages:
+        client.publish(channel, "soon", delay=0.1)
+        assert next(messages).data == "soon"
+    with pytest.raises(InvalidRequest):
+        client.publish(channel, 1, delay=-1)
+
+
+def test_policies_apply_at_once(client: Client, name: str) -> None:
+    subscribed(client, name, max_deliver=7)
+    policy = client.put_policy(name, name, "subscriptions", {"ack_wait": 3, "max_deliver": 9}, priority=5)
+    assert client.get_policy(name) == policy
+    assert policy in client.policies()
+    read = client.get_subscription(name)
+    assert (read.ack_wait, read.max_deliver, read.origins["ack_wait"]) == (3, 7, f"policy:{name}")
+    client.delete_policy(name)
+    assert client.get_subscription(name).ack_wait == 30
+    with pytest.raises(NotFound):
+        client.get_policy(name)
+
+
+def test_definitions_go_out_and_come_back(client: Client, name: str) -> None:
+    subscribed(client, name, ack_wait=3)
+    exported = client.export_definitions()
+    (mine,) = [one for one in exported["subscriptions"] if one["name"] == name]
+    document = {
+        "version": 1,
+        "subscriptions": [{**mine, "ack_wait": 4}, {"name": f"{name}b", "channels": ["x"]}],
+    }
+    tried = client.import_definitions(document, dry_run=True)
+    assert tried.dry_run
+    assert client.get_subscription(name).ack_wait == 3
+    done = client.import_definitions(document)
+    assert done.created == (f"subscription:{name}b",)
+    assert done.updated == (f"subscription:{name}",)
+    (change,) = [one for one in done.diff if one.name == name]
+    assert (change.kind, (change.before or {})["ack_wait"], change.after["ack_wait"]) == (
+        "subscription",
+        3,
+        4,
+    )
+    repeated = client.import_definitions(document)
+    assert (repeated.created, repeated.updated, repeated.unchanged, repeated.diff) == ((), (), 2, ())
+
+
+def test_a_deleted_subscription_ends_its_consumers(client: Client, name: str) -> None:
+    subscribed(client, name)
+    with client.consume(name) as consumer:
+        client.delete_subscription(name)
+        with pytest.raises(NotFound):
+            next(consumer)
+    with pytest.raises(NotFound):
+        client.pull(name)
+
+
+async def test_keys_stay_in_order_however_many_work(server_url: str, name: str) -> None:
+    """Eight hands on two members; some turns fail, some are slow; each key's messages are done in order."""
+    chance = random.Random(7)
+    total, keys = 240, 12
+    done: defaultdict[str | None, list[int]] = defaultdict(list)
+    async with AsyncClient(server_url) as client:
+        await client.create_subscription(name, [f"{name}.>"], start="earliest", backoff=[0], max_deliver=0)
+        numbered = [NewMessage(n, key=f"k{n % keys}") for n in range(total)]
+        await client.publish_many(f"{name}.one", numbered)
+        consumers = [client.consume(name, prefetch=8) for _ in range(2)]
+
+        async def handle(delivery: AsyncDelivery) -> None:
+            if chance.random() < 0.2:
+                await asyncio.sleep(0.005)
+            if chance.random() < 0.2:
+                raise KeyError("again")
+            done[delivery.message.key].append(delivery.message.data)
+            if sum(map(len, done.values())) == total:
+                for consumer in consumers:
+                    consumer.stop()
+
+        async with consumers[0], consumers[1]:
+            await asyncio.wait_for(
+                asyncio.gather(*(consumer.work(handle, concurrency=4) for consumer in consumers)), 60
+            )
+    for number in range(keys):
+        assert done[f"k{number}"] == list(range(number, total, keys))
+
+
+async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str) -> None:
+    """Every connection is cut after some bytes; each message is done at least once and settled."""
+    chance = random.Random(11)
+    total = 60
+    brisk = AsyncEffects(chance=lambda: chance.random() / 50)
+    seen: set[int] = set()
+    with Client(server_url) as steady:
+        subscribed(steady, name, ordering="none", max_deliver=0, ack_wait=600)
+        steady.publish_many(f"{name}.one", list(range(total)))
+        budgets = iter([chance.randrange(200, 4000) for _ in range(60)])
+        with CuttingProxy(server_url, budgets) as proxy:
+            async with AsyncClient(proxy.url, retry=PATIENT, effects=brisk) as client:
+                consumer = client.consume(name, prefetch=20)
+
+                async def handle(delivery: AsyncDelivery) -> None:
+                    seen.add(delivery.message.data)
+
+                async def stop_when_all_is_settled() -> None:
+                    while True:
+                        stats = await asyncio.to_thread(lambda: steady.get_subscription(name).stats)
+                        if stats is not None and stats.acked == total:
+                            return consumer.stop()
+
+                async with consumer:
+                    work = consumer.work(handle, concurrency=5)
+                    await asyncio.wait_for(asyncio.gather(work, stop_when_all_is_settled()), 90)
+            assert proxy.cuts > 5
+    assert seen == set(range(total))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [RunningService.kill, RunningService.stop], ids=["kill", "stop"])
+def test_a_restart_loses_nothing(
+    serve: Callable[..., RunningService], name: str, end: Callable[[RunningService], object]
+) -> None:
+    """The service is ended twice, gently or not, while one thread publishes and four work."""
+    service = serve()
+    port = str(urlsplit(service.url).port)
+    quick = SyncEffects(chance=lambda: 0.02)
+    total, seen = 300, set[int]()
+    milestones = {total // 3: threading.Event(), total * 2 // 3: threading.Event()}
+    with (
+        Client(service.url, retry=PATIENT) as publisher,
+        Client(service.url, retry=PATIENT, effects=quick) as worker,
+    ):
+        subscribed(publisher, name, max_deliver=0, ack_wait=5, ordering="none")
+        consumer = worker.consume(name, prefetch=10)
+
+        def write() -> None:
+            for n in range(total):
+                publisher.publish(f"{name}.one", n)
+                if n in milestones:
+                    milestones[n].set()
+
+        def handle(delivery: SyncDelivery) -> None:
+            seen.add(delivery.message.data)
+            if len(seen) == total:
+                consumer.stop()
+
+        working = threading.Thread(target=lambda: consumer.work(handle, concurrency=4))
+        threads = [threading.Thread(target=write), working]
+        for thread in threads:
+            thread.start()
+        for reached in milestones.values():
+            assert reached.wait(60)
+            end(service)
+            service = serve("--port", port)
+        for thread in threads:
+            thread.join(90)
+        consumer.close()
+        stats = publisher.get_subscription(name).stats
+    assert seen == set(range(total))
+    assert stats is not None
+    assert stats.dead_lettered == 0

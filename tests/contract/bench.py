@@ -1,0 +1,178 @@
+"""Durable subscriptions through their ports, in memory and in the database, for one suite over both."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from subscriptions.domain.delivery import Claimed, DeadLetter, Delivery, Nack, Receipt, Settled, Subscription
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.model import Append, NewMessage
+from subscriptions.ports import DeliveryPort, ReapPort
+from tests.conftest import Database
+from tests.contract.memory import MemoryAppender
+from tests.contract.memory_deliveries import MemoryDeliveries
+from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_queues import MemoryQueues
+from tests.race.queues import Queues, open_queues
+
+
+class Port(DeliveryPort, ReapPort, Protocol):
+    """Both at once: they decide about the same rows."""
+
+
+class Store(Protocol):
+    """What stands behind a port, and what only time and administrators do to it."""
+
+    async def subscribe(
+        self, name: str, *channels: str, start: str = ..., **settings: Any
+    ) -> Subscription: ...
+
+    async def append(self, *messages: NewMessage) -> list[int]: ...
+
+    async def settled(self) -> int: ...
+
+    async def pass_time(self, seconds: float) -> None: ...
+
+    async def letters(self) -> list[DeadLetter]: ...
+
+    async def pause(self, name: str, paused: bool) -> None: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def lose(self, channel: str, keep: int) -> None:
+        """Retention takes all but the newest, for good."""
+        ...
+
+
+class Bench:
+    """The steps that tests take again and again."""
+
+    def __init__(self, port: Port, store: Store) -> None:
+        self.port = port
+        self.store = store
+
+    async def publish(self, channel: str, *data: Any, **members: Any) -> list[int]:
+        """One message each; their ids."""
+        return await self.store.append(
+            *[NewMessage(channel, str(datum).encode(), **members) for datum in data]
+        )
+
+    async def claim(self, subscription: Subscription, limit: int = 10) -> Claimed:
+        return await self.port.claim(subscription.id, await self.store.settled(), limit)
+
+    async def take(self, subscription: Subscription, limit: int = 10) -> list[Delivery]:
+        return list((await self.claim(subscription, limit)).deliveries)
+
+    async def ack(self, subscription: Subscription, *deliveries: Delivery) -> list[str]:
+        return outcomes(await self.port.ack(receipts(subscription, *deliveries)))
+
+    async def nack(self, subscription: Subscription, *deliveries: Delivery, **how: Any) -> list[str]:
+        return outcomes((await self.port.nack(receipts(subscription, *deliveries), Nack(**how)))[0])
+
+    async def release(self, subscription: Subscription, *deliveries: Delivery, delivered: bool) -> None:
+        await self.port.release(receipts(subscription, *deliveries), delivered=delivered)
+
+    async def reap(self, subscription: Subscription) -> int:
+        done, _ = await self.port.reap(subscription.id, await self.store.settled(), 1000)
+        return done
+
+    async def deaths(self) -> list[tuple[str, str, int]]:
+        """(data, reason, attempts) of every dead letter."""
+        letters = await self.store.letters()
+        return [((e.message.data or b"").decode(), e.reason.value, e.attempts) for e in letters]
+
+
+def receipts(subscription: Subscription, *deliveries: Delivery) -> list[Receipt]:
+    return [Receipt(subscription.id, delivery.message.id, delivery.lease) for delivery in deliveries]
+
+
+def outcomes(settled: Sequence[Settled]) -> list[str]:
+    return [item.status.value for item in settled]
+
+
+def data(deliveries: Sequence[Delivery]) -> list[str]:
+    """What was published, in the order of delivery."""
+    return [(delivery.message.data or b"").decode() for delivery in deliveries]
+
+
+def attempts(deliveries: Sequence[Delivery]) -> list[int]:
+    return [delivery.attempt for delivery in deliveries]
+
+
+class _Memory:
+    def __init__(self) -> None:
+        # A clock that moves on a little with each look.
+        self._looks = itertools.count(1_700_000_000_000_000)
+        self._passed_us = 0
+        self.log = MemoryLog(lambda: next(self._looks) + self._passed_us)
+        self.queues = MemoryQueues(self.log)
+
+    async def subscribe(
+        self, name: str, *channels: str, start: str = "earliest", **settings: Any
+    ) -> Subscription:
+        return self.queues.subscribe(name, *channels, start=start, **settings)
+
+    async def append(self, *messages: NewMessage) -> list[int]:
+        (answer,) = await MemoryAppender(self.log).append([Append("default", messages)])
+        assert not isinstance(answer, GaplessError), answer
+        return [position.id for position in answer.positions]
+
+    async def settled(self) -> int:
+        return self.log.sequence
+
+    async def pass_time(self, seconds: float) -> None:
+        self._passed_us += round(seconds * 1_000_000)
+
+    async def letters(self) -> list[DeadLetter]:
+        return self.queues.letters
+
+    async def pause(self, name: str, paused: bool) -> None:
+        self.queues.pause(name, paused)
+
+    async def delete(self, name: str) -> None:
+        self.queues.delete(name)
+
+    async def lose(self, channel: str, keep: int) -> None:
+        self.log.trim(("default", channel), keep)
+        self.log.purge()
+
+
+class _Postgres:
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self.subscribe = queues.subscribe
+        self.append = queues.append
+        self.settled = queues.settled
+        self.pass_time = queues.pass_time
+        self.letters = queues.letters
+
+    async def pause(self, name: str, paused: bool) -> None:
+        await self._queues.subscriptions.pause("default", name, paused)
+
+    async def delete(self, name: str) -> None:
+        await self._queues.subscriptions.delete("default", name)
+
+    async def lose(self, channel: str, keep: int) -> None:
+        owner = self._queues.owner
+        await owner.execute("update gapless.channels set max_messages = $2 where name = $1", channel, keep)
+        await owner.execute("select gapless.trim_channels(1000)")
+        await owner.execute(
+            "delete from gapless.messages m using gapless.channels c"
+            " where c.id = m.channel_id and m.id <= c.trimmed_id"
+        )
+
+
+def in_memory() -> Bench:
+    """Nothing but this process."""
+    memory = _Memory()
+    return Bench(MemoryDeliveries(memory.queues), memory)
+
+
+@asynccontextmanager
+async def in_postgres(database: Database) -> AsyncIterator[Bench]:
+    """The service's own adapters."""
+    async with open_queues(database) as queues:
+        yield Bench(queues.deliveries, _Postgres(queues))

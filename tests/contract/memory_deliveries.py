@@ -1,0 +1,287 @@
+"""`DeliveryPort` and `ReapPort` over `MemoryQueues`, with places where a test may make them slow or fail.
+
+A decision that has begun is made whatever becomes of its caller, as in a database: a pause before it may say
+that nothing was done, a pause after it loses the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from subscriptions.domain.delivery import (
+    Claimed,
+    Delivery,
+    Nack,
+    Reason,
+    Receipt,
+    Settled,
+    Settlement,
+    Subscription,
+    Touched,
+)
+from subscriptions.domain.errors import Code, GaplessError
+from tests.contract.memory import Pause, at_once
+from tests.contract.memory_queues import LOOKAHEAD, Death, MemoryQueues, Queue, Row, State
+
+T = TypeVar("T")
+Decide = Callable[[Queue, Row, int], Awaitable[Settled]]
+"""A row whose lease holds, and the time."""
+
+
+class MemoryDeliveries:
+    """Implements `DeliveryPort` and `ReapPort`, and looks subscriptions up."""
+
+    def __init__(self, queues: MemoryQueues, pause: Pause = at_once) -> None:
+        self.queues = queues
+        self._log = queues.log
+        self._pause = pause
+
+    async def _decide(self, step: str, decision: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._pause(step)
+        decided = await asyncio.shield(asyncio.ensure_future(decision()))
+        await self._pause(f"{step}, done")
+        return decided
+
+    # --- looking up
+
+    async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription:
+        await self._pause("get")
+        queue = self.queues.find(namespace, name)
+        await self._pause("got")
+        if queue is None:
+            raise GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
+        return queue.subscription
+
+    async def by_id(self, ids: Sequence[int]) -> list[Subscription]:
+        await self._pause("by_id")
+        return [self.queues.queues[i].subscription for i in ids if i in self.queues.queues]
+
+    # --- claiming
+
+    async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
+        return await self._decide("claim", lambda: self._claim(subscription_id, settled, limit))
+
+    async def _claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
+        queue = self.queues.queues.get(subscription_id)
+        if queue is None:
+            return Claimed(gone=True)
+        async with queue.lock:
+            if subscription_id not in self.queues.queues:
+                return Claimed(gone=True)
+            now_us = self._log.now_us()
+            deaths = self.queues.end_leases(queue, now_us)
+            paused = queue.subscription.paused
+            room = 0 if paused else min(limit, queue["max_in_flight"] - len(queue.leased()))
+            fence = next(self.queues.fences)
+            taken = self._take_due(queue, room, fence, now_us, deaths)
+            taken += self._take_new(queue, settled, room - len(taken), fence, now_us, deaths)
+            _, touched = await self.queues.bury(queue, deaths)
+            due = [r.at_us for r in queue.rows.values() if r.state is State.LEASED or _later(r, now_us)]
+            return Claimed(
+                tuple(taken), min(due, default=None), 0 < room == len(taken), False, paused, touched
+            )
+
+    def _take_due(
+        self, queue: Queue, room: int, fence: int, now_us: int, deaths: list[Death]
+    ) -> list[Delivery]:
+        taken: list[Delivery] = []
+        while len(taken) < room:
+            due = [r for r in queue.rows.values() if r.state is State.DUE and r.at_us <= now_us]
+            if not due:
+                break
+            row = min(due, key=lambda r: (r.at_us, r.message.id))
+            if row.message.id not in self._log.by_id:
+                queue.drop([row], now_us)
+            elif death := self.queues.verdict(queue, row, now_us):
+                queue.drop([row], now_us)
+                deaths.append(death)
+            else:
+                taken.append(queue.lease(row, fence, now_us))
+        return sorted(taken, key=lambda delivery: delivery.message.id)
+
+    def _take_new(
+        self, queue: Queue, settled: int, room: int, fence: int, now_us: int, deaths: list[Death]
+    ) -> list[Delivery]:
+        """Whose lane is taken waits as a row, so that others can pass it."""
+        settled = self.queues.readable(queue, settled)
+        taken: list[Delivery] = []
+        if room <= 0:
+            return taken
+        waiting = sum(row.state is State.WAITING for row in queue.rows.values())
+        lanes = {row.lane for row in queue.rows.values()} - {None}
+        reached = self.queues.complete_to(queue, settled)
+        for channel_id, message in self.queues.matching(queue, settled):
+            lane = queue.lane_of(channel_id, message)
+            waits = lane in lanes
+            if queue.is_late(message, now_us):
+                deaths.append(Death(message, Reason.EXPIRED))
+                continue
+            if (waiting == LOOKAHEAD) if waits else (len(taken) == room):
+                reached = message.id - 1
+                break
+            row = Row(message, State.WAITING, now_us, lane, fence)
+            queue.rows[message.id] = row
+            if waits:
+                waiting += 1
+            else:
+                taken.append(queue.lease(row, fence, now_us))
+                lanes |= {lane} - {None}
+        self.queues.advance(queue, reached)
+        return taken
+
+    # --- settling
+
+    async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
+        return await self._decide("ack", lambda: self._each(receipts, self._ack))
+
+    async def _ack(self, queue: Queue, row: Row, now_us: int) -> Settled:
+        queue.drop([row], now_us)
+        queue.acked.append(row.message.id)
+        return Settled(Settlement.ACKED)
+
+    async def nack(
+        self, receipts: Sequence[Receipt], nack: Nack
+    ) -> tuple[list[Settled], tuple[Touched, ...]]:
+        touched: list[Touched] = []
+
+        async def settle(queue: Queue, row: Row, now_us: int) -> Settled:
+            return await self._nack(queue, row, now_us, nack, touched)
+
+        settled = await self._decide("nack", lambda: self._each(receipts, settle))
+        return settled, tuple({t.channel: t for t in touched}.values())
+
+    async def _nack(self, queue: Queue, row: Row, now_us: int, nack: Nack, touched: list[Touched]) -> Settled:
+        error = nack.reason or "nacked"
+        if not nack.dead_letter and not queue.is_last(row):
+            backoff = queue["backoff"] or [0]
+            delay = backoff[min(row.attempts, len(backoff)) - 1] if nack.delay is None else nack.delay
+            queue.back(row, now_us + round(delay * 1_000_000), error)
+            return Settled(Settlement.NACKED)
+        queue.drop([row], now_us)
+        reason = Reason.REJECTED if nack.dead_letter else Reason.MAX_DELIVER
+        entries, published = await self.queues.bury(queue, [Death(row.message, reason, row.attempts, error)])
+        touched += published
+        return Settled(Settlement.NACKED, dead_letter=entries.get(row.message.id))
+
+    async def extend(self, receipts: Sequence[Receipt], ack_wait_s: float | None) -> list[Settled]:
+        async def settle(queue: Queue, row: Row, now_us: int) -> Settled:
+            wait_s = queue["ack_wait"] if ack_wait_s is None else ack_wait_s
+            row.at_us = now_us + round(wait_s * 1_000_000)
+            return Settled(Settlement.EXTENDED, deadline_us=row.at_us)
+
+        return await self._decide("extend", lambda: self._each(receipts, settle))
+
+    async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
+        touched: list[Touched] = []
+
+        async def settle(queue: Queue, row: Row, now_us: int) -> Settled:
+            touched.extend(await self._release(queue, row, now_us, delivered))
+            return Settled(Settlement.NACKED)
+
+        await self._decide("release", lambda: self._each(receipts, settle))
+        return tuple({t.channel: t for t in touched}.values())
+
+    async def _release(self, queue: Queue, row: Row, now_us: int, delivered: bool) -> tuple[Touched, ...]:
+        if not delivered:
+            row.attempts -= 1
+            queue.back(row, now_us, row.last_error)
+        elif not queue.is_last(row):
+            queue.back(row, now_us, "the member went away")
+        else:
+            queue.drop([row], now_us)
+            death = Death(row.message, Reason.MAX_DELIVER, row.attempts, "the member went away")
+            return (await self.queues.bury(queue, [death]))[1]
+        return ()
+
+    async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
+        await self._pause("live")
+        now_us = self._log.now_us()
+        queues = [self.queues.queues.get(receipt.subscription_id) for receipt in receipts]
+        return [
+            q is not None and q.held(r, now_us) is not None for q, r in zip(queues, receipts, strict=True)
+        ]
+
+    async def _each(self, receipts: Sequence[Receipt], decide: Decide) -> list[Settled]:
+        settled: dict[int, Settled] = {}
+        for subscription_id in sorted({r.subscription_id for r in receipts}):
+            queue = self.queues.queues.get(subscription_id)
+            mine = [(n, r) for n, r in enumerate(receipts) if r.subscription_id == subscription_id]
+            if queue is None:
+                settled |= {n: Settled(Settlement.UNKNOWN) for n, _ in mine}
+                continue
+            async with queue.lock:
+                now_us = self._log.now_us()
+                for n, receipt in mine:
+                    row = queue.held(receipt, now_us)
+                    there = receipt.message_id in queue.rows
+                    missed = Settlement.LEASE_EXPIRED if there else Settlement.UNKNOWN
+                    settled[n] = Settled(missed) if row is None else await decide(queue, row, now_us)
+        return [settled[n] for n in range(len(receipts))]
+
+    # --- reaping
+
+    async def due(self, namespaces: Collection[str]) -> list[int]:
+        await self._pause("due")
+        now_us = self._log.now_us()
+        return [
+            i
+            for i, queue in sorted(self.queues.queues.items())
+            if queue.subscription.namespace in namespaces and self._may_have_to_die(queue, now_us)
+        ]
+
+    def _may_have_to_die(self, queue: Queue, now_us: int) -> bool:
+        if queue["message_ttl"] is not None or queue["max_backlog"] is not None:
+            return True
+        ended = any(row.at_us <= now_us for row in queue.leased())
+        return ended or any(queue.is_late(m, now_us) for _, m in self._log.by_id.values())
+
+    async def reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
+        return await self._decide("reap", lambda: self._reap(subscription_id, settled, limit))
+
+    async def _reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
+        queue = self.queues.queues.get(subscription_id)
+        if queue is None or queue.lock.locked():
+            return 0, ()
+        async with queue.lock:
+            now_us = self._log.now_us()
+            settled = self.queues.readable(queue, settled)
+            deaths = self.queues.end_leases(queue, now_us)
+            deaths += self._expire_rows(queue, now_us, limit - len(deaths))
+            deaths += self._expire_new(queue, settled, now_us, limit - len(deaths))
+            if queue["max_backlog"] is not None:
+                deaths += self._shorten(queue, settled, now_us, limit - len(deaths))
+            _, touched = await self.queues.bury(queue, deaths)
+            return len(deaths), touched
+
+    def _expire_rows(self, queue: Queue, now_us: int, limit: int) -> list[Death]:
+        rows = [queue.rows[i] for i in sorted(queue.rows) if queue.rows[i].state is not State.LEASED]
+        late = [row for row in rows if queue.is_late(row.message, now_us)][: max(0, limit)]
+        queue.drop(late, now_us)
+        return [Death(r.message, Reason.EXPIRED, r.attempts, r.last_error) for r in late]
+
+    def _expire_new(self, queue: Queue, settled: int, now_us: int, limit: int) -> list[Death]:
+        """What expires by its own time leaves a marker, wherever it lies; what the subscription's time ends
+        lies at the frontier, for that is in order."""
+        late = [
+            message for _, message in self.queues.matching(queue, settled) if queue.is_late(message, now_us)
+        ][: max(0, limit)]
+        queue.ahead |= {message.id for message in late}
+        return [Death(message, Reason.EXPIRED) for message in late]
+
+    def _shorten(self, queue: Queue, settled: int, now_us: int, limit: int) -> list[Death]:
+        """The oldest die first."""
+        rows = [queue.rows[i] for i in sorted(queue.rows) if queue.rows[i].state is not State.LEASED]
+        fresh = [message for _, message in self.queues.matching(queue, settled)]
+        excess = max(0, min(limit, len(rows) + len(fresh) - queue["max_backlog"]))
+        queue.drop(rows[:excess], now_us)
+        deaths = [Death(r.message, Reason.MAX_BACKLOG, r.attempts, r.last_error) for r in rows[:excess]]
+        over = fresh[: excess - len(deaths)]
+        if over:
+            self.queues.advance(queue, over[-1].id)
+        return deaths + [Death(message, Reason.MAX_BACKLOG) for message in over]
+
+
+def _later(row: Row, now_us: int) -> bool:
+    return row.state is State.DUE and row.at_us > now_us

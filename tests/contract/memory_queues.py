@@ -1,0 +1,313 @@
+"""Durable subscriptions in memory, decided as the database decides them: a frontier, rows for what is under
+way, lanes, leases with fences, attempts, dead letters. The clock and the log are those of a `MemoryLog`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from subscriptions.domain.delivery import DeadLetter, Delivery, Reason, Receipt, Subscription, Touched
+from subscriptions.domain.model import Append, Message, NewMessage
+from subscriptions.domain.pattern import compile_pattern, is_pattern
+from tests.contract.memory_log import MemoryLog
+
+DEFAULTS = {
+    "ack_wait": 30,
+    "max_deliver": 5,
+    "backoff": [1, 5, 30],
+    "max_in_flight": 1000,
+    "ordering": "key",
+}
+LOOKAHEAD = 10_000
+END = "the lease ended without an ack"
+
+
+class State(IntEnum):
+    """Of a lane, the one at work comes first."""
+
+    LEASED = 0
+    DUE = 1
+    WAITING = 2
+
+
+Lane = tuple[int, str]
+
+
+@dataclass(slots=True)
+class Row:
+    """A message under way. `at_us`: its deadline, or from when it may be handed out."""
+
+    message: Message
+    state: State
+    at_us: int
+    lane: Lane | None
+    lease: int
+    attempts: int = 0
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A message that is given up. It has no row any more."""
+
+    message: Message
+    reason: Reason
+    attempts: int = 0
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class Queue:
+    """One subscription, and its progress. Whoever decides holds the lock."""
+
+    subscription: Subscription
+    frontier: int
+    rows: dict[int, Row] = field(default_factory=dict)
+    ahead: set[int] = field(default_factory=set)
+    acked: list[int] = field(default_factory=list)
+    """Ids, in the order they were settled in."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __getitem__(self, setting: str) -> Any:
+        return self.subscription.settings.get(setting)
+
+    @property
+    def single(self) -> bool:
+        channels = self.subscription.channels
+        return len(channels) == 1 and not is_pattern(channels[0])
+
+    def follows(self, channel: str) -> bool:
+        """Whether its messages are for this subscription."""
+        return any(_compiled(text).matches(channel) for text in self.subscription.channels)
+
+    def admits(self, message: Message) -> bool:
+        """Whether the filter lets it through."""
+        lists = self["filter"] or {}
+        types, keys = lists.get("types"), lists.get("keys")
+        return (types is None or message.type in types) and (keys is None or message.key in keys)
+
+    def leased(self) -> list[Row]:
+        return [row for row in self.rows.values() if row.state is State.LEASED]
+
+    def held(self, receipt: Receipt, now_us: int) -> Row | None:
+        """The row, while this very lease holds it."""
+        row = self.rows.get(receipt.message_id)
+        live = row is not None and row.state is State.LEASED and row.at_us > now_us
+        return row if live and row is not None and row.lease == receipt.lease else None
+
+    def lane_of(self, channel_id: int, message: Message) -> Lane | None:
+        """What orders a message."""
+        match self["ordering"]:
+            case "key":
+                return None if message.key is None else (channel_id, message.key)
+            case "channel":
+                return (channel_id, "")
+            case _:
+                return None
+
+    def is_late(self, message: Message, now_us: int) -> bool:
+        """Whether its time, or that of the subscription, is over."""
+        ttl = self["message_ttl"]
+        by_itself = message.expires_at_us is not None and message.expires_at_us <= now_us
+        return by_itself or (ttl is not None and message.created_at_us + ttl * 1_000_000 <= now_us)
+
+    def is_last(self, row: Row) -> bool:
+        """Whether it may not be handed out again."""
+        return bool(0 < self["max_deliver"] <= row.attempts)
+
+    def lease(self, row: Row, fence: int, now_us: int) -> Delivery:
+        """Hand it out."""
+        row.state, row.lease, row.attempts = State.LEASED, fence, row.attempts + 1
+        row.at_us = now_us + round(self["ack_wait"] * 1_000_000)
+        return Delivery(row.message, fence, row.attempts, row.at_us)
+
+    def back(self, row: Row, at_us: int, error: str | None) -> None:
+        """To be handed out again from `at_us`."""
+        row.state, row.at_us, row.last_error = State.DUE, at_us, error
+
+    def drop(self, rows: Iterable[Row], now_us: int) -> None:
+        """Rows that are over; the next of their lanes have their turn."""
+        gone = list(rows)
+        for row in gone:
+            del self.rows[row.message.id]
+        for lane in {row.lane for row in gone if row.lane is not None}:
+            others = sorted((r.state, r.message.id) for r in self.rows.values() if r.lane == lane)
+            if others and others[0][0] is State.WAITING:
+                first = self.rows[others[0][1]]
+                first.state, first.at_us = State.DUE, now_us
+
+
+class MemoryQueues:
+    """What the database holds of durable subscriptions."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+        self.queues: dict[int, Queue] = {}
+        self.letters: list[DeadLetter] = []
+        self.fences = itertools.count(1)
+        self._ids = itertools.count(1)
+
+    # --- definitions
+
+    def subscribe(
+        self, name: str, *channels: str, start: str = "earliest", namespace: str = "default", **settings: Any
+    ) -> Subscription:
+        """A new subscription."""
+        subscription = Subscription(
+            id=next(self._ids),
+            namespace=namespace,
+            name=name,
+            channels=channels or (name,),
+            start=start,
+            paused=False,
+            created_at_us=self.log.now_us(),
+            settings=DEFAULTS | settings,
+            origins={},
+        )
+        frontier = self.log.sequence if start == "latest" else 0
+        self.queues[subscription.id] = Queue(subscription, frontier)
+        return subscription
+
+    def find(self, namespace: str, name: str) -> Queue | None:
+        for queue in self.queues.values():
+            if (queue.subscription.namespace, queue.subscription.name) == (namespace, name):
+                return queue
+        return None
+
+    def pause(self, name: str, paused: bool) -> None:
+        queue = self.find("default", name)
+        assert queue is not None
+        queue.subscription = replace(queue.subscription, paused=paused)
+
+    def delete(self, name: str) -> None:
+        queue = self.find("default", name)
+        assert queue is not None
+        del self.queues[queue.subscription.id]
+
+    # --- reading
+
+    def matching(self, queue: Queue, settled: int) -> Iterator[tuple[int, Message]]:
+        """(channel id, message) above the frontier in id order, as far as may be read."""
+        found = [
+            (row.id, message)
+            for (namespace, name), row in self.log.rows.items()
+            if namespace == queue.subscription.namespace and queue.follows(name)
+            for message in row.after(queue.frontier)
+            if message.id <= settled or queue.single
+        ]
+        yield from sorted(
+            (f for f in found if queue.admits(f[1]) and f[1].id not in queue.ahead), key=lambda f: f[1].id
+        )
+
+    def complete_to(self, queue: Queue, settled: int) -> int:
+        """How far `matching` is all there will ever be."""
+        if not queue.single:
+            return max(queue.frontier, settled)
+        row = self.log.rows.get((queue.subscription.namespace, queue.subscription.channels[0]))
+        return max(queue.frontier, row.last_id if row is not None else 0)
+
+    def readable(self, queue: Queue, settled: int) -> int:
+        """What lies above the last id taken is no watermark of several channels."""
+        return settled if queue.single or settled <= self.log.sequence else 0
+
+    def advance(self, queue: Queue, frontier: int) -> None:
+        queue.frontier = max(queue.frontier, frontier)
+        queue.ahead = {id_ for id_ in queue.ahead if id_ > queue.frontier}
+
+    # --- deciding
+
+    def end_leases(self, queue: Queue, now_us: int) -> list[Death]:
+        """What nobody acked in time is due again, or dead."""
+        ended = [row for row in queue.leased() if row.at_us <= now_us]
+        last = [row for row in ended if queue.is_last(row)]
+        for row in ended:
+            queue.back(row, now_us, END)
+        queue.drop(last, now_us)
+        return [Death(r.message, Reason.MAX_DELIVER, r.attempts, END) for r in last]
+
+    def verdict(self, queue: Queue, row: Row, now_us: int) -> Death | None:
+        """Why a row that is due is not handed out."""
+        reason = None
+        if queue.is_late(row.message, now_us):
+            reason = Reason.EXPIRED
+        elif queue.is_last(row):
+            reason = Reason.MAX_DELIVER
+        return None if reason is None else Death(row.message, reason, row.attempts, row.last_error)
+
+    async def bury(self, queue: Queue, deaths: list[Death]) -> tuple[dict[int, int], tuple[Touched, ...]]:
+        """Make dead letters: their ids by message id; and where copies were published. What retention took
+        leaves nothing behind."""
+        entries: dict[int, int] = {}
+        copies: list[NewMessage] = []
+        for death in deaths:
+            if death.message.id not in self.log.by_id:
+                continue
+            letter, target = self._letter(queue, death)
+            entries[death.message.id] = letter.id
+            self.letters.append(letter)
+            if target is not None:
+                copies.append(_copy(letter, target))
+        if not copies:
+            return entries, ()
+        transaction = self.log.begin([Append(queue.subscription.namespace, tuple(copies))])
+        await transaction.lock()
+        await transaction.take()
+        transaction.commit()
+        return entries, self._touched(queue, {copy.channel for copy in copies})
+
+    def _touched(self, queue: Queue, channels: set[str]) -> tuple[Touched, ...]:
+        namespace = queue.subscription.namespace
+        rows = [self.log.rows[namespace, channel] for channel in sorted(channels)]
+        return tuple(Touched(namespace, row.name, row.id, row.last_id, row.last_seq) for row in rows)
+
+    def _letter(self, queue: Queue, death: Death) -> tuple[DeadLetter, str | None]:
+        subscription, message = queue.subscription, death.message
+        template = (queue["dead_letter"] or {}).get("channel")
+        target = template and template.replace("{channel}", message.channel).replace(
+            "{subscription}", subscription.name
+        )
+        letter = DeadLetter(
+            id=len(self.letters) + 1,
+            subscription=subscription.name,
+            reason=death.reason,
+            attempts=death.attempts,
+            last_error=death.last_error,
+            created_at_us=self.log.now_us(),
+            journey=_journey(subscription.name, death),
+            message=message,
+        )
+        return letter, target
+
+
+_compiled = cache(compile_pattern)
+
+
+def _journey(subscription: str, death: Death) -> bytes:
+    """The deaths so far and this one; times are left out."""
+    before = json.loads(json.loads(death.message.headers or b"{}").get("gapless-journey", "[]"))
+    step = {"subscription": subscription, "channel": death.message.channel, "reason": death.reason.value}
+    for known in before:
+        if step.items() <= known.items():
+            known["count"] += 1
+            return json.dumps(before).encode()
+    return json.dumps([*before, step | {"count": 1}]).encode()
+
+
+def _copy(letter: DeadLetter, target: str) -> NewMessage:
+    message = letter.message
+    headers = json.loads(message.headers or b"{}") | {"gapless-journey": letter.journey.decode()}
+    return NewMessage(
+        target,
+        message.data,
+        binary=message.binary,
+        type=message.type,
+        key=message.key,
+        headers=json.dumps(headers).encode(),
+        sender=message.sender,
+    )

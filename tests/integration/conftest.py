@@ -1,0 +1,56 @@
+"""Two hosts of one installation, for tests in which what happens at one concerns the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import asyncpg
+import pytest
+
+from app.embedded import EmbeddedPostgres
+from tests.conftest import External, drop_database, make_database, service_environment
+from tests.integration.queueing import Host
+from tests.support import RunningService
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Where two services on one database are, and its owner's URL."""
+
+    urls: tuple[str, str]
+    owner_url: str
+
+
+@pytest.fixture(scope="session")
+def both_hosts(
+    postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hosts]:
+    """They serve the whole run: use names of your own."""
+    made = asyncio.run(make_database(postgres))
+    with ExitStack() as stack:
+        stack.callback(lambda: asyncio.run(drop_database(postgres, made)))
+        services = []
+        for name in ("one", "two"):
+            environment = service_environment(made, redis_url, tmp_path_factory.mktemp(name))
+            services.append(RunningService(environment))
+            stack.callback(services[-1].kill)
+        yield Hosts((services[0].url, services[1].url), made.owner_url)
+
+
+@pytest.fixture
+async def hosts(both_hosts: Hosts) -> AsyncIterator[tuple[Host, Host]]:
+    """A client of each."""
+    one, two = (Host(url) for url in both_hosts.urls)
+    async with one, two:
+        yield one, two
+
+
+@pytest.fixture
+async def sql(both_hosts: Hosts) -> AsyncIterator[asyncpg.Connection]:
+    """A user's own connection to their database."""
+    connection: asyncpg.Connection = await asyncpg.connect(both_hosts.owner_url)
+    yield connection
+    connection.terminate()

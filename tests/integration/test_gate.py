@@ -1,0 +1,178 @@
+"""What a service does, and what it leaves alone, until its definitions are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+
+from tests.conftest import Serve
+from tests.integration.queueing import Delivery, Host, Queue
+from tests.support import RunningService, eventually
+
+LATE = [
+    "select bool_and(expires_at < clock_timestamp()) from gapless.messages where expires_at is not null",
+    "select bool_and(at < clock_timestamp()) from gapless.deliveries where subscription_id > 0 and state = 0",
+    "select bool_and(deliver_at < clock_timestamp()) from gapless.scheduled",
+]
+ROUTE = {"name": "route", "pattern": ">", "applies_to": "subscriptions"}
+
+
+def free_port() -> int:
+    """A port that nobody has."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@asynccontextmanager
+async def starting(
+    serve: Serve, **environment: str
+) -> AsyncIterator[tuple[Host, asyncio.Task[RunningService]]]:
+    """A service that listens and may not be ready yet; the task ends when it says that it is."""
+    port = free_port()
+    task = asyncio.create_task(asyncio.to_thread(serve, "--port", str(port), **environment))
+    async with Host(f"http://127.0.0.1:{port}") as host:
+        await eventually(lambda: _answers(host))
+        yield host, task
+        await task
+
+
+async def _answers(host: Host) -> bool:
+    try:
+        return (await host.http.get("/healthz")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def obstacle(host: Host) -> str | None:
+    """Why it is not ready."""
+    answer = await host.http.get("/readyz")
+    assert answer.status_code in (200, 503)
+    return None if answer.status_code == 200 else answer.json()["detail"]
+
+
+async def leave_work(host: Host) -> Delivery:
+    """A lease for the last time, a message that expires, one that waits for its time: all soon due."""
+    queue = await host.subscribe("q", ack_wait=0.3, max_deliver=1)
+    await host.publish("q", "leased")
+    (delivery,) = await queue.take(1)
+    await host.subscribe("expiring", "e")
+    await host.publish("e", "expires", ttl=0.3)
+    body = {"data": "scheduled", "delay": 0.3}
+    await host.ask("POST", "/v1/channels/s/messages", 202, json=body)
+    return delivery
+
+
+async def test_nothing_is_decided_before_the_definitions_are_there(
+    serve: Serve, owner: asyncpg.Connection, tmp_path: Path
+) -> None:
+    before = serve()
+    async with Host(before.url) as host:
+        delivery = await leave_work(host)
+        before.kill()
+    # The route of what dies is in a file that the next start brings.
+    route = {**ROUTE, "definition": {"dead_letter": {"channel": "dead.{subscription}"}}}
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"version": 1, "policies": [route]}))
+    environment = {"GAPLESS_DEFINITIONS": str(file), "GAPLESS_FAILPOINTS": "definitions.load=delay:4"}
+    async with starting(serve, **environment) as (host, ready):
+        for statement in LATE:
+            await eventually(partial(owner.fetchval, statement))
+        await refused_meanwhile(host, delivery)
+        dead = await owner.fetchval("select count(*) from gapless.dead_letters")
+        waiting = await owner.fetchval("select count(*) from gapless.scheduled")
+        assert await obstacle(host), "else this test looked too late"
+        assert (dead, waiting, ready.done()) == (0, 1, False)
+        await ready
+        assert await obstacle(host) is None
+        await all_came_as_it_should(host)
+
+
+async def refused_meanwhile(host: Host, delivery: Delivery) -> None:
+    """All that decides is put off; what needs no definition works."""
+    assert await obstacle(host) == "the definitions are not loaded yet"
+    receipts = {"receipts": [delivery["receipt"]]}
+    asks: list[tuple[str, str, Any]] = [
+        ("POST", "/v1/subscriptions/q/pull", {"max": 1}),
+        ("POST", "/v1/subscriptions/q/ack", receipts),
+        ("POST", "/v1/subscriptions/q/nack", receipts),
+        ("POST", "/v1/subscriptions/q/extend", receipts),
+        ("GET", "/v1/subscriptions/q/consume", None),
+        ("POST", "/v1/transactions", {"publish": [{"channel": "c", "data": 1}]}),
+        ("POST", "/v1/channels/c/messages", {"data": 1, "delay": 5}),
+        ("POST", "/v1/dead-letters/replay", {}),
+        ("GET", "/v1/scheduled", None),
+    ]
+    for method, path, body in asks:
+        answer = await host.http.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable"), (path, answer.text)
+        assert answer.headers["retry-after"]
+    await host.publish("q", "meanwhile")
+
+
+async def all_came_as_it_should(host: Host) -> None:
+    async def letters() -> list[Any]:
+        found = await host.letters()
+        return found if len(found) == 2 else []
+
+    found = {e["subscription"]: e for e in await eventually(letters)}
+    assert (found["q"]["reason"], found["q"]["message"]["data"]) == ("max_deliver", "leased")
+    assert (found["expiring"]["reason"], found["expiring"]["message"]["data"]) == ("expired", "expires")
+    for name, entry in found.items():
+        assert entry["published"]["channel"] == f"dead.{name}", "the file's route held for the first of them"
+    await eventually(lambda: _has(host, "s"))
+    (delivery,) = await Queue(host, "q").take(1)
+    assert delivery["message"]["data"] == "meanwhile"
+
+
+async def _has(host: Host, channel: str) -> bool:
+    return (await host.http.get(f"/v1/channels/{channel}")).status_code == 200
+
+
+async def test_a_file_that_is_wrong_is_told_of_until_it_is_right(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text('{"version": 1, "subscriptions": [{"name": "s", "channels": ["a"], "ack_wait": -1}]}')
+    async with starting(serve, GAPLESS_DEFINITIONS=str(file)) as (host, ready):
+        why = await eventually(lambda: _mentions(host, "ack_wait"))
+        assert "cannot be loaded" in why
+        await host.publish("a", 1)
+        file.write_text('{"version": 1, "subscriptions": [{"name": "s", "channels": ["a"], "ack_wait": 7}]}')
+        await ready
+        shown = await host.ask("GET", "/v1/subscriptions/s")
+        assert (shown["ack_wait"], shown["origins"]["ack_wait"]) == (7, "own")
+
+
+async def _mentions(host: Host, text: str) -> str | None:
+    why = await obstacle(host)
+    return why if why and text in why else None
+
+
+async def test_the_file_is_brought_in_at_every_start_and_takes_nothing_away(
+    serve: Serve, tmp_path: Path
+) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text(
+        '{"version": 1, "subscriptions": [{"name": "s", "channels": ["a"], "start": "earliest"}]}'
+    )
+    first = serve(GAPLESS_DEFINITIONS=str(file))
+    async with Host(first.url) as host:
+        await host.publish("a", 1, 2)
+        queue = Queue(host, "s")
+        (one,) = await queue.take(1)
+        await queue.ack(one)
+        await host.subscribe("own")
+        first.kill()
+    async with Host(serve(GAPLESS_DEFINITIONS=str(file)).url) as host:
+        (two,) = await Queue(host, "s").take(1)
+        assert two["message"]["data"] == 2
+        names = [s["name"] for s in (await host.ask("GET", "/v1/subscriptions"))["subscriptions"]]
+        assert names == ["own", "s"]

@@ -1,0 +1,112 @@
+"""What consumers see when Redis, Postgres or a worker dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.embedded import EmbeddedPostgres, EmbeddedRedis
+from tests.conftest import Serve
+from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, attempts, data, deliveries
+from tests.integration.test_faults import redis_pid
+from tests.support import eventually
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+async def own_redis(tmp_path: Path) -> AsyncIterator[EmbeddedRedis]:
+    server = EmbeddedRedis(tmp_path / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_without_redis_everything_is_delivered(serve: Serve, own_redis: EmbeddedRedis) -> None:
+    """Whatever one host is told, the other finds out by itself."""
+    services = [serve(GAPLESS_REDIS_URL=own_redis.url) for _ in range(2)]
+    async with Host(services[0].url) as one, Host(services[1].url) as two:
+        queue = await one.subscribe("q", ack_wait=DAY_S)
+        async with queue.consume(prefetch=2) as stream:
+            await two.publish("q", 1)
+            first = await deliveries(stream, 1)
+            os.kill(redis_pid(own_redis), signal.SIGKILL)
+            await two.publish("q", *range(2, 7))
+            given = first + await deliveries(stream, 1)
+            # Room that acks at the other host make, a delay that runs out, a lane that is free again.
+            for number in range(3):
+                await queue.at(two).ack(given[number])
+                given += await deliveries(stream, 1)
+            await queue.at(two).nack(given[3], delay=0)
+            again = await deliveries(stream, 1)
+        assert (data(again), attempts(again)) == ([4], [2])
+        pulling = asyncio.create_task(queue.at(two).pull(1, WAIT_S))
+        assert data(await pulling) == [4]
+        await eventually(lambda: not own_redis.alive())
+        own_redis.start()
+        await two.publish("q", "again")
+        rest = await queue.take(3)
+        assert sorted(map(str, data(rest))) == ["5", "6", "again"]
+
+
+@pytest.fixture
+async def own_postgres(tmp_path: Path) -> AsyncIterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(tmp_path / "postgres")
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_postgres_killed_and_back(serve: Serve, own_postgres: EmbeddedPostgres) -> None:
+    urls = {"GAPLESS_DATABASE_URL": own_postgres.service_url, "GAPLESS_MIGRATE_URL": own_postgres.owner_url}
+    async with Host(serve(**urls).url) as host:
+        queue = await host.subscribe("q", ordering="none", ack_wait=DAY_S, backoff=[0])
+        await host.publish("q", *range(6))
+        nacked, *held = await queue.take(3)
+        await queue.nack(nacked)
+        async with queue.consume(prefetch=2) as stream:
+            streamed = await deliveries(stream, 2)
+            assert (data(streamed), attempts(streamed)) == ([0, 3], [2, 1])
+            assert own_postgres.pid is not None
+            os.kill(own_postgres.pid, signal.SIGKILL)
+
+            await eventually(lambda: _is_refused(_ack(queue, nacked)))
+            assert await _is_refused(host.http.post(f"{queue.path}/pull"))
+            await eventually(lambda: not own_postgres.alive())
+            own_postgres.start()
+
+            async def accepted() -> bool:
+                answer = await host.http.post("/v1/channels/q/messages", json={"data": "back"})
+                return answer.status_code == 201
+
+            await eventually(accepted)
+            # Leases, attempts and the stream are what they were.
+            await eventually(lambda: _settles(queue, nacked))
+            assert await queue.ack(*held, streamed[0]) == ["acked"] * 3
+            (more,) = await deliveries(stream, 1)
+            assert (more["attempt"], more["message"]["data"]) == (1, 4)
+        rest = await queue.take(4)
+        came = {delivery["message"]["data"]: delivery["attempt"] for delivery in rest}
+        assert came == {3: 2, 4: 2, 5: 1, "back": 1}
+        assert await queue.ack(*rest) == ["acked"] * 4
+        assert (await queue.stats())["acked"] == 7
+
+
+async def _ack(queue: Queue, delivery: Delivery) -> httpx.Response:
+    return await queue.host.http.post(f"{queue.path}/ack", json={"receipts": [delivery["receipt"]]})
+
+
+async def _is_refused(asking: Awaitable[httpx.Response]) -> bool:
+    answer = await asking
+    return answer.status_code == 503 and "retry-after" in answer.headers
+
+
+async def _settles(queue: Queue, delivery: Delivery) -> bool:
+    """Whether the database answers; this lease has ended."""
+    return (await _ack(queue, delivery)).status_code == 200

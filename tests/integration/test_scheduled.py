@@ -1,0 +1,179 @@
+"""Messages that wait for their time, over HTTP and two hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.conftest import Serve
+from tests.integration.queueing import Host, data
+from tests.support import eventually
+
+Both = tuple[Host, Host]
+
+
+async def schedule(host: Host, channel: str, content: Any, **when: Any) -> dict[str, Any]:
+    """The answer, which says that it is to be published later."""
+    body = {"data": content, **when}
+    answer: dict[str, Any] = await host.ask("POST", f"/v1/channels/{channel}/messages", 202, json=body)
+    assert answer["channel"] == channel
+    assert answer["scheduled_id"].isdigit()
+    return answer
+
+
+def ahead(seconds: float) -> str:
+    """A time so far ahead, as a client writes it."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+async def history(host: Host, channel: str) -> list[Any]:
+    answer = await host.http.get(f"/v1/channels/{channel}/messages")
+    messages: list[Any] = answer.json().get("messages", [])
+    return messages
+
+
+async def waiting(host: Host, channel: str) -> list[Any]:
+    page = await host.ask("GET", "/v1/scheduled", params={"channel": channel})
+    return [each["data"] for each in page["scheduled"]]
+
+
+async def test_what_is_due_is_published_once(hosts: Both) -> None:
+    """Both hosts look for what is due, and one publishes it."""
+    one, two = hosts
+    queue = await one.subscribe("due")
+    for number in range(10):
+        await schedule(hosts[number % 2], "due", number, deliver_at=ahead(0.5 + number / 1000))
+    await schedule(one, "due", "later", delay=3600)
+    assert await waiting(two, "due") == [*range(10), "later"]
+    taken = await queue.at(two).take(10)
+    assert sorted(data(taken)) == list(range(10))
+    assert [delivery["message"]["seq"] for delivery in taken] == list(range(1, 11))
+    assert await waiting(one, "due") == ["later"]
+    assert len(await history(one, "due")) == 10
+
+
+async def test_it_arrives_as_it_was_sent(hosts: Both) -> None:
+    one, _ = hosts
+    queue = await one.subscribe("whole")
+    sent = {"data": {"a": [1]}, "key": "k", "type": "t", "headers": {"h": "1"}, "ttl": 3600, "delay": 0.3}
+    answer = await one.ask("POST", "/v1/channels/whole/messages", 202, json=sent)
+    shown = await one.ask("GET", f"/v1/scheduled/{answer['scheduled_id']}")
+    expected = {name: value for name, value in sent.items() if name != "delay"}
+    assert {name: shown[name] for name in expected} == expected
+    assert shown["deliver_at"] == answer["deliver_at"]
+    (delivery,) = await queue.take(1)
+    message = delivery["message"]
+    assert {name: message[name] for name in ("data", "key", "type", "headers")} == {
+        name: sent[name] for name in ("data", "key", "type", "headers")
+    }
+    # Its life begins when it is published.
+    created, expires = (datetime.fromisoformat(message[n]) for n in ("created_at", "expires_at"))
+    assert created >= datetime.fromisoformat(answer["deliver_at"])
+    assert expires - created == timedelta(hours=1)
+    await one.ask("GET", f"/v1/scheduled/{answer['scheduled_id']}", 404)
+
+
+async def test_what_is_cancelled_never_comes(hosts: Both) -> None:
+    one, two = hosts
+    queue = await one.subscribe("cancelled")
+    first = await schedule(one, "cancelled", 1, delay=0.6)
+    await schedule(one, "cancelled", 2, delay=0.7)
+    await two.ask("DELETE", f"/v1/scheduled/{first['scheduled_id']}", 204)
+    refused = await one.ask("DELETE", f"/v1/scheduled/{first['scheduled_id']}", 404)
+    assert refused["code"] == "message_not_found"
+    assert refused["detail"] == f"scheduled message not found: {first['scheduled_id']}"
+    await two.ask("POST", f"/v1/scheduled/{first['scheduled_id']}/promote", 404)
+    assert data(await queue.take(1)) == [2]
+    assert [message["data"] for message in await history(one, "cancelled")] == [2]
+
+
+async def test_what_is_promoted_gets_its_place_now(hosts: Both) -> None:
+    one, two = hosts
+    queue = await one.subscribe("promoted")
+    answer = await schedule(one, "promoted", "early", delay=3600)
+    await one.publish("promoted", "before")
+    pulling = asyncio.create_task(queue.at(two).take(2))
+    position = await two.ask("POST", f"/v1/scheduled/{answer['scheduled_id']}/promote")
+    assert (position["channel"], position["seq"]) == ("promoted", 2)
+    taken = await pulling
+    if len(taken) == 1:
+        taken += await queue.take(1)
+    assert data(taken) == ["before", "early"]
+    assert taken[1]["message"]["id"] == position["id"]
+    assert taken[1]["message"]["created_at"] == position["created_at"]
+    results = await asyncio.gather(
+        *[
+            host.http.post(f"/v1/scheduled/{answer['scheduled_id']}/promote")
+            for host in hosts
+            for _ in range(3)
+        ]
+    )
+    assert {result.status_code for result in results} == {404}
+
+
+async def test_of_many_who_promote_one_does(hosts: Both) -> None:
+    one, _ = hosts
+    answer = await schedule(one, "raced", 1, delay=3600)
+    path = f"/v1/scheduled/{answer['scheduled_id']}"
+    asking = [host.http.post(f"{path}/promote") for host in hosts for _ in range(5)]
+    asking += [host.http.delete(path) for host in hosts]
+    statuses = sorted(answer.status_code for answer in await asyncio.gather(*asking))
+    assert statuses[1:] == [404] * 11
+    assert len(await history(one, "raced")) == (statuses[0] == 200)
+
+
+async def test_a_repetition_schedules_nothing_more(hosts: Both) -> None:
+    one, two = hosts
+    body = {"data": 1, "delay": 3600}
+    keyed = {"Idempotency-Key": "scheduled.key"}
+    first = await one.ask("POST", "/v1/channels/repeated/messages", 202, json=body, headers=keyed)
+    again = await two.http.post("/v1/channels/repeated/messages", json=body, headers=keyed)
+    assert (again.status_code, again.json()) == (202, first)
+    assert again.headers["idempotent-replayed"] == "true"
+    assert await waiting(one, "repeated") == [1]
+    other = {"data": 2, "delay": 3600}
+    await one.ask("POST", "/v1/channels/repeated/messages", 422, json=other, headers=keyed)
+
+
+async def test_what_is_due_already_is_published_as_usual(hosts: Both) -> None:
+    one, _ = hosts
+    for when in ({"delay": 0}, {"deliver_at": "2020-01-01T00:00:00Z"}):
+        answer = await one.ask("POST", "/v1/channels/past/messages", 201, json={"data": 1, **when})
+        assert answer["seq"] >= 1
+    assert len(await history(one, "past")) == 2
+    refused = (
+        [{"data": 1, "delay": 5}],
+        {"data": 1, "delay": 5, "deliver_at": ahead(5)},
+        {"data": 1, "delay": 5, "ephemeral": True},
+        {"data": 1, "delay": -1},
+        {"data": 1, "delay": 400_000_000},
+        {"data": 1, "deliver_at": ahead(11 * 365 * 86_400)},
+        {"data": 1, "deliver_at": "tomorrow"},
+    )
+    for body in refused:
+        await one.ask("POST", "/v1/channels/past/messages", 422, json=body)
+    expecting = {"Expected-Last-Seq": "2"}
+    body = {"data": 1, "delay": 5}
+    await one.ask("POST", "/v1/channels/past/messages", 422, json=body, headers=expecting)
+    await one.ask("POST", "/v1/messages", 422, json={"messages": [{"channel": "past", **body}]})
+
+
+async def test_it_survives_restarts_and_comes_in_order(serve: Serve) -> None:
+    first = serve()
+    async with Host(first.url) as host:
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        for number in (3, 1, 2, 0):
+            at = (soon + timedelta(milliseconds=number)).isoformat()
+            await schedule(host, "kept", number, deliver_at=at)
+        await schedule(host, "kept", "late", delay=3600)
+        assert await history(host, "kept") == []
+        first.kill()
+    async with Host(serve().url) as host:
+
+        async def published() -> list[Any]:
+            messages = await history(host, "kept")
+            return messages if len(messages) == 4 else []
+
+        assert [message["data"] for message in await eventually(published)] == [0, 1, 2, 3]
+        assert await waiting(host, "kept") == ["late"]

@@ -1,0 +1,90 @@
+"""The tables of what is under way are rewritten while all goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import asyncpg
+import pytest
+
+from subscriptions.domain.errors import GaplessError
+from tests.conftest import Database
+from tests.race.laws import check_queues, nothing_left
+from tests.race.queues import ACK, Queues, bodies, columns, step
+from tests.race.support import blocked, sessions, until_waiting
+from tests.race.test_subscription_states import SETTLING, Settling, two_out
+from tests.support import eventually
+
+ALWAYS = -(10**9)
+"""Whatever the tables hold, they are rewritten."""
+
+
+async def test_compacting_while_all_goes_on(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Rows are copied and truncated under whoever claims, acks and gives back; none is lost or doubled."""
+    subscription = await queues.subscribe("q", backoff=[], max_deliver=0)
+    ids = [i for n in range(10) for i in await queues.publish("q", *range(15), key=f"k{n}")]
+    done: list[int] = []
+
+    async def work(turn: int) -> None:
+        while len(done) < len(ids):
+            for delivery in await queues.take(subscription, 5):
+                turn += 1
+                if turn % 4:
+                    assert await queues.ack(subscription, delivery) == ["acked"]
+                    done.append(delivery.message.id)
+                else:
+                    await queues.nack(subscription, delivery)
+
+    async def compact() -> int:
+        rounds = 0
+        for reached in range(0, len(ids), 20):
+            await eventually(lambda: len(done) >= reached)  # noqa: B023
+            # Who gets no lock in time leaves it to the next round.
+            with suppress(GaplessError):
+                await queues.maintenance.compact(ALWAYS)
+                rounds += 1
+            await check_queues(owner)
+        return rounds
+
+    compacting = asyncio.create_task(compact())
+    await asyncio.gather(*(work(number) for number in range(4)))
+    assert await compacting > 1
+    assert sorted(done) == ids
+    await nothing_left(owner)
+
+
+@pytest.mark.parametrize("settle", SETTLING)
+async def test_compacting_stands_in_no_circle(
+    database: Database, queues: Queues, owner: asyncpg.Connection, settle: Settling
+) -> None:
+    """It waits for who is deciding; who comes meanwhile waits for it, and holds nothing that it needs."""
+    subscription, (one, _) = await two_out(queues)
+    other = await queues.subscribe("other", "q")
+    (held, *_) = await queues.take(other)
+    async with sessions(database.service_url, 1) as (session,):
+        first = await step(session, ACK, *columns(subscription, one))
+        compacting = await blocked(owner, queues.maintenance.compact(ALWAYS))
+        settling = asyncio.create_task(settle(queues, other, held))
+        await until_waiting(owner, 2)
+        await first.end()
+        assert isinstance(await compacting, int)
+        assert await settling != ["lease_expired"]
+
+
+async def test_compacting_gives_space_back_under_an_old_snapshot(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """Vacuum cannot take what a transaction that stays open could still see."""
+    subscription, _ = await two_out(queues)
+    async with sessions(database.owner_url, 1) as (idle,):
+        await idle.execute("begin isolation level repeatable read; select count(*) from gapless.channels")
+        await owner.execute("delete from gapless.deliveries where subscription_id < 0")
+        await owner.execute("vacuum gapless.deliveries")
+        before = await owner.fetchval("select pg_total_relation_size('gapless.deliveries')")
+        freed = await queues.maintenance.compact(65_536)
+        after = await owner.fetchval("select pg_total_relation_size('gapless.deliveries')")
+        assert (freed, freed > before / 2) == (before - after, True)
+        assert await queues.maintenance.compact(65_536) == 0
+    assert bodies(await queues.take(subscription)) == ["3"]
+    assert (await queues.stats("q")).in_flight == 3

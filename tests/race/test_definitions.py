@@ -1,0 +1,124 @@
+"""Whole definitions are imported while others publish, define and take: all of a document, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from subscriptions.domain.delivery import (
+    AppliesTo,
+    ChannelDefinition,
+    Definition,
+    Definitions,
+    Policy,
+    Subscription,
+)
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Append, NewMessage
+from tests.conftest import Database
+from tests.race.queues import Queues, step
+from tests.race.support import check_log, one, sessions, stored, until_waiting
+
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+async def for_ever(database: Database) -> None:
+    """Who stands in a circle stays there: nobody is thrown out of it to try again."""
+    async with sessions(database.admin_url, 1) as (admin,):
+        await admin.execute(f"alter database {database.name} set deadlock_timeout = '1h'")
+
+
+def channels(*names: str, count: int = 5) -> tuple[ChannelDefinition, ...]:
+    return tuple(ChannelDefinition(name, {"max_messages": count}) for name in names)
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_an_import_and_a_publisher_stand_in_no_circle(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """A document in any order, its channels locked in the one order of all."""
+    for name in ("a", "b", "x"):
+        await queues.publish(name, 0)
+    wanted = Definitions(
+        channels("b", "x", "a"), policies=(Policy("p", "*", AppliesTo.CHANNELS, 0, {"max_age": 9}),)
+    )
+    async with sessions(database.owner_url, 1) as (session,):
+        held = await step(session, "select from gapless.channels where name = 'x' for update")
+        applying = asyncio.create_task(queues.policies.apply("default", wanted, dry_run=False))
+        await until_waiting(owner, 1)
+        both = Append("default", (NewMessage("a", b"1"), NewMessage("b", b"1")))
+        publishing = asyncio.create_task(queues.appender.append([both]))
+        await until_waiting(owner, 2)
+        await held.end()
+        async with asyncio.timeout(TIMEOUT_S):
+            changes, same = await applying
+            stored((await publishing)[0])
+    assert (len(changes), same) == (4, 0)
+    await check_log(owner)
+
+
+@pytest.mark.usefixtures("for_ever")
+async def test_a_policy_that_moves_and_a_publisher_stand_in_no_circle(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    for name in ("a", "x.1", "x.2"):
+        await queues.publish(name, 0)
+    await queues.policies.put("default", Policy("p", "a", AppliesTo.CHANNELS, 0, {"max_age": 9}))
+    moved = Policy("p", "x.*", AppliesTo.CHANNELS, 0, {"max_age": 9})
+    async with sessions(database.owner_url, 1) as (session,):
+        held = await step(session, "select from gapless.channels where name = 'x.2' for update")
+        moving = asyncio.create_task(queues.policies.put("default", moved))
+        await until_waiting(owner, 1)
+        both = Append("default", (NewMessage("a", b"1"), NewMessage("x.1", b"1")))
+        publishing = asyncio.create_task(queues.appender.append([both]))
+        await until_waiting(owner, 2)
+        await held.end()
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await moving is False
+            stored((await publishing)[0])
+
+
+async def test_imports_at_once_and_everything_else(queues: Queues, owner: asyncpg.Connection) -> None:
+    """All of one document or of the other; publishers, policies and subscriptions get on meanwhile."""
+
+    def document(number: int) -> Definitions:
+        names = ["a", "b", "c"][:: 1 if number % 2 else -1]
+        return Definitions(
+            channels(*names, count=number),
+            tuple(Definition(name, (name,), "latest", {"max_deliver": number}) for name in names),
+            (Policy("p", "*", AppliesTo.CHANNELS, 0, {"max_age": number}),),
+        )
+
+    async def publish(offset: int) -> None:
+        for turn in range(20):
+            names = ["a", "b", "c"][(turn + offset) % 3 :] + ["a", "b", "c"][: (turn + offset) % 3]
+            await queues.append(*[NewMessage(name, b"1") for name in names])
+
+    for number in range(1, 7, 2):
+        await asyncio.gather(
+            *(queues.policies.apply("default", document(number + n % 2), dry_run=n == 5) for n in range(6)),
+            publish(number),
+            queues.policies.put("default", Policy("q", "*", AppliesTo.CHANNELS, 1, {"max_messages": 99})),
+        )
+        there = await queues.policies.definitions("default")
+        counts = {c.settings["max_messages"] for c in there.channels}
+        counts |= {s.settings["max_deliver"] for s in there.subscriptions}
+        counts |= {p.definition["max_age"] for p in there.policies if p.name == "p"}
+        assert len(counts) == 1, "one document, whole"
+        assert await queues.policies.apply("default", document(counts.pop()), dry_run=False) == ([], 7)
+    await check_log(owner)
+
+
+async def test_a_document_with_a_mistake_changes_nothing(queues: Queues) -> None:
+    wanted = Definitions(channels("a"), (Definition("q", ("q",), "999999", {}),))
+    with pytest.raises(GaplessError) as refused:
+        await queues.policies.apply("default", wanted, dry_run=False)
+    assert refused.value.code is Code.INVALID_REQUEST
+    there = await queues.policies.definitions("default")
+    assert (there.channels, there.subscriptions) == ((), ())
+    assert isinstance(await queues.subscribe("q"), Subscription)
+    (answer,) = await queues.appender.append([one("a")])
+    stored(answer)

@@ -1,0 +1,106 @@
+"""What a dead letter comes back to: its subscription as it is now, under way again, moved back, or gone."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from subscriptions.domain.errors import Code
+from tests.conftest import Database
+from tests.race.laws import check_queues, ledger, nothing_left
+from tests.race.queues import ALL, CLAIM, Queues, bodies, step
+from tests.race.support import blocked, sessions
+from tests.race.test_replay import ALL_LETTERS, REPLAY, one_dead, outcome
+
+
+async def test_its_own_expiry_is_over_and_the_subscription_counts_anew(queues: Queues) -> None:
+    subscription = await queues.subscribe("q", message_ttl=100)
+    await queues.publish("q", 1, ttl=10)
+    await queues.pass_time(11)
+    assert await queues.reap(subscription) == 1
+    (letter,) = await queues.letters()
+    assert (letter.reason, letter.attempts) == ("expired", 0)
+    await queues.dead_letters.replay("default", letter.id)
+    await queues.pass_time(99)
+    assert await queues.reap(subscription) == 0
+    await queues.pass_time(2)
+    assert await queues.reap(subscription) == 1
+    (letter,) = await queues.letters()
+    await queues.dead_letters.replay("default", letter.id)
+    (delivery,) = await queues.take(subscription)
+    assert (delivery.attempt, bodies([delivery])) == (1, ["1"])
+
+
+async def test_of_a_subscription_that_is_gone(queues: Queues, owner: asyncpg.Connection) -> None:
+    """The entry stays; a subscription of the same name gets it."""
+    _, letter = await one_dead(queues)
+    await queues.subscriptions.delete("default", "q")
+    answer = await outcome(queues.dead_letters.replay("default", letter))
+    assert answer[0] is Code.SUBSCRIPTION_NOT_FOUND
+    assert await queues.dead_letters.replay_all(ALL_LETTERS) == (0, 1)
+    assert len(await queues.letters()) == 1
+    await check_queues(owner)
+    again = await queues.subscribe("q", "elsewhere")
+    assert await queues.dead_letters.replay("default", letter) == ("q", 1)
+    await queues.publish("elsewhere", 2)
+    assert len(await queues.take_all(again)) == 2
+    await nothing_left(owner)
+
+
+async def test_its_subscription_is_made_anew_while_a_replay_waits(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """The new one is not locked, so nothing is decided about it: the entry stays."""
+    _, letter = await one_dead(queues)
+    async with sessions(database.service_url, 1) as (session,):
+        dropping = await step(session, "select gapless.drop_subscription(1, 'q')")
+        made = "select gapless.create_subscription(1, 'q', '{q}', '{q}', null, 'latest', '{}')"
+        await session.execute(made)
+        waiting = await blocked(owner, outcome(queues.dead_letters.replay("default", letter)))
+        await dropping.end()
+        assert (await waiting)[0] is Code.SUBSCRIPTION_NOT_FOUND
+    assert len(await queues.letters()) == 1
+    assert await queues.dead_letters.replay("default", letter) == ("q", 1)
+
+
+async def test_a_message_that_is_under_way_again(queues: Queues, owner: asyncpg.Connection) -> None:
+    """A subscription that was moved back has it again already: then it begins again there, once."""
+    subscription, letter = await one_dead(queues, max_deliver=2, backoff=[])
+    await queues.subscriptions.seek("default", "q", "earliest")
+    (delivery,) = await queues.take(subscription)
+    assert await queues.dead_letters.replay("default", letter) == ("q", 1)
+    assert await queues.take(subscription) == []
+    await queues.nack(subscription, delivery)
+    (delivery,) = await queues.take(subscription)
+    assert delivery.attempt == 1
+    await queues.ack(subscription, delivery)
+    await nothing_left(owner)
+
+
+async def test_several_deaths_of_one_message(queues: Queues, owner: asyncpg.Connection) -> None:
+    subscription, _ = await one_dead(queues)
+    for _ in range(2):
+        await queues.subscriptions.seek("default", "q", "earliest")
+        await queues.bury(subscription)
+    assert (await queues.dead_letters.replay_all(ALL_LETTERS)) == (3, 0)
+    await check_queues(owner)
+    await queues.ack(subscription, *await queues.take(subscription))
+    assert await queues.take(subscription) == []
+    await nothing_left(owner)
+
+
+async def test_a_replay_and_a_claim(database: Database, queues: Queues, owner: asyncpg.Connection) -> None:
+    subscription, letter = await one_dead(queues)
+    async with sessions(database.service_url, 2) as (one, two):
+        replaying = await step(one, REPLAY, letter)
+        waiting = await blocked(owner, queues.take(subscription))
+        await replaying.end()
+        (delivery,) = await waiting
+        await queues.reject(subscription, delivery)
+        (again,) = await queues.letters()
+        claiming = await step(two, CLAIM, subscription.id, ALL, 1)
+        late = await blocked(owner, queues.dead_letters.replay("default", again.id))
+        await claiming.end()
+        assert await late == ("q", 1)
+    assert len(await queues.take(subscription)) == 1
+    ledger_now = await ledger(owner, subscription)
+    assert (ledger_now["rows"], ledger_now["dead_lettered"]) == (1, 2)

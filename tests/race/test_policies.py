@@ -1,0 +1,207 @@
+"""Policies and definitions change under those who decide: each decision follows one version, whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import asyncpg
+import pytest
+
+from subscriptions.domain.delivery import (
+    AppliesTo,
+    Policy,
+)
+from tests.conftest import Database
+from tests.race.queues import ALL, CLAIM, REAP, Queues, bodies, step
+from tests.race.support import blocked, sessions
+
+PUT = "select gapless.put_policy(1, $1, $2, $3, $4, $5, $6)"
+
+
+def put(name: str, definition: dict[str, Any], applies_to: str = "subscriptions") -> tuple[object, ...]:
+    return name, "*", "^[^.]+$", applies_to, 0, json.dumps(definition)
+
+
+async def settings(queues: Queues, name: str = "q") -> tuple[Any, Any, Any]:
+    found = await queues.subscriptions.get("default", name, stats=False)
+    return found.settings["ack_wait"], found.settings["max_deliver"], found.origins["ack_wait"]
+
+
+# --- what beats what
+
+
+async def test_own_beats_policy_and_higher_beats_lower(queues: Queues) -> None:
+    await queues.subscribe("q", max_deliver=7)
+    assert await settings(queues) == (30, 7, "default")
+    await queues.policy("low", "*", 1, ack_wait=10, max_deliver=1)
+    await queues.policy("b", "q", 2, ack_wait=20)
+    await queues.policy("a", "*", 2, ack_wait=21)
+    await queues.policy("other", "x.*", 9, ack_wait=99)
+    assert await settings(queues) == (21, 7, "policy:a"), "equal priority: the lesser name"
+    await queues.policies.delete("default", "a")
+    assert await settings(queues) == (20, 7, "policy:b")
+    await queues.policy("b", "other", 2, ack_wait=20)
+    assert await settings(queues) == (10, 7, "policy:low"), "it matches no longer"
+    await queues.subscriptions.patch("default", "q", None, {"max_deliver": None, "ack_wait": 5})
+    assert await settings(queues) == (5, 1, "own")
+    await queues.policies.delete("default", "low")
+    await queues.subscriptions.patch("default", "q", None, {"ack_wait": None})
+    assert await settings(queues) == (30, 5, "default")
+
+
+async def test_what_is_made_later_begins_with_its_policies(queues: Queues, owner: asyncpg.Connection) -> None:
+    await queues.policy("p", "*", ack_wait=10)
+    policy = Policy("c", "*", AppliesTo.CHANNELS, 0, {"max_messages": 3, "message_ttl": 60})
+    await queues.policies.put("default", policy)
+    await queues.publish("new", 1)
+    await queues.subscribe("q")
+    assert (await settings(queues))[0] == 10
+    (row,) = await owner.fetch("select max_messages, message_ttl, origins from gapless.channels")
+    assert (row["max_messages"], row["message_ttl"]) == (3, 60)
+    assert json.loads(row["origins"]) == {"max_messages": "policy:c", "message_ttl": "policy:c"}
+    assert await owner.fetchval("select expires_at is not null from gapless.messages")
+    await queues.policies.delete("default", "c")
+    (row,) = await owner.fetch("select max_messages, message_ttl, origins from gapless.channels")
+    assert (row["max_messages"], row["message_ttl"], json.loads(row["origins"])) == (None, None, {})
+
+
+@pytest.mark.parametrize("pattern", ["new.*", "moved"])
+async def test_a_policy_that_changes_lets_go_of_what_it_had(queues: Queues, pattern: str) -> None:
+    """It matches others, or is about something else now."""
+    for channel in ("old", "moved", "new.x"):
+        await queues.publish(channel, 1)
+    await queues.subscribe("old")
+    before = Policy("p", "*", AppliesTo.CHANNELS, 0, {"max_messages": 3})
+    await queues.policies.put("default", before)
+    after = Policy("p", pattern, AppliesTo.CHANNELS, 0, {"max_messages": 5})
+    assert await queues.policies.put("default", after) is False
+    kept = await queues.owner.fetch("select name, max_messages from gapless.channels order by id")
+    wanted = {"new.*": [None, None, 5], "moved": [None, 5, None]}[pattern]
+    assert [row["max_messages"] for row in kept] == wanted
+    await queues.policies.put("default", Policy("p", "*", AppliesTo.SUBSCRIPTIONS, 0, {"ack_wait": 1}))
+    assert await queues.owner.fetchval("select count(max_messages) from gapless.channels") == 0
+    assert (await settings(queues, "old"))[0] == 1
+
+
+# --- while others decide
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_claim_follows_the_policy_that_is_there(
+    database: Database, queues: Queues, owner: asyncpg.Connection, commits: bool
+) -> None:
+    """It does not wait for a policy, and a policy does not wait for it."""
+    subscription = await queues.subscribe("q", ordering="none")
+    await queues.publish("q", 1, 2, 3)
+    async with sessions(database.service_url, 2) as (one_session, two):
+        policy = await step(one_session, PUT, *put("p", {"max_in_flight": 1}))
+        assert len(await queues.take(subscription, 1)) == 1
+        claim = await step(two, CLAIM, subscription.id, ALL, 1)
+        await policy.end(commits=commits)
+        await claim.end()
+    assert len(await queues.take(subscription, 5)) == (0 if commits else 1)
+    assert len(claim.rows) == 2
+
+
+@pytest.mark.parametrize("deletes_first", [True, False])
+async def test_dying_follows_one_version_whole(
+    database: Database, queues: Queues, owner: asyncpg.Connection, deletes_first: bool
+) -> None:
+    """The limit and the route of one version, never the limit of one and the route of the other."""
+    await queues.publish("by-policy", 0)
+    await queues.policy("p", "*", max_deliver=1, dead_letter={"channel": "by-policy"}, ack_wait=5)
+    subscription = await queues.subscribe("q")
+    await queues.publish("q", 1)
+    await queues.take(subscription)
+    await queues.pass_time(6)
+    async with sessions(database.service_url, 1) as (session,):
+        if deletes_first:
+            deleting = await step(session, "select gapless.delete_policy(1, 'p')")
+            assert (await queues.deliveries.reap(subscription.id, ALL, 10))[0] == 1
+            await deleting.end()
+        else:
+            reaping = await step(session, REAP, subscription.id, ALL)
+            await queues.policies.delete("default", "p")
+            await reaping.end()
+    (letter,) = await queues.letters()
+    assert json.loads(letter.published or b"")["channel"] == "by-policy"
+    await queues.publish("q", 2)
+    await queues.take(subscription)
+    await queues.pass_time(31)
+    assert await queues.reap(subscription) == 1
+    assert len(await queues.letters()) == 1, "five attempts by default"
+    assert bodies(await queues.take(subscription)) == ["2"]
+
+
+async def test_policies_flap_under_load(queues: Queues) -> None:
+    """Whatever version a message dies by, it dies by both of its halves."""
+    subscription = await queues.subscribe("q", ordering="none")
+    versions: list[dict[str, Any]] = [
+        {"max_deliver": 1, "dead_letter": {"channel": "one"}},
+        {"max_deliver": 2, "dead_letter": {"channel": "two"}, "backoff": []},
+    ]
+    await queues.policy("p", "*", **versions[0])
+    await queues.publish("q", *range(60))
+    done = False
+
+    async def flap() -> None:
+        turn = 0
+        while not done:
+            turn += 1
+            await queues.policy("p", "*", **versions[turn % 2])
+
+    async def work() -> None:
+        while taken := await queues.take(subscription, 5):
+            await queues.nack(subscription, *taken)
+
+    flapping = asyncio.create_task(flap())
+    await asyncio.gather(*(work() for _ in range(3)))
+    while (await queues.stats("q")).lag:
+        await queues.pass_time(60)
+        await work()
+    done = True
+    await flapping
+    letters = await queues.letters()
+    assert len(letters) == 60
+    for letter in letters:
+        route = json.loads(letter.published or b"")["channel"]
+        assert (route, letter.attempts) != ("two", 1), "the second version allows two attempts"
+
+
+async def test_put_at_once(queues: Queues) -> None:
+    made = await asyncio.gather(
+        *(
+            queues.policies.put("default", Policy("p", "*", AppliesTo.SUBSCRIPTIONS, n, {"ack_wait": n + 1}))
+            for n in range(8)
+        ),
+        *(queues.subscribe(f"q{n}") for n in range(8)),
+    )
+    assert sum(answer is True for answer in made) == 1
+    (policy,) = await queues.policies.all("default")
+    for number in range(8):
+        assert (await settings(queues, f"q{number}"))[0] == policy.definition["ack_wait"]
+
+
+async def test_a_subscription_made_while_a_policy_comes(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    async with sessions(database.service_url, 1) as (session,):
+        policy = await step(session, PUT, *put("p", {"ack_wait": 11}))
+        making = await blocked(owner, queues.subscribe("q"))
+        await policy.end()
+        await making
+    assert (await settings(queues))[0] == 11
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_channel_made_while_a_policy_comes(
+    database: Database, queues: Queues, owner: asyncpg.Connection, commits: bool
+) -> None:
+    async with sessions(database.service_url, 1) as (session,):
+        policy = await step(session, PUT, *put("p", {"max_messages": 2}, "channels"))
+        making = await blocked(owner, queues.publish("new", 1))
+        await policy.end(commits=commits)
+        await making
+    assert await owner.fetchval("select max_messages from gapless.channels") == (2 if commits else None)

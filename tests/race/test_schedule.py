@@ -1,0 +1,247 @@
+"""A scheduled message is published once, or cancelled, whoever comes first; and not before it is due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from db.rows import microseconds
+from subscriptions.domain.delivery import Scheduled
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Appended, NewMessage
+from tests.conftest import Database
+from tests.race.queues import Queues, step
+from tests.race.support import blocked, check_log, one, rows, sessions, waiting
+from tests.support import eventually
+
+HERE = ["default"]
+PUBLISH_DUE = "select * from gapless.publish_due(array(select id from gapless.namespaces), 100, 8388608)"
+CANCEL = "select gapless.cancel_scheduled(1, $1) as done"
+PROMOTE = "select * from gapless.promote_scheduled(1, $1)"
+
+
+async def later(queues: Queues, data: str = "1", *, delay: float = 3600, **members: Any) -> Scheduled:
+    message = NewMessage(members.pop("channel", "later"), data.encode(), **members)
+    scheduled, _ = await queues.schedule.schedule("default", message, None, delay, None, b"")
+    return scheduled
+
+
+async def outcome(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except GaplessError as error:
+        return error.code, error.detail
+
+
+def gone(scheduled: Scheduled) -> tuple[Code, str]:
+    return Code.MESSAGE_NOT_FOUND, f"scheduled message not found: {scheduled.id}"
+
+
+async def published(owner: asyncpg.Connection) -> list[str]:
+    return [row["data"] for row in await rows(owner)]
+
+
+async def test_not_before_it_is_due(queues: Queues, owner: asyncpg.Connection) -> None:
+    scheduled = await later(queues, delay=60)
+    await later(queues, "2", delay=120)
+    await queues.pass_time(59)
+    assert await queues.schedule.publish_due(HERE, 100) == (0, ())
+    assert await published(owner) == []
+    await queues.pass_time(2)
+    done, touched = await queues.schedule.publish_due(HERE, 100)
+    assert (done, [(t.channel, t.last_id, t.last_seq) for t in touched]) == (1, [("later", 1, 1)])
+    assert await published(owner) == ["1"]
+    assert await outcome(queues.schedule.get("default", scheduled.id)) == gone(scheduled)
+    assert len(await queues.schedule.page("default", None, 0, 10)) == 1
+
+
+async def test_it_says_what_was_said(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Its time to live counts from its delivery, and so does its creation."""
+    sent = [
+        NewMessage("a", b'{"b":1,"a":[1.0]}', type="t", key="k", headers=b'{"x":"1"}', ttl=60, sender="s"),
+        NewMessage("b", None, bytes(range(256))),
+    ]
+    for message in sent:
+        await queues.schedule.schedule("default", message, None, 3600, None, b"")
+    stored = await queues.schedule.page("default", None, 0, 10)
+    assert [s.message for s in stored] == sent
+    assert all(3599e6 < s.deliver_at_us - s.created_at_us < 3601e6 for s in stored)
+    await queues.pass_time(3600)
+    await queues.schedule.publish_due(HERE, 100)
+    subscription = await queues.subscribe("q", "a", "b")
+    for new, delivery in zip(sent, await queues.take(subscription), strict=True):
+        came = delivery.message
+        assert (came.data, came.binary, came.type) == (new.data, new.binary, new.type)
+        assert (came.key, came.headers, came.sender) == (new.key, new.headers, new.sender)
+        if new.ttl:
+            assert came.expires_at_us == came.created_at_us + 60_000_000
+        now = microseconds(await owner.fetchval("select clock_timestamp()"))
+        assert now - came.created_at_us < 10e6
+
+
+@pytest.mark.parametrize("first", [CANCEL, PROMOTE, PUBLISH_DUE])
+@pytest.mark.parametrize("second", ["cancel", "promote"])
+@pytest.mark.parametrize("commits", [True, False])
+async def test_two_at_once(
+    database: Database, queues: Queues, owner: asyncpg.Connection, first: str, second: str, commits: bool
+) -> None:
+    scheduled = await later(queues, delay=0)
+    arguments = () if first == PUBLISH_DUE else (scheduled.id,)
+    async with sessions(database.service_url, 1) as (session,):
+        held = await step(session, first, *arguments)
+        other = await blocked(owner, outcome(getattr(queues.schedule, second)("default", scheduled.id)))
+        await held.end(commits=commits)
+        answer = await other
+    if commits:
+        assert answer == gone(scheduled)
+    elif second == "promote":
+        assert isinstance(answer[0], Appended)
+    else:
+        assert answer is None
+    happened = first != CANCEL if commits else second == "promote"
+    assert await published(owner) == ["1"] * happened
+    await check_log(owner)
+
+
+async def test_publishing_passes_over_what_another_holds(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    first, second = await later(queues, "1", delay=0), await later(queues, "2", delay=0)
+    async with sessions(database.service_url, 1) as (session,):
+        held = await step(session, CANCEL, first.id)
+        assert (await queues.schedule.publish_due(HERE, 100))[0] == 1
+        assert await published(owner) == ["2"]
+        await held.end(commits=False)
+    assert (await queues.schedule.publish_due(HERE, 100))[0] == 1
+    assert await published(owner) == ["2", "1"]
+    assert await outcome(queues.schedule.cancel("default", second.id)) == gone(second)
+
+
+async def test_a_crowd_publishes_each_once(queues: Queues, owner: asyncpg.Connection) -> None:
+    made = [await later(queues, str(number), delay=0, channel=f"c{number % 3}") for number in range(200)]
+
+    async def publish() -> int:
+        total = 0
+        while done := (await queues.schedule.publish_due(HERE, 7))[0]:
+            total += done
+        return total
+
+    answers, *counts = await asyncio.gather(
+        asyncio.gather(
+            *(outcome(queues.schedule.cancel("default", s.id)) for s in made[::4]),
+            *(outcome(queues.schedule.promote("default", s.id)) for s in made[1::4]),
+        ),
+        *(publish() for _ in range(3)),
+    )
+    cancelled = [answer for answer in answers[:50] if answer is None]
+    promoted = [answer for answer in answers[50:] if isinstance(answer[0], Appended)]
+    assert sum(counts) + len(promoted) + len(cancelled) == 200
+    data = await published(owner)
+    assert (len(data), len(set(data))) == (200 - len(cancelled), 200 - len(cancelled))
+    await check_log(owner)
+
+
+async def test_order_of_what_is_due(queues: Queues, owner: asyncpg.Connection) -> None:
+    for number, delay in enumerate((3, 1, 2, 1)):
+        await later(queues, str(number), delay=delay)
+    await queues.pass_time(4)
+    await queues.schedule.publish_due(HERE, 3)
+    await queues.schedule.publish_due(HERE, 3)
+    assert await published(owner) == ["1", "3", "2", "0"]
+
+
+async def test_two_processes_keep_the_order(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """The first has looked at what is due and cannot publish it yet; the second would overtake it."""
+    await queues.publish("first", 0)
+    await queues.publish("later", 0)
+    await later(queues, "1", delay=0, channel="later")
+    await later(queues, "2", delay=0, channel="first")
+    async with sessions(database.owner_url, 1) as (session,):
+        held = await step(session, "select from gapless.channels where name = 'first' for update")
+        one_process = await blocked(owner, queues.schedule.publish_due(HERE, 100))
+        await later(queues, "3", delay=0, channel="later")
+        another = asyncio.ensure_future(queues.schedule.publish_due(HERE, 100))
+
+        async def both_wait_or_one_went_ahead() -> bool:
+            return another.done() or await waiting(owner) == 2
+
+        await eventually(both_wait_or_one_went_ahead)
+        await held.end()
+        assert [(await one_process)[0], (await another)[0]] == [2, 1]
+    assert [row["data"] for row in await rows(owner, "later")] == ["0", "1", "3"]
+
+
+async def test_time_decides_only_where_it_was_asked_to(queues: Queues, owner: asyncpg.Connection) -> None:
+    await queues.namespaces.ensure("other")
+    await later(queues, "1", delay=0)
+    assert await queues.schedule.publish_due(["other"], 100) == (0, ())
+    assert await queues.schedule.publish_due([], 100) == (0, ())
+    assert (await queues.schedule.publish_due(["other", "default"], 100))[0] == 1
+
+
+async def test_a_piece_is_bounded_in_bytes(queues: Queues, owner: asyncpg.Connection) -> None:
+    large = '"%s"' % ("x" * 1024 * 1024)
+    for _ in range(20):
+        await later(queues, large, delay=0)
+    done = []
+    while count := (await queues.schedule.publish_due(HERE, 1000))[0]:
+        done.append(count)
+    assert sum(done) == 20
+    assert max(done) <= 9
+    await check_log(owner)
+
+
+async def test_one_key_schedules_once(queues: Queues, owner: asyncpg.Connection) -> None:
+    message = NewMessage("later", b"1")
+
+    async def ask(fingerprint: bytes) -> Any:
+        return await outcome(queues.schedule.schedule("default", message, None, 0.0, "key", fingerprint))
+
+    answers = await asyncio.gather(*(ask(b"x") for _ in range(6)), *(ask(b"y") for _ in range(6)))
+    stored = [answer for answer in answers if isinstance(answer[0], Scheduled)]
+    assert Counter(replayed for _, replayed in stored) == {False: 1, True: 5}
+    assert len({scheduled.id for scheduled, _ in stored}) == 1
+    assert sum(answer[0] is Code.IDEMPOTENCY_MISMATCH for answer in answers) == 6
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
+    scheduled, replayed = await ask(b"x" if stored[0] is answers[0] else b"y")
+    assert (replayed, scheduled.id) == (True, stored[0][0].id)
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 0
+
+
+async def test_a_key_of_a_publish_is_no_schedule(queues: Queues) -> None:
+    """And the other way round: one key, one request."""
+    await queues.appender.append([one("a", key="k")])
+    message = NewMessage("a", b"1")
+    answer = await outcome(queues.schedule.schedule("default", message, None, 9.0, "k", b"body"))
+    assert answer[0] is Code.IDEMPOTENCY_MISMATCH
+    await queues.schedule.schedule("default", message, None, 9.0, "other", b"body")
+    (answer,) = await queues.appender.append([one("a", key="other")])
+    assert answer == Appended((), replayed=True)
+
+
+async def test_what_cannot_be_stored_is_refused_at_once(queues: Queues, owner: asyncpg.Connection) -> None:
+    """It would stand in the way of everything that is due after it."""
+    await later(queues, "1", delay=0)
+    for message in (NewMessage("a", b"[1,"), NewMessage("a", b"1", headers=b"{")):
+        with pytest.raises(GaplessError):
+            await queues.schedule.schedule("default", message, None, 0.0, None, b"")
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
+    assert await published(owner) == ["1"]
+
+
+async def test_a_channel_that_does_not_exist(database: Database, queues: Queues) -> None:
+    """Where none are made by publishing, that is told at once; what was stored is published in any case."""
+    scheduled = await later(queues, delay=0, channel="gone")
+    await queues.publish("gone", 0)
+    await queues.owner.execute("select gapless.delete_channel(1, 'gone')")
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
+    assert await outcome(queues.schedule.promote("default", scheduled.id)) == gone(scheduled)
+    arguments = "1, null, 1, false, null, null, 'no', 't', null, null, null, '1', null, null"
+    assert await queues.owner.fetchval(f"select scheduled_id from gapless.schedule({arguments})") is None
