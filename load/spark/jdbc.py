@@ -1,0 +1,29 @@
+"""Postgres' driver for Java, as Debian packages it: fetched by name into a folder that git ignores."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+PACKAGE = "libpostgresql-jdbc-java"
+INSTALLED = Path("/usr/share/java/postgresql.jar")
+HOME = Path(__file__).resolve().parents[1] / "results" / "jdbc"
+
+
+def jar() -> Path:
+    """The driver; of the system if it is installed there. Raises RuntimeError when it cannot be had."""
+    if INSTALLED.exists():
+        return INSTALLED
+    kept = HOME / "usr/share/java/postgresql.jar"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            get = f"apt-get download {PACKAGE}"
+            command = ["sh", "-c", f"{get} || (apt-get update && {get})"]
+            answer = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            packages = list(Path(folder).glob("*.deb"))
+            if not packages:
+                raise RuntimeError(f"apt-get cannot fetch {PACKAGE}:\n{answer.stderr}")
+            HOME.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["dpkg-deb", "-x", str(packages[0]), str(HOME)], check=True)
+    return kept.resolve()

@@ -1,0 +1,153 @@
+"""A recorded chat is imported, exported in every format, and read back: all of it is there, once, unchanged.
+
+`python -m load.spark.readback ../shared/data/gitter-chat.jsonl.gz [--formats F,…] [--keep DIR]`; exit code 1:
+an export differs from the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+from load.bench.queue.database import Postgres
+from load.server import LAUNCHER, Server, serving
+
+Contents = dict[str, set[tuple[int, bytes]]]
+"""By channel, (seq, hash of data) of every message."""
+COLUMNS = ["id", "channel", "seq", "data"]
+
+say = partial(print, flush=True)
+
+
+def digest(data: str | None) -> bytes:
+    """Of the text as it is stored, byte by byte."""
+    return hashlib.blake2b((data or "").encode(), digest_size=12).digest()
+
+
+async def of_database(server: Server) -> Contents:
+    """What the log holds."""
+    found: Contents = defaultdict(set)
+    session = await Postgres.of(server).connect()
+    async with session.transaction():
+        async for row in session.cursor(
+            "select c.name, m.seq, m.data::text as data from gapless.messages m"
+            " join gapless.channels c on c.id = m.channel_id",
+            prefetch=10_000,
+        ):
+            found[row["name"]].add((row["seq"], digest(row["data"])))
+    await session.close()
+    return found
+
+
+def files_of(folder: Path, format_: str) -> list[str]:
+    """The data files that a reader of this format sees; each with its own library."""
+    if format_ == "delta":
+        from deltalake import DeltaTable
+
+        return list(DeltaTable(str(folder)).file_uris())
+    if format_ == "iceberg":
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog("gapless", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+        table = catalog.load_table(("gapless", "messages"))
+        return [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+    return [str(path) for path in folder.rglob("*.parquet") if not _hidden(path.relative_to(folder))]
+
+
+def _hidden(path: Path) -> bool:
+    """Readers of plain folders leave out what begins with a dot or an underscore."""
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def of_files(files: Iterable[str]) -> tuple[Contents, int]:
+    """What they hold, and how many rows."""
+    found: Contents = defaultdict(set)
+    rows = 0
+    for batch in ds.dataset(list(files), format="parquet").to_batches(columns=COLUMNS):
+        rows += batch.num_rows
+        channels, seqs, data = (batch.column(name).to_pylist() for name in COLUMNS[1:])
+        for channel, seq, text in zip(channels, seqs, data, strict=True):
+            found[channel].add((seq, digest(text)))
+    return found, rows
+
+
+def judge(wanted: Contents, found: Contents, rows: int) -> list[str]:
+    """In words, what differs."""
+    total = sum(map(len, wanted.values()))
+    wrong = [] if rows == total else [f"{rows:,} rows, and the database has {total:,}"]
+    for channel in sorted(wanted.keys() | found.keys()):
+        lost, new = wanted[channel] - found[channel], found[channel] - wanted[channel]
+        if lost or new:
+            wrong.append(f"{channel}: {len(lost)} are missing or changed, {len(new)} are not in the database")
+    return wrong
+
+
+def run(server: Server, *words: str) -> float:
+    """One `./gapless` command; the seconds it took. Raises RuntimeError when it fails."""
+    started = time.monotonic()
+    answer = subprocess.run(
+        [LAUNCHER, *words], env={**os.environ, **server.env}, capture_output=True, text=True
+    )
+    if answer.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)} ended with {answer.returncode}:\n{answer.stderr}")
+    return time.monotonic() - started
+
+
+async def play(file: Path, formats: list[str], folder: Path) -> bool:
+    """Whether everything came back."""
+    async with serving() as server:
+        took = await asyncio.to_thread(run, server, "import", str(file))
+        wanted = await of_database(server)
+        rows = sum(map(len, wanted.values()))
+        say(f"imported {rows:,} messages of {len(wanted)} channels in {took:.0f} s")
+        fine = True
+        for format_ in formats:
+            target = folder / format_
+            took = await asyncio.to_thread(
+                run, server, "export", "--to", str(target), "--format", format_, "--quiet"
+            )
+            again = await asyncio.to_thread(run, server, "export", "--to", str(target), "--quiet")
+            files = files_of(target, format_)
+            found, count = of_files(files)
+            wrong = judge(wanted, found, count)
+            fine = fine and not wrong
+            size = sum(Path(path).stat().st_size for path in files) / 2**20
+            words = "; ".join(wrong[:5]) or f"{count:,} rows, each as in the database"
+            say(f"{format_}: {words}; {len(files)} files, {size:.1f} MiB, {took:.1f} s, again {again:.1f} s")
+        report = folder / "report.html"
+        took = await asyncio.to_thread(
+            run, server, "analyze", "--from", str(folder / formats[0]), "--report", str(report)
+        )
+        say(f"report: {report.stat().st_size / 2**20:.1f} MiB in {took:.0f} s")
+        return fine
+
+
+def main() -> int:
+    """0: all came back; 1: something did not."""
+    parser = argparse.ArgumentParser(prog="python -m load.spark.readback", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--formats", default="parquet,delta,iceberg")
+    parser.add_argument("--keep", type=Path, help="leave the exports and the report here")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gapless-readback-") as folder:
+        home = chosen.keep.absolute() if chosen.keep else Path(folder)
+        home.mkdir(parents=True, exist_ok=True)
+        fine = asyncio.run(play(chosen.file, chosen.formats.split(","), home))
+    say("all of it came back" if fine else "NOT ALL of it came back")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

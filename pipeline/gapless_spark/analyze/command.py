@@ -1,0 +1,158 @@
+"""`analyze` on the command line. Spark is imported when the command runs, not for its help."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gapless_spark.analyze.question import (
+    LIVE,
+    Fields,
+    Question,
+    json_path,
+    parse_span,
+    parse_time,
+    parse_zone,
+)
+from gapless_spark.errors import GaplessSparkError, exit_code
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLES = """
+Examples:
+
+  gapless analyze --report report.html
+  gapless analyze --from /data/export --report report.html --tables /data/tables
+  gapless analyze --channels 'chat.>' --since 7d --timezone Europe/Berlin --report week.html
+  gapless analyze --from /data/gitter --sender-field user --time-field sent_at --report gitter.html
+
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 the database cannot be reached or refuses.
+"""
+
+
+# Spark cuts for a cluster, into 200 parts; on one machine most of them would be empty, and each is a task.
+LOCAL_CONF = (("spark.sql.shuffle.partitions", "16"),)
+
+
+DATABASE_URL = typer.Option(
+    "--database-url",
+    "--url",
+    envvar="GAPLESS_DATABASE_URL",
+    help="Postgres: the live log, and what is known of deliveries.",
+)
+
+
+def add(app: typer.Typer) -> None:
+    """Give `app` the command `analyze`."""
+    app.command("analyze", short_help="Count and plot what a log holds, as one HTML page.", epilog=EXAMPLES)(
+        analyze
+    )
+
+
+def analyze(
+    report: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("report.html"),
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="EXPORT_DIR|live", help="A folder of the export, or the live log."),
+    ] = LIVE,
+    tables: Annotated[str | None, typer.Option(help="A folder for the tables, as Parquet.")] = None,
+    url: Annotated[str | None, DATABASE_URL] = None,
+    namespace: Annotated[str, typer.Option(help="The namespace.")] = "default",
+    channels: Annotated[str | None, typer.Option(help="Channels or patterns, with commas between.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="From this time on: ISO 8601, or 7d for a week ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Before this time.")] = None,
+    session_gap: Annotated[str, typer.Option(help="Silence for longer ends a session.")] = "30m",
+    reply_within: Annotated[str, typer.Option(help="What comes later is no reply.")] = "1h",
+    timezone: Annotated[str, typer.Option(help="The time zone of hours and days.")] = "UTC",
+    top: Annotated[
+        int, typer.Option(min=1, max=200, help="Rows of the tables of channels and senders.")
+    ] = 20,
+    text_field: Annotated[str, typer.Option(help="Where in data the text is; empty: nowhere.")] = "text",
+    sender_field: Annotated[
+        str | None, typer.Option(help="Where in data the sender is, in place of the message's own.")
+    ] = None,
+    time_field: Annotated[
+        str | None,
+        typer.Option(help="Where in data the time is (ISO 8601, or since 1970), in place of created_at."),
+    ] = None,
+    title: Annotated[str, typer.Option(help="The page's title.")] = "Gapless report",
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs: local[*], spark://host:port, sc://host:port.")
+    ] = ("local[*]"),
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")] = None,
+) -> None:
+    """Count what a log or an export of it holds, and write it as one HTML page and as tables.
+
+    Volume, busiest hours, publish rates, senders, sessions, replies and words come from the messages; lag,
+    delivery attempts and dead letters from the database, if there is one to ask.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    try:
+        now = datetime.now(UTC)
+        question = Question(
+            source=source,
+            url=url or None,
+            namespace=namespace,
+            channels=channels or None,
+            since=parse_time(since, "--since", now),
+            until=parse_time(until, "--until", now),
+            fields=Fields(
+                _field(text_field, "--text-field"),
+                _field(sender_field, "--sender-field"),
+                _field(time_field, "--time-field"),
+            ),
+            session_gap_s=parse_span(session_gap, "--session-gap"),
+            reply_within_s=parse_span(reply_within, "--reply-within"),
+            timezone=parse_zone(timezone),
+            top=top,
+        )
+        _run(console, question, now, report, tables, title, master, conf)
+    except GaplessSparkError as error:
+        console.print(f"gapless: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(exit_code(error)) from None
+
+
+def _run(
+    console: Console,
+    question: Question,
+    now: datetime,
+    report: Path,
+    tables: str | None,
+    title: str,
+    master: str,
+    conf: list[str] | None,
+) -> None:
+    from gapless_spark.analyze import page
+    from gapless_spark.analyze.job import analyze as run_job
+    from gapless_spark.analyze.reading import check_source
+    from gapless_spark.analyze.stages import Stages
+    from gapless_spark.session import SessionOptions, conf_pairs, start
+
+    check_source(question)
+    stages = Stages(console)
+    with stages.stage("Spark") as note:
+        said: list[str] = []
+        settings = (*LOCAL_CONF, *conf_pairs(conf)) if master.startswith("local") else conf_pairs(conf)
+        spark = start(SessionOptions("gapless-analyze", master, conf=settings), said.append)
+        note.text = "; ".join(said)
+    try:
+        findings = run_job(spark, question, now, tables, stages)
+    finally:
+        spark.stop()
+    with stages.stage("Report") as note:
+        size = page.write(report, page.render(findings, title))
+        note.text = f"{report}, {size / 1e6:.1f} MB"
+
+
+def _field(members: str | None, option: str) -> str | None:
+    if members:
+        json_path(members, option)
+    return members or None

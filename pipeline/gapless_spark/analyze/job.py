@@ -1,0 +1,215 @@
+"""The job: read once, count, ask the database, write tables and the page."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from gapless_spark.analyze import bins, conversation, rates, volume
+from gapless_spark.analyze.delivery import Delivery, read_delivery
+from gapless_spark.analyze.events import between, to_events
+from gapless_spark.analyze.findings import Findings, Read, Row, Senders, Spread, Volume
+from gapless_spark.analyze.question import LIVE, Question
+from gapless_spark.analyze.reading import read_messages
+from gapless_spark.analyze.stages import Stages
+from gapless_spark.analyze.tables import Tables, check_folder, rows
+from gapless_spark.errors import GaplessSparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# More colours than that nobody tells apart in one chart.
+COLOURED_CHANNELS = 6
+HEATED_CHANNELS = 15
+
+SUBSCRIPTIONS_DDL = (
+    "subscription string, paused boolean, lag bigint, in_flight bigint, oldest_seconds double, acked bigint, "
+    "redelivered bigint, dead_lettered bigint, dead_letters bigint"
+)
+ATTEMPTS_DDL = "subscription string, state string, attempts bigint, messages bigint"
+DEAD_LETTERS_DDL = "subscription string, reason string, age int, dead_letters bigint, oldest_at timestamp"
+
+
+def analyze(
+    spark: SparkSession,
+    question: Question,
+    now: datetime,
+    tables: str | None = None,
+    stages: Stages | None = None,
+) -> Findings:
+    """Everything that is known about the messages of `question`, and the tables as Parquet under `tables`.
+
+    Sets the session's time zone. Raises `GaplessSparkError` where messages cannot be read; that the database
+    cannot be asked about deliveries is a finding, not an error.
+    """
+    check_folder(tables, question.source)
+    spark.conf.set("spark.sql.session.timeZone", question.timezone)
+    kept = Tables(spark, tables)
+    try:
+        return Job(spark, question, kept, stages or Stages(None)).run(now)
+    finally:
+        kept.close()
+
+
+class Job:
+    """One run: each method is a stage, and makes one part of the findings."""
+
+    def __init__(self, spark: SparkSession, question: Question, tables: Tables, stages: Stages) -> None:
+        self.spark = spark
+        self.question = question
+        self.tables = tables
+        self.stages = stages
+
+    def run(self, now: datetime) -> Findings:
+        read, events = self.read()
+        delivery, absent = self.delivery()
+        source = "the live log" if self.question.source == LIVE else self.question.source
+        if read.totals["messages"] == 0:
+            return Findings(self.question, source, now, read, delivery=delivery, delivery_absent=absent)
+        latency, replies = self.replies(events)
+        lengths, sizes = self.sessions(events)
+        per_unit, peaks = self.rates(events, read.period)
+        return Findings(
+            self.question,
+            source,
+            now,
+            read,
+            volume=self.volume(events, read.period, latency),
+            senders=self.senders(events, read),
+            session_lengths=lengths,
+            session_sizes=sizes,
+            replies=replies,
+            words=self.words(events),
+            rates=per_unit,
+            peaks=peaks,
+            delivery=delivery,
+            delivery_absent=absent,
+        )
+
+    def read(self) -> tuple[Read, DataFrame]:
+        with self.stages.stage("Reading") as note:
+            question = self.question
+            everything = self.tables.keep(to_events(read_messages(self.spark, question), question.fields))
+            without_time = 0
+            if question.fields.time is not None:
+                without_time = everything.where(F.col("at").isNull()).count()
+            events = between(everything.where(F.col("at").isNotNull()), question.since, question.until)
+            totals = rows(volume.totals(events))[0]
+            period = "hour"
+            if totals["messages"]:
+                period = bins.period_for(totals["first_at"], totals["last_at"])
+            note.text = f"{totals['messages']:,} messages of {totals['channels']:,} channels"
+            return Read(totals, without_time, period), events
+
+    def delivery(self) -> tuple[Delivery | None, str | None]:
+        """What the database says, or why there is nothing of it."""
+        if not self.question.url:
+            return None, "no database was named (--url or GAPLESS_DATABASE_URL)"
+        with self.stages.stage("Delivery") as note:
+            try:
+                found = read_delivery(self.question.url, self.question.namespace)
+            except GaplessSparkError as error:
+                note.text = f"absent: {error}"
+                return None, str(error)
+            self._write_delivery(found)
+            note.text = f"{len(found.subscriptions):,} subscriptions"
+            return found, None
+
+    def _write_delivery(self, found: Delivery) -> None:
+        if self.tables.folder is None:
+            return
+        for name, part, schema in (
+            ("subscriptions", found.subscriptions, SUBSCRIPTIONS_DDL),
+            ("delivery_attempts", found.attempts, ATTEMPTS_DDL),
+            ("dead_letters", found.dead_letters, DEAD_LETTERS_DDL),
+        ):
+            self.tables.write(name, self.spark.createDataFrame([tuple(row.values()) for row in part], schema))
+
+    def volume(self, events: DataFrame, period: str, latency: DataFrame) -> Volume:
+        with self.stages.stage("Volume") as note:
+            hours = self.tables.write("volume_by_hour", volume.volume_by_hour(events))
+            channels = self.tables.write(
+                "channels", volume.by_channel(events).join(latency, "channel", "left")
+            )
+            top = rows(channels.orderBy(F.desc("messages"), "channel"), self.question.top)
+            names = [row["channel"] for row in top]
+            busiest = names[:COLOURED_CHANNELS]
+            periods = rows(volume.volume_by_period(hours, period, busiest).orderBy("period"))
+            heated = hours.where(F.col("channel").isin(names[:HEATED_CHANNELS]))
+            by_hour = rows(volume.hours_of_day(heated))
+            week = rows(self.tables.write("busiest_hours", volume.busiest_hours(hours)))
+            note.text = f"a figure a {period}"
+            return Volume(busiest, periods, by_hour, week, top)
+
+    def senders(self, events: DataFrame, read: Read) -> Senders | None:
+        if not read.totals["senders"]:
+            return None
+        with self.stages.stage("Senders") as note:
+            by_hour = self.tables.write("active_senders_by_hour", volume.active_senders(events, "hour"))
+            by_day = self.tables.write("active_senders_by_day", volume.active_senders(events, "day"))
+            unit = "hour" if read.period == "hour" else "day"
+            peak_of = None if read.period in ("hour", "day") else read.period
+            active = by_hour if unit == "hour" else by_day
+            if peak_of:
+                active = volume.peak_by_period(by_day, peak_of)
+            senders = self.tables.write("senders", volume.by_sender(events))
+            top = rows(senders.orderBy(F.desc("messages"), "sender"), self.question.top)
+            note.text = f"{read.totals['senders']:,} senders"
+            return Senders(unit, peak_of, rows(active.select("period", "senders").orderBy("period")), top)
+
+    def sessions(self, events: DataFrame) -> tuple[Spread | None, Spread | None]:
+        with self.stages.stage("Sessions") as note:
+            found = self.tables.write("sessions", conversation.sessions(events, self.question.session_gap_s))
+            figures = rows(conversation.session_figures(found))[0]
+            note.text = f"{figures['sessions']:,} sessions"
+            if not figures["sessions"]:
+                return None, None
+            return (
+                _spread(figures, found, "seconds", bins.DURATION_EDGES_S),
+                _spread(figures, found, "messages", bins.COUNT_EDGES),
+            )
+
+    def replies(self, events: DataFrame) -> tuple[DataFrame, Spread | None]:
+        """The latencies of each channel, and of all."""
+        with self.stages.stage("Replies") as note:
+            within_s = self.question.reply_within_s
+            found = self.tables.keep(conversation.replies(events, within_s))
+            latency = self.tables.write("reply_latency", conversation.reply_latency(found))
+            figures = next(iter(rows(latency.where(F.col("channel").isNull()))), None)
+            by_channel = latency.where(F.col("channel").isNotNull()).select(
+                "channel", "answered", F.col("seconds_p50").alias("reply_p50_s")
+            )
+            if not figures or not figures["answered"]:
+                return by_channel, None
+            note.text = f"{figures['answered']:,} answered"
+            return by_channel, _spread(figures, found, "seconds", bins.up_to(bins.DURATION_EDGES_S, within_s))
+
+    def words(self, events: DataFrame) -> Spread | None:
+        with self.stages.stage("Words") as note:
+            found = self.tables.write("words", conversation.words(events))
+            figures = next(iter(rows(found.where(F.col("channel").isNull()))), None)
+            if not figures or not figures["messages"]:
+                note.text = "no text"
+                return None
+            note.text = f"{figures['words']:,} words"
+            return _spread(figures, events, "words", bins.WORD_EDGES)
+
+    def rates(self, events: DataFrame, period: str) -> tuple[list[Row], list[Row]]:
+        """A row a unit, and the busiest minute of each period."""
+        with self.stages.stage("Rates") as note:
+            counts = {unit: self.tables.keep(rates.per_unit(events, unit)) for unit in rates.UNIT_S}
+            found = [rates.rate(counts[unit], unit) for unit in rates.UNIT_S]
+            table = self.tables.write("rates", reduce(DataFrame.unionByName, found).coalesce(1))
+            per_unit = {row["unit"]: row for row in rows(table)}
+            peaks = rows(rates.peaks(counts["minute"], period).orderBy("period"))
+            note.text = f"at most {per_unit['second']['max']:,} in a second"
+            return [per_unit[unit] for unit in rates.UNIT_S], peaks
+
+
+def _spread(figures: Row, values: DataFrame, column: str, edges: tuple[int, ...]) -> Spread:
+    found = {row["bin"]: row["n"] for row in rows(conversation.histogram(values, column, edges))}
+    return Spread(figures, edges, bins.filled(found, len(edges)))

@@ -1,0 +1,104 @@
+"""The page: one file with its style, its script and the plotting library inside. Nothing is fetched.
+
+Names and texts of messages are hostile. They are escaped where they are put in (`text.py`, `markup.py`), and
+the page's policy lets no script run but the two it was written with, and no connection leave.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+from contextlib import suppress
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gapless_spark.analyze.body import body
+from gapless_spark.analyze.findings import Findings
+from gapless_spark.analyze.plots import Plots
+from gapless_spark.analyze.text import escaped
+from gapless_spark.errors import BadOption
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+<script type="application/json" id="figures">{figures}</script>
+{library}<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def render(findings: Findings, title: str) -> str:
+    """The whole page as HTML."""
+    plots = Plots()
+    inside = body(findings, title, plots)
+    script = _asset("report.js")
+    library, allowed = _library() if plots.figures else ("", [])
+    scripts = " ".join(f"'sha256-{digest}'" for digest in [_digest(script), *allowed])
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return TEMPLATE.format(
+        policy=policy,
+        title=escaped(title, 200),
+        style=_asset("report.css"),
+        body=inside,
+        figures=_json(plots.figures),
+        library=library,
+        script=script,
+    )
+
+
+def write(path: Path, text: str) -> int:
+    """Write the page whole or not at all. Gives back its bytes; `BadOption` where it cannot be written."""
+    data = text.encode()
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise BadOption(f"--report: {path} cannot be written: {error.strerror}") from None
+    return len(data)
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return re.sub("[<>&']", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+@cache
+def _library() -> tuple[str, list[str]]:
+    """plotly.js, packed to a third, in an element the script unpacks; and the digest it may run under."""
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
+
+    source = get_plotlyjs()
+    packed = base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
+    return f'<script type="text/plain" id="plotly">{packed}</script>\n', [_digest(source)]
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return resources.files("gapless_spark.analyze").joinpath("assets", name).read_text(encoding="utf-8")

@@ -1,0 +1,133 @@
+"""Where the messages come from: a folder that the export wrote, or the live log."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType, StructField, StructType
+
+from gapless_spark.analyze.question import LIVE, Question
+from gapless_spark.errors import BadOption
+from gapless_spark.selection import parse_patterns, to_regex
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NEEDED = frozenset({"id", "channel", "seq", "type", "data", "sender", "created_at"})
+
+
+def read_messages(spark: SparkSession, question: Question) -> DataFrame:
+    """The messages the question is about, in the columns of the source. Raises `BadOption` for a folder that
+    is no export, and whatever the source raises."""
+    found = _live(spark, question) if question.source == LIVE else _export(spark, question)
+    return found.select(*sorted(NEEDED))
+
+
+def check_source(question: Question) -> None:
+    """Raise `BadOption` for what can be seen to be wrong without Spark."""
+    if question.source != LIVE:
+        data_files(question.source)
+    elif not question.url:
+        raise BadOption(
+            "url: no database is named. Give --url or GAPLESS_DATABASE_URL, or --from with a folder that "
+            "`gapless export` wrote"
+        )
+
+
+def _live(spark: SparkSession, question: Question) -> DataFrame:
+    import gapless_spark
+
+    check_source(question)
+    assert question.url is not None
+    gapless_spark.register(spark)
+    options = {"url": question.url, "namespace": question.namespace, "startingOffsets": "earliest"}
+    if question.channels:
+        options["channels"] = question.channels
+    # The time inside of data is known only after the message was read.
+    if question.fields.time is None:
+        if question.since:
+            options["startingTimestamp"] = question.since.isoformat()
+        if question.until:
+            options["endingTimestamp"] = question.until.isoformat()
+    return spark.read.format("gapless").options(**options).load()
+
+
+def _export(spark: SparkSession, question: Question) -> DataFrame:
+    from gapless_spark.columns import spark_schema
+
+    folder = question.source
+    files = data_files(folder)
+    if not files:
+        return spark.createDataFrame([], spark_schema())
+    found = _parquet(spark, folder, files)
+    if question.channels:
+        patterns = "|".join(to_regex(pattern) for pattern in parse_patterns(question.channels))
+        found = found.where(F.col("channel").rlike(patterns))
+    if "date" in found.columns and question.fields.time is None:
+        # Folders of days that cannot hold anything are not opened; days are UTC, a day more does no harm.
+        if question.since:
+            found = found.where(F.col("date") >= question.since.astimezone(UTC).date().isoformat())
+        if question.until:
+            found = found.where(F.col("date") <= question.until.astimezone(UTC).date().isoformat())
+    return found
+
+
+def _parquet(spark: SparkSession, folder: str, files: list[str]) -> DataFrame:
+    reader = spark.read.option("basePath", folder)
+    try:
+        inferred = reader.parquet(*files).schema
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0]
+        raise BadOption(f"--from: {folder} cannot be read as an export: {reason}") from None
+    lacking = NEEDED - set(inferred.names)
+    if lacking:
+        raise BadOption(
+            f"--from: {folder} is no export of messages: it has no column {', '.join(sorted(lacking))}"
+        )
+    # A channel that is called 7 is no number, also where it is the name of a folder.
+    text = {"channel", "date"}
+    fields = [StructField(f.name, StringType()) if f.name in text else f for f in inferred]
+    return reader.schema(StructType(fields)).parquet(*files)
+
+
+def data_files(folder: str) -> list[str]:
+    """What Spark is to read of an export: the folder itself, or the files that its Delta or Iceberg table
+    names. Empty where nothing was exported yet. Raises `BadOption` where there is no such folder."""
+    if "://" in folder:
+        return [folder]
+    path = Path(folder)
+    if not path.is_dir():
+        raise BadOption(
+            f"--from: there is no folder {folder}. Give what `gapless export --to` wrote, or live"
+        )
+    if (path / "_delta_log").is_dir():
+        return _delta_files(path)
+    metadata = sorted(path.glob("**/metadata/*.metadata.json"), key=lambda found: found.stat().st_mtime_ns)
+    if metadata:
+        return _iceberg_files(metadata[-1])
+    # A name that begins so is no data to Spark: logs, files that are still written.
+    parts = (found.relative_to(path).parts for found in path.glob("**/*.parquet"))
+    return [folder] if any(not part[0].startswith(("_", ".")) for part in parts) else []
+
+
+def _delta_files(path: Path) -> list[str]:
+    try:
+        from deltalake import DeltaTable
+    except ImportError:
+        raise BadOption("--from: this is a Delta table; install gapless-spark[delta] to read it") from None
+    return sorted(DeltaTable(path).file_uris())
+
+
+def _iceberg_files(metadata: Path) -> list[str]:
+    try:
+        from pyiceberg.table import StaticTable
+    except ImportError:
+        raise BadOption(
+            "--from: this is an Iceberg table; install gapless-spark[iceberg] to read it"
+        ) from None
+    table = StaticTable.from_metadata(str(metadata))
+    return sorted(task.file.file_path for task in table.scan().plan_files())

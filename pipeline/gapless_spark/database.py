@@ -1,0 +1,183 @@
+"""Connections to Postgres through ADBC, whose answers are Arrow tables.
+
+ADBC runs every statement that gives rows as a COPY: fast, and good for SELECT only (no SHOW, and a cast to
+text for types that Arrow lacks).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from gapless_spark.errors import (
+    AccessDenied,
+    BadOption,
+    DatabaseUnreachable,
+    GaplessSparkError,
+    QueryFailed,
+    SchemaMissing,
+    SchemaTooOld,
+)
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
+
+READ_SCHEMA = 8
+"""The migration that reading needs, at least."""
+
+_DEFAULTS = {
+    "fallback_application_name": "gapless-spark",
+    "connect_timeout": "10",
+    "client_encoding": "UTF8",
+    # A server that vanished is noticed within a minute, however long its answer may take otherwise.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_AWAY = re.compile(
+    r"Connection refused|could not translate host name|server closed the connection|No such file or directory"
+    r"|timeout expired|connection to server .* failed|no connection to the server|the database system is"
+    r"|terminating connection|timed out|No route to host|connection has been closed|SSL error|EOF detected"
+)
+_REFUSED = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist"
+    r"|permission denied|is not permitted to log in|authentication failed"
+)
+_NO_DATABASE = re.compile(r'database "(.*)" does not exist')
+
+
+def connect(url: str, schema: int = READ_SCHEMA) -> Connection:
+    """A connection to the database of a Gapless at `url` (libpq's URI or `key=value` form), inside a
+    transaction that is begun by itself (no autocommit), application name `gapless-spark`.
+
+    `schema` is the number of the migration that must have run there. Raises `DatabaseUnreachable`,
+    `AccessDenied`, `SchemaMissing`, `SchemaTooOld` and `BadOption` (the URL cannot be parsed); no text of
+    theirs holds the URL or its password.
+    """
+    connection = _open(url)
+    try:
+        _check_schema(connection, schema)
+        connection.commit()
+    except BaseException:
+        close(connection)
+        raise
+    return connection
+
+
+def rows(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a SELECT as Python values; `$1`… stand for parameters. For small answers.
+
+    Raises as `failure` says. The transaction goes on, unless it failed.
+    """
+    from adbc_driver_manager import Error
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, tuple(parameters) if parameters else None)
+            columns = cursor.fetch_arrow_table().to_pydict()
+    except Error as error:
+        raise failure(error) from None
+    return list(zip(*columns.values(), strict=True))
+
+
+def run(connection: Connection, sql: str) -> None:
+    """Run a statement that gives no rows. Raises as `failure` says."""
+    from adbc_driver_manager import Error
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+    except Error as error:
+        raise failure(error) from None
+
+
+def close(connection: Connection) -> None:
+    """Close, whatever state the connection is in; an open transaction is rolled back."""
+    with suppress(Exception):
+        connection.close()
+
+
+def literal(value: str) -> str:
+    """`value` as a literal of SQL."""
+    if "\0" in value:
+        raise BadOption("a value holds a zero character, which Postgres cannot store")
+    quoted = value.replace("'", "''")
+    return f"E'{quoted.replace(chr(92), chr(92) * 2)}'" if "\\" in quoted else f"'{quoted}'"
+
+
+def failure(error: Exception) -> GaplessSparkError:
+    """Our error for one of ADBC's: `DatabaseUnreachable`, `AccessDenied`, or else `QueryFailed`."""
+    text = _plain(str(error))
+    if match := _NO_DATABASE.search(text):
+        return SchemaMissing(
+            f'the database "{match[1]}" does not exist on that server. Look at the end of the URL'
+        )
+    if "recovery is in progress" in text:
+        return DatabaseUnreachable(
+            "that Postgres is a standby: it cannot tell which publishes are still under way. Use "
+            "the URL of the primary"
+        )
+    if _REFUSED.search(text):
+        return AccessDenied(
+            f"Postgres refused: {text}. Use a role that is a member of gapless_reader, and its password"
+        )
+    if _AWAY.search(text):
+        return DatabaseUnreachable(
+            f"Postgres cannot be reached: {text}. See that it runs, and that host and port of the URL can be "
+            "reached from the driver and from every executor"
+        )
+    return QueryFailed(f"Postgres could not answer: {text}")
+
+
+def _open(url: str) -> Connection:
+    import adbc_driver_postgresql.dbapi as driver
+    from adbc_driver_manager import Error
+
+    if not url.strip():
+        raise BadOption("url: is empty; give postgresql://user@host:5432/database")
+    try:
+        connection: Connection = driver.connect(with_defaults(url))
+    except Error as error:
+        text = str(error)
+        if "connection info string" in text or "in URI" in text or "connection option" in text:
+            raise BadOption("url: is not a Postgres URL; give postgresql://user@host:5432/database") from None
+        raise failure(error) from None
+    return connection
+
+
+def with_defaults(url: str) -> str:
+    """`url` with our name, limits to waiting and the encoding, unless it says otherwise itself."""
+    missing = {name: value for name, value in _DEFAULTS.items() if not re.search(rf"\b{name}\s*=", url)}
+    if re.match(r"\s*postgres(ql)?://", url):
+        extra = "&".join(f"{name}={value}" for name, value in missing.items())
+        separator = "" if url.endswith(("?", "&")) else "&" if "?" in url else "?"
+        return f"{url}{separator}{extra}"
+    return " ".join([url, *(f"{name}={value}" for name, value in missing.items())])
+
+
+def _check_schema(connection: Connection, wanted: int) -> None:
+    ((there,),) = rows(connection, "select to_regclass('gapless.migrations') is not null")
+    if not there:
+        raise SchemaMissing(
+            "there is no Gapless in that database (no table gapless.migrations). Look at the database's "
+            "name in the URL, or start Gapless once: it migrates its database"
+        )
+    ((version,),) = rows(connection, "select coalesce(max(version), 0)::bigint from gapless.migrations")
+    if version < wanted:
+        raise SchemaTooOld(
+            f"the database has schema version {version}, and gapless-spark needs {wanted}. Start Gapless in "
+            "its newest version, which migrates its database"
+        )
+
+
+def _plain(text: str) -> str:
+    """ADBC's text on one line, without its prefixes, our statement, and anything like a URL's password."""
+    text = re.sub(r"\s*Query was:.*?(?=SQLSTATE|$)", "", text, flags=re.DOTALL)
+    text = re.sub(r"^[A-Z_]+: ", "", text.strip())
+    text = re.sub(r"\[libpq\] |\.? ?SQLSTATE: \w+$|ERROR:\s+", "", text)
+    text = re.sub(r"//([^:/@\s]*):[^@\s]*@", r"//\1:***@", text)
+    text = re.sub(r"(password\s*=\s*)('[^']*'|\S+)", r"\1***", text)
+    return " ".join(text.split()).strip(" .")

@@ -1,0 +1,65 @@
+"""What goes wrong, in words for whoever runs the job: what happened, why, and what to do.
+
+Every error takes its whole text as its only argument, so that pickle (Spark carries errors from one process
+to another) gives back the same one.
+"""
+
+from __future__ import annotations
+
+
+class GaplessSparkError(Exception):
+    """The base of every error this package raises on purpose. `str()` of it is a text for people."""
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class BadOption(GaplessSparkError):
+    """An option has a value that does not fit; the text begins with the option's name."""
+
+
+class DatabaseUnreachable(GaplessSparkError):
+    """No connection to Postgres, or it was lost. Trying again later may succeed."""
+
+
+class AccessDenied(GaplessSparkError):
+    """Postgres refused the login, or the role may not read what is asked for."""
+
+
+class SchemaMissing(GaplessSparkError):
+    """The database is there, and Gapless is not in it."""
+
+
+class SchemaTooOld(GaplessSparkError):
+    """The database was migrated by an older Gapless than this package needs."""
+
+
+class DataLoss(GaplessSparkError):
+    """Retention removed messages before they were read."""
+
+
+class OtherLog(GaplessSparkError):
+    """Offsets of one log are used with another: the checkpoint belongs to another database."""
+
+
+class Unsettled(GaplessSparkError):
+    """A publishing transaction stayed open for longer than we wait."""
+
+
+class SnapshotGone(GaplessSparkError):
+    """The snapshot that the read should use was closed by whoever exported it."""
+
+
+class QueryFailed(GaplessSparkError):
+    """Postgres could not run one of our statements; the text is Postgres' own."""
+
+
+def exit_code(error: GaplessSparkError) -> int:
+    """What a command that ends with it exits with: 2 wrong usage, 3 the database cannot be reached or
+    refuses, 4 retention removed messages first, 1 anything else."""
+    if isinstance(error, BadOption):
+        return 2
+    if isinstance(error, DatabaseUnreachable | AccessDenied | SchemaMissing):
+        return 3
+    return 4 if isinstance(error, DataLoss) else 1

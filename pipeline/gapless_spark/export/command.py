@@ -1,0 +1,295 @@
+"""`export` on the command line. Spark is imported when the command runs, not for its help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gapless_spark.errors import BadOption, GaplessSparkError, exit_code
+from gapless_spark.export.errors import (
+    DiskFull,
+    FolderBusy,
+    FolderRefused,
+    FolderTaken,
+    OtherExport,
+    from_os,
+)
+from gapless_spark.export.options import FORMATS, ExportOptions, Format, Shape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gapless_spark.progress import Shown
+    from gapless_spark.session import SessionOptions
+
+EXAMPLES = """
+Examples:
+
+  gapless export --to ./export                      everything, as Parquet by day
+  gapless export --to ./export                      again: what came since
+  gapless export --to ./export --follow             go on with what is published, until Ctrl-C
+  gapless export --to ./chat --channels 'chat.>,news.*' --since 30d --by-channel
+  gapless export --to ./delta --format delta --follow --interval 60
+  gapless export --to /shared/lake --master spark://host:7077 --executor-memory 2g
+  gapless export --to ./export --dry-run            what it would do
+
+Whatever is killed and when, each message is in the export once. Ctrl-C or SIGTERM ends after the batch under
+way, a second one at once; either way the next run goes on. On a cluster the folder must be one that all
+machines share. A run over an existing export takes --format, --channels, --since, --until, --by-channel and
+--namespace from it.
+
+Exit codes: 0 done, or a follower was stopped; 1 failed; 2 wrong usage, or the folder holds another export
+or something else; 3 the database cannot be reached or refuses; 4 retention removed messages first; 5 disk
+full or folder not writable; 6 another export writes there; 130 interrupted before everything was there.
+"""
+_CODES: dict[type[GaplessSparkError], int] = {
+    OtherExport: 2,
+    FolderTaken: 2,
+    DiskFull: 5,
+    FolderRefused: 5,
+    FolderBusy: 6,
+}
+INTERRUPTED = 130
+TRACEBACK = "GAPLESS_TRACEBACK"
+
+
+def add(app: typer.Typer) -> None:
+    """Give `app` the command `export`."""
+    app.command(
+        "export", short_help="Write the log as Parquet, Delta or Iceberg, exactly once.", epilog=EXAMPLES
+    )(export)
+
+
+def export(
+    to: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of the export; made if it is not there.")
+    ],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written [parquet].")
+    ] = None,
+    channels: Annotated[
+        list[str] | None, typer.Option(help="Only these channels and patterns; commas, or repeated.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="From this time on: RFC 3339, or an age such as 7d.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="What is older than this time.")] = None,
+    by_channel: Annotated[
+        bool | None, typer.Option("--by-channel", help="A folder for each channel below each day.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is published.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds a follower waits between batches.")
+    ] = 10.0,
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs: local[*], spark://host:port, sc://host:port.")
+    ] = "local[*]",
+    namespace: Annotated[str | None, typer.Option(help="The namespace [default].")] = None,
+    database_url: Annotated[
+        str | None, typer.Option(envvar="GAPLESS_DATABASE_URL", help="The Postgres of Gapless.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be exported, and end.")] = False,
+    ignore_data_loss: Annotated[
+        bool, typer.Option("--ignore-data-loss", help="Go on where retention was faster.")
+    ] = False,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Messages in a batch, about.")] = 5_000_000,
+    file_bytes: Annotated[int, typer.Option(min=65_536, help="Size of files, about.")] = 128 * 1024 * 1024,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Tasks of a batch [one a core].")
+    ] = None,
+    driver_memory: Annotated[str | None, typer.Option(help="Of Spark's driver, such as 2g.")] = None,
+    executor_memory: Annotated[str | None, typer.Option(help="Of each executor, such as 1g.")] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="A line of JSON a batch, on stdout.")] = False,
+) -> None:
+    """Write the log into a folder, each message exactly once, and go on from there with each further run."""
+    from gapless_spark.progress import choose
+    from gapless_spark.session import SessionOptions, conf_pairs
+
+    show = choose(quiet=quiet, as_json=json_)
+    try:
+        asked = Asked(format_, channels, since, until, by_channel, namespace)
+        session = SessionOptions(
+            "gapless-export", master, driver_memory, executor_memory, conf_pairs(conf), quick=True
+        )
+        options = ExportOptions(
+            url=_required(database_url),
+            root=to.absolute(),
+            shape=asked.shape(to.absolute(), datetime.now(UTC)),
+            follow=follow,
+            interval_s=interval,
+            batch_rows=batch_rows,
+            file_bytes=file_bytes,
+            tasks=tasks or cores(master),
+            allow_loss=ignore_data_loss,
+        )
+        code = _preview(options, as_json=json_) if dry_run else _run(options, session, show)
+    except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
+        show.close()
+        code = _failed(error)
+    raise typer.Exit(code)
+
+
+def _failed(error: Exception) -> int:
+    """Say it in one line; the exit code."""
+    if isinstance(error, GaplessSparkError):
+        _say(str(error))
+        return next((code for kind, code in _CODES.items() if isinstance(error, kind)), exit_code(error))
+    if os.environ.get(TRACEBACK):
+        raise error
+    _say(f"unexpected {type(error).__name__}: {error} (set {TRACEBACK}=1 to see where)")
+    return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says of the export's shape; None: nothing."""
+
+    format: str | None
+    channels: list[str] | None
+    since: str | None
+    until: str | None
+    by_channel: bool | None
+    namespace: str | None
+
+    def shape(self, root: Path, now: datetime) -> Shape:
+        """The shape of the export in `root`, which is asked for again or not at all; or of a new one. Raises
+        `BadOption`, and `OtherExport` where what is asked for differs from what is there."""
+        from gapless_spark.analyze.question import is_age, parse_time
+        from gapless_spark.export.folder import HIDDEN
+        from gapless_spark.export.ledger import read_charter
+        from gapless_spark.selection import Selection, parse_patterns
+
+        if self.format is not None and self.format not in FORMATS:
+            raise BadOption(f"--format: {self.format!r} is none of {', '.join(FORMATS)}")
+        format_: Format | None = self.format
+        patterns = parse_patterns(",".join(self.channels)) if self.channels else None
+        since, until = parse_time(self.since, "--since", now), parse_time(self.until, "--until", now)
+        path = root / HIDDEN / "export.json"
+        try:
+            if not path.is_file():
+                selection = Selection(self.namespace or "default", patterns or (), since, until)
+                return Shape(format_ or "parquet", bool(self.by_channel), selection)
+            there = read_charter(path).shape
+        except OSError as error:
+            raise from_os(error, str(root)) from error
+        for name, asked, found in (
+            ("--format", format_, there.format),
+            ("--by-channel", self.by_channel, there.by_channel),
+            ("--namespace", self.namespace, there.selection.namespace),
+            ("--channels", patterns, there.selection.patterns),
+            # An age was made a moment by the first run, and stands.
+            ("--since", None if is_age(self.since or "") else since, there.selection.since),
+            ("--until", None if is_age(self.until or "") else until, there.selection.until),
+        ):
+            if asked is not None and asked != found:
+                raise OtherExport(
+                    f"{root} was begun with {name} {_worded(found)}: leave {name} out to go on with it, or"
+                    " give a new folder"
+                )
+        return there
+
+
+def _worded(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value) or "(all)"
+    return "(none)" if value in (None, False) else "(set)" if value is True else str(value)
+
+
+def cores(master: str) -> int:
+    """How many tasks a batch is shared out to where nothing is said: one for each core that is known of."""
+    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
+    if inside.isdigit():
+        return int(inside)
+    if master == "local":
+        return 1
+    return os.cpu_count() or 2 if inside == "*" else 8
+
+
+def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:
+    from gapless_spark.export.job import Export
+
+    stop = threading.Event()
+    started: list[SparkSession] = []
+
+    def spark() -> SparkSession:
+        from gapless_spark.session import start
+
+        made = start(session, show.note)
+        # Spark hears signals in its own way; from here on they are ours again.
+        _listen(stop, show)
+        started.append(made)
+        return made
+
+    _listen(stop, show)
+    try:
+        last = Export(options, spark, show, stop).run()
+    except KeyboardInterrupt:
+        show.close()
+        _say("interrupted; run the same command again to go on")
+        return INTERRUPTED
+    finally:
+        for made in started:
+            _end(made)
+    show.close()
+    totals = last.totals
+    show.note(f"{totals.rows:,} messages up to id {last.upper} in {totals.files:,} files, {options.root}")
+    if stop.is_set() and not options.follow:
+        _say("stopped before everything was there; run the same command again to go on")
+        return INTERRUPTED
+    return 0
+
+
+def _end(session: SparkSession) -> None:
+    """Stop Spark without waiting for what only its own end would clear."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Everything that counts is on disk.
+    with suppress(Exception):
+        session.stop()
+
+
+def _listen(stop: threading.Event, show: Shown) -> None:
+    def heard(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        show.note("ending after this batch; once more ends it at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, heard)
+
+
+def _preview(options: ExportOptions, *, as_json: bool) -> int:
+    from gapless_spark.export.preview import look, sentences
+    from gapless_spark.progress import write_json_line
+
+    found = look(options)
+    if as_json:
+        write_json_line(found)
+    else:
+        for sentence in sentences(found):
+            print(sentence)
+    return 0
+
+
+def _required(url: str | None) -> str:
+    if not url:
+        raise BadOption(
+            "--database-url (or GAPLESS_DATABASE_URL): is missing; give postgresql://user@host/database"
+        )
+    return url
+
+
+def _say(text: str) -> None:
+    print(f"gapless: {text}", file=sys.stderr, flush=True)

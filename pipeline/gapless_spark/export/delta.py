@@ -1,0 +1,108 @@
+"""The export as a Delta table, committed without Java by the `deltalake` package.
+
+Each batch is one transaction of the table. It carries the export's id and the batch's number as the
+application's transaction, by which a batch that was committed before is recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless_spark.export.errors import MissingPackage
+from gapless_spark.export.folder import sync_folder
+from gapless_spark.export.ledger import Charter, Entry, Published
+from gapless_spark.export.publish import Table, put_in_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+CHECKPOINT_EVERY = 100
+VACUUM_EVERY = 1_000
+RETENTION_HOURS = 168
+
+
+class Delta(Table):
+    """The table in the root of the export, partitioned by `date` and perhaps `channel`."""
+
+    def __init__(self, root: Path, charter: Charter) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise MissingPackage(
+                "--format delta needs the package deltalake: pip install gapless-spark[delta]"
+            ) from None
+        self._root = root
+        self._charter = charter
+        self._partition_by = ["date", "channel"] if charter.shape.by_channel else ["date"]
+        # The first commit makes the table, so that it is there for readers of an export without messages too.
+        self._table: DeltaTable = deltalake.DeltaTable.create(
+            str(root),
+            deltalake.Schema.from_arrow(self._schema()),
+            mode="ignore",
+            partition_by=self._partition_by,
+            name="gapless",
+            description="Messages of a Gapless log",
+        )
+
+    def apply(self, entry: Entry) -> None:
+        """Put the files in place and commit them, unless that was done."""
+        import deltalake
+
+        put_in_place(self._root, entry.files)
+        self._table.update_incremental()
+        done = self._table.transaction_version(self._charter.export_id)
+        if done is not None and done >= entry.number:
+            return
+        self._table.create_write_transaction(
+            self._actions(entry),
+            "append",
+            deltalake.Schema.from_arrow(self._schema()),
+            partition_by=self._partition_by,
+            commit_properties=deltalake.CommitProperties(
+                custom_metadata={"gapless.batch": str(entry.number), "gapless.upto": str(entry.upper)},
+                app_transactions=[deltalake.Transaction(self._charter.export_id, entry.number)],
+            ),
+        )
+        sync_folder(self._root / "_delta_log")
+        if entry.number % CHECKPOINT_EVERY == 0:
+            self._table.create_checkpoint()
+        if entry.number % VACUUM_EVERY == 0:
+            self._table.vacuum(RETENTION_HOURS, dry_run=False)
+
+    def _schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        from gapless_spark.columns import arrow_schema
+
+        return arrow_schema(self._charter.shape.columns).append(pa.field("date", pa.date32()))
+
+    def _actions(self, entry: Entry) -> list[AddAction | RemoveAction]:
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now_ms = int(time.time() * 1000)
+        adds_rows = entry.upper > entry.lower
+        actions: list[AddAction | RemoveAction] = []
+        for file in entry.files:
+            partition = self._partition(file)
+            statistics = {
+                "numRecords": file.rows,
+                "minValues": {"id": file.first_id},
+                "maxValues": {"id": file.last_id},
+                "nullCount": {"id": 0},
+            }
+            actions.append(
+                AddAction(file.path, file.bytes, partition, now_ms, adds_rows, json.dumps(statistics))
+            )
+            actions += [
+                RemoveAction(old, adds_rows, now_ms, partition_values=partition) for old in file.replaces
+            ]
+        return actions
+
+    def _partition(self, file: Published) -> dict[str, str | None]:
+        partition: dict[str, str | None] = {"date": file.date}
+        return partition if file.channel is None else partition | {"channel": file.channel}

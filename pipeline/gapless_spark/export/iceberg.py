@@ -1,0 +1,147 @@
+"""The export as an Iceberg table, committed without Java by the `pyiceberg` package.
+
+The root holds the table's files and `catalog.db`, a catalog in SQLite with the one table `gapless.messages`.
+Each batch is one snapshot, whose summary names the export and the batch's number: by these a batch that was
+committed before is recognised.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless_spark.export.errors import MissingPackage
+from gapless_spark.export.folder import sync_folder, write_text
+from gapless_spark.export.ledger import Charter, Entry, Published
+from gapless_spark.export.publish import Table, put_in_place
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table import Transaction
+
+NAME = ("gapless", "messages")
+_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+}
+_EXPORT, _BATCH, _UPTO = "gapless.export", "gapless.batch", "gapless.upto"
+
+
+class Iceberg(Table):
+    """The table, partitioned by the day of `created_at` (`date`) and perhaps by `channel`."""
+
+    def __init__(self, root: Path, charter: Charter) -> None:
+        # It warns for each file and column that has no statistics: payloads have none on purpose.
+        logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
+        self._root = root
+        self._charter = charter
+        self._table = self._opened()
+
+    def apply(self, entry: Entry) -> None:
+        """Put the files in place and commit them, unless that was done."""
+        put_in_place(self._root, entry.files)
+        self._table.refresh()
+        if self._committed() >= entry.number:
+            return
+        properties = {
+            _EXPORT: self._charter.export_id,
+            _BATCH: str(entry.number),
+            _UPTO: str(entry.upper),
+        }
+        with self._table.transaction() as transaction:
+            if any(file.replaces for file in entry.files):
+                self._replace(transaction, entry, properties)
+            else:
+                transaction.add_files(
+                    [self._location(file.path) for file in entry.files],
+                    snapshot_properties=properties,
+                    # Names are never used twice, and looking through all files takes longer with each.
+                    check_duplicate_files=False,
+                )
+        self._hint()
+        sync_folder(self._root / "metadata")
+
+    def _committed(self) -> int:
+        """The newest batch of this export among the table's snapshots; 0: none."""
+        for snapshot in reversed(self._table.snapshots()):
+            summary = snapshot.summary
+            if summary is not None and summary.get(_EXPORT) == self._charter.export_id:
+                return int(summary.get(_BATCH) or 0)
+        return 0
+
+    def _replace(self, transaction: Transaction, entry: Entry, properties: dict[str, str]) -> None:
+        """One snapshot in which files take the place of those whose rows they hold."""
+        from pyiceberg.table import _parquet_files_to_data_files
+
+        added = _parquet_files_to_data_files(
+            transaction.table_metadata,
+            [self._location(file.path) for file in entry.files],
+            self._table.io,
+        )
+        with transaction.update_snapshot(snapshot_properties=properties).overwrite() as snapshot:
+            for data_file in added:
+                snapshot.append_data_file(data_file)
+            for file in entry.files:
+                for data_file in self._data_files(file):
+                    snapshot.delete_data_file(data_file)
+
+    def _data_files(self, file: Published) -> list[DataFile]:
+        """The table's records of the files that `file` replaces."""
+        day = date.fromisoformat(file.date)
+        midnight = "T00:00:00+00:00"
+        within = f"created_at >= '{day}{midnight}' and created_at < '{day + timedelta(days=1)}{midnight}'"
+        wanted = {self._location(path) for path in file.replaces}
+        return [
+            task.file
+            for task in self._table.scan(row_filter=within).plan_files()
+            if task.file.file_path in wanted
+        ]
+
+    def _location(self, path: str) -> str:
+        return f"file://{self._root}/{path}"
+
+    def _opened(self) -> IcebergTable:
+        """The table, made on the first run in one step of the catalog."""
+        try:
+            from pyiceberg.catalog.sql import SqlCatalog
+        except ImportError:
+            raise MissingPackage(
+                "--format iceberg needs the package pyiceberg: pip install gapless-spark[iceberg]"
+            ) from None
+        catalog = SqlCatalog(
+            "gapless", uri=f"sqlite:///{self._root}/catalog.db", warehouse=f"file://{self._root}"
+        )
+        catalog.create_namespace_if_not_exists(NAME[0])
+        if catalog.table_exists(NAME):
+            return catalog.load_table(NAME)
+        return self._made(catalog)
+
+    def _made(self, catalog: SqlCatalog) -> IcebergTable:
+        from pyiceberg.transforms import DayTransform, IdentityTransform
+
+        from gapless_spark.columns import arrow_schema
+
+        with (
+            catalog.create_table_transaction(
+                NAME,
+                arrow_schema(self._charter.shape.columns),
+                location=f"file://{self._root}",
+                properties=_PROPERTIES,
+            ) as transaction,
+            transaction.update_spec() as spec,
+        ):
+            spec.add_field("created_at", DayTransform(), "date")
+            if self._charter.shape.by_channel:
+                spec.add_field("channel", IdentityTransform(), "channel_name")
+        return catalog.load_table(NAME)
+
+    def _hint(self) -> None:
+        """Name the newest metadata for readers that have no catalog but look into the folder."""
+        name = Path(self._table.metadata_location).name.removesuffix(".metadata.json")
+        write_text(self._root / "metadata" / "version-hint.text", name)

@@ -1,0 +1,278 @@
+"""The export itself: batch after batch, each of which counts once, whatever is killed and when.
+
+    settle -> plan -> tasks write staged files -> ledger entry (from here on it counts) -> shown to readers
+
+Killed before the entry, a batch never was: its files are swept and its ids read again. Killed after it, the
+next run shows it before doing anything else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from gapless_spark.database import close, connect, rows
+from gapless_spark.errors import DatabaseUnreachable, OtherLog, SnapshotGone
+from gapless_spark.export import task
+from gapless_spark.export.batch import Plan, at_most, entry, gather, planned
+from gapless_spark.export.errors import OtherExport, from_os, from_spark
+from gapless_spark.export.ledger import Charter, Entry, Ledger, Totals
+from gapless_spark.export.options import ExportOptions
+from gapless_spark.export.publish import Publisher, publisher
+from gapless_spark.planning import id_before
+from gapless_spark.ranges import Range
+from gapless_spark.retention import marks_beyond
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
+    from pyspark.sql import SparkSession
+
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+LOOK_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After a batch: its entry, how long it took, and how many messages (at most) are still to come."""
+
+    entry: Entry
+    seconds: float
+    behind: int
+
+
+class Show(Protocol):
+    """Who is told how it goes."""
+
+    def note(self, text: str) -> None: ...
+    def begin(self, entry: Entry, behind: int) -> None: ...
+    def writing(self, staged_bytes: int) -> None: ...
+    def batch(self, progress: Progress) -> None: ...
+    def idle(self) -> None: ...
+
+
+class Export:
+    """One run over one folder. `stop` ends it after the batch under way."""
+
+    def __init__(
+        self, options: ExportOptions, spark: Callable[[], SparkSession], show: Show, stop: threading.Event
+    ) -> None:
+        self._options = options
+        self._make_spark = spark
+        self._spark: SparkSession | None = None
+        self._show = show
+        self._stop = stop
+        self._ledger = Ledger(options.root)
+        self._connection: Connection | None = None
+
+    def run(self) -> Entry:
+        """Export until everything is there; a follower until it is stopped. Gives the last batch that counts.
+
+        Raises `GaplessSparkError`. Whatever it raises, the folder is whole, and a later run goes on.
+        """
+        try:
+            self._ledger.open()
+            charter, last = self._prepare()
+            shown = publisher(self._options.root, charter)
+            if last.number:
+                shown.apply(last)
+            self._ledger.sweep()
+            return self._batches(last, shown)
+        except OSError as error:
+            raise from_os(error, str(self._options.root)) from error
+        finally:
+            self._disconnect()
+            self._ledger.close()
+
+    def _prepare(self) -> tuple[Charter, Entry]:
+        charter = self._ledger.charter()
+        if charter is not None:
+            self._check(charter)
+        else:
+            charter = self._first()
+            self._ledger.begin(charter)
+        last = self._ledger.last()
+        return charter, last or Entry(0, charter.start, charter.start, 0, charter.known, Totals())
+
+    def _first(self) -> Charter:
+        """What a first run fixes, the times that were given as ages too."""
+        connection, shape = self._connected(), self._options.shape
+        since = shape.selection.since
+        start = id_before(connection, since) if since is not None else 0
+        known = marks_beyond(connection, shape.selection, start)
+        return Charter(uuid.uuid4().hex, epoch(connection), start, known, shape)
+
+    def _check(self, charter: Charter) -> None:
+        if charter.shape != self._options.shape:
+            raise OtherExport(
+                f"{self._options.root} holds an export with other options: give the same, or none"
+            )
+        # A follower waits for a database that is away; its log is looked at with the first batch.
+        if not self._options.follow:
+            self._check_epoch(charter.epoch)
+
+    def _check_epoch(self, known: str) -> None:
+        if (found := epoch(self._connected())) != known:
+            raise OtherLog(
+                f"{self._options.root} is an export of log {known}, and this database holds log {found}:"
+                " look at the database URL, or export to a new folder"
+            )
+
+    def _batches(self, last: Entry, shown: Publisher) -> Entry:
+        failures = 0
+        target: int | None = None
+        checked = False
+        while not self._stop.is_set():
+            try:
+                if not checked:
+                    self._check_epoch(self._epoch())
+                    self._show.begin(last, self._behind(last.upper))
+                    checked = True
+                last, top = self._batch(last, shown, target)
+            except (DatabaseUnreachable, SnapshotGone) as error:
+                self._disconnect()
+                if not self._options.follow:
+                    raise
+                pause = RETRY_S[min(failures, len(RETRY_S) - 1)]
+                failures += 1
+                self._show.note(f"{error}; trying again in {pause:g} s")
+                self._stop.wait(pause)
+                continue
+            failures = 0
+            if not self._options.follow:
+                # What is published meanwhile is the next run's.
+                target = top
+                if last.upper >= target:
+                    break
+            elif last.upper >= top:
+                self._show.idle()
+                self._stop.wait(self._options.interval_s)
+        return last
+
+    def _epoch(self) -> str:
+        charter = self._ledger.charter()
+        assert charter is not None
+        return charter.epoch
+
+    def _batch(self, last: Entry, shown: Publisher, most: int | None) -> tuple[Entry, int]:
+        """One batch if there is anything; the last that counts, and how far the log can be read."""
+        began_at = time.monotonic()
+        with planned(self._connected(), self._options, last.upper, last.known, most) as plan:
+            if not plan.parts:
+                # Nothing selected lies there: moved on in memory only, for nothing depends on it.
+                return replace(last, upper=plan.upper, known=plan.known), plan.top
+            files = gather(self._tasks(last, shown, plan))
+        made = self._count(entry(last, plan.upper, plan.known, files, self._options.file_bytes), shown)
+        behind = self._behind(made.upper) if made.upper < plan.top else 0
+        self._show.batch(Progress(made, time.monotonic() - began_at, behind))
+        if merges := shown.merges(made):
+            files = gather(self._run(made, (), "", merges))
+            made = self._count(entry(made, made.upper, made.known, files, self._options.file_bytes), shown)
+        return made, plan.top
+
+    def _count(self, made: Entry, shown: Publisher) -> Entry:
+        self._ledger.count(made)
+        shown.apply(made)
+        return made
+
+    def _tasks(self, last: Entry, shown: Publisher, plan: Plan) -> list[str]:
+        root = self._options.root
+        # A file that somebody removed is not missed: what comes next goes into a new one.
+        open_ = {
+            key: tuple(file for file in files if (root / file.path).is_file())
+            for key, files in last.open.items()
+        }
+        extensions = {key: shown.extensions(files) for key, files in open_.items()}
+        return self._run(last, plan.parts, plan.snapshot, extensions)
+
+    def _run(
+        self,
+        last: Entry,
+        parts: tuple[Range, ...],
+        snapshot: str,
+        extensions: dict[str, tuple[task.Extension, ...]],
+    ) -> list[str]:
+        work = task.Work(
+            url=self._options.url,
+            snapshot=snapshot,
+            root=str(self._options.root),
+            staging=self._ledger.staging,
+            shape=self._options.shape,
+            number=last.number + 1,
+            ranges=tuple((part.lower, part.upper) for part in parts),
+            file_bytes=self._options.file_bytes,
+            extensions=extensions,
+        )
+        if self._spark is None:
+            self._spark = self._make_spark()
+        with self._watched():
+            return run_tasks(self._spark, work)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Tell how many bytes are staged, every moment, while the block runs."""
+        done = threading.Event()
+        folder = self._options.root / self._ledger.staging
+
+        def look() -> None:
+            while not done.wait(LOOK_S):
+                self._show.writing(size_of(folder))
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _behind(self, position: int) -> int:
+        return at_most(self._connected(), self._options.shape.selection, Range(position, 2**53 - 1))
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self._options.url)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            close(self._connection)
+            self._connection = None
+
+
+def epoch(connection: Connection) -> str:
+    """The identity of the log."""
+    ((found,),) = rows(connection, "select epoch::text from gapless.log")
+    return str(found)
+
+
+def run_tasks(spark: SparkSession, work: task.Work) -> list[str]:
+    """One Spark job, a task for each range of the batch; what they answered. Raises `SparkFailed`."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.functions import udf
+
+    count = max(1, len(work.ranges))
+    # A plain function of a row: those over Arrow want pandas to be installed, though they do not use it.
+    ask = udf(partial(task.run, work), task.ANSWERS, useArrow=False).asNondeterministic()
+    try:
+        rows_ = spark.range(0, count, 1, count).select(ask("id").alias("answers")).collect()
+    except PySparkException as error:
+        raise from_spark(str(error)) from error
+    return [answer for row in rows_ for answer in row["answers"]]
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder, of those that stay there meanwhile."""
+    total = 0
+    for path in folder.glob("*"):
+        try:
+            total += path.stat().st_size
+        except OSError:
+            continue
+    return total

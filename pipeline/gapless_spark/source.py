@@ -1,0 +1,120 @@
+"""The data source `gapless`: batch and streaming reads of the log; writes go to the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+
+from gapless_spark.columns import ddl
+from gapless_spark.errors import BadOption
+from gapless_spark.options import ReadOptions, read_options
+from gapless_spark.payload import payload_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class GaplessDataSource(DataSource):
+    """Messages as rows; `options.ReadOptions` and docs tell the options. Register it with `register`."""
+
+    parallelism: ClassVar[int] = 2
+    """Tasks that can run at once, as far as it was known when the source was registered."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "gapless"
+
+    def schema(self) -> str:
+        # Spark asks for the schema before it tells whether this is a stream, so only what both know counts.
+        given = {name: value for name, value in self.options.items() if name.lower() in ("payload", "binary")}
+        options = read_options({"url": "later", **given})
+        return schema_ddl(options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        check_schema(options, schema)
+        return GaplessReader(options, schema, self.parallelism)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        from gapless_spark.stream import GaplessStreamReader
+
+        options = read_options(self.options, streaming=True)
+        check_schema(options, schema)
+        return GaplessStreamReader(options, schema, self.parallelism)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from gapless_spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from gapless_spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+class GaplessReader(DataSourceReader):
+    """A batch read of all settled messages between two bounds."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
+        self.options = options
+        self.schema = schema
+        self.parallelism = parallelism
+
+    def partitions(self) -> list[InputPartition]:
+        from gapless_spark.planning import plan_batch
+
+        return list(plan_batch(self.options, self.parallelism))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from gapless_spark.reading import read_part
+
+        return read_part(self.options, self.schema, partition)
+
+
+def schema_ddl(options: ReadOptions) -> str:
+    """The schema of a read as Spark writes it."""
+    return ddl(options.columns).replace("`data` string", f"`data` {payload_type(options.payload)}", 1)
+
+
+def check_schema(options: ReadOptions, schema: StructType) -> None:
+    """Raise `BadOption` unless the schema is ours: somebody may have given one of their own."""
+    names = tuple(schema.fieldNames())
+    if names != options.columns:
+        raise BadOption(
+            f"schema: the columns are {', '.join(options.columns)}, not {', '.join(names)}. Leave schema(…) "
+            "out; for the shape of data there is the option payload"
+        )
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("gapless")` known to a session. Call it once a session; again does no harm."""
+    tasks = parallelism_of(spark)
+
+    # A class of its own, made here, travels to the workers by value and takes the number along.
+    class Registered(GaplessDataSource):
+        parallelism = tasks
+
+    spark.dataSource.register(Registered)
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """How many tasks the session runs at once; a guess with Spark Connect, which does not tell."""
+    configured = spark.conf.get("spark.default.parallelism", None)
+    if configured:
+        return max(1, int(configured))
+    try:
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    except Exception:  # noqa: BLE001  (Connect has no context, and its error has no name in common)
+        return 8

@@ -1,0 +1,170 @@
+"""The streaming side of the data source.
+
+An offset is the id up to which everything was read, the identity of the log, and a digest of what retention
+had removed beyond it already (only for a reader that is behind retention). It is small, whatever is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from gapless_spark.database import connect, rows
+from gapless_spark.errors import OtherLog, Unsettled
+from gapless_spark.options import ReadOptions
+from gapless_spark.planning import any_in, check_start, first_offset, last_of, share
+from gapless_spark.ranges import Range
+from gapless_spark.retention import NONE, marks_beyond
+from gapless_spark.snapshots import begin
+from gapless_spark.watermark import settled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from adbc_driver_manager.dbapi import Connection
+    from pyspark.sql.types import StructType
+
+VERSION = 1
+_ADVICE = "Use a new checkpoint folder for another log"
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Everything up to `id` was read, of the log `epoch`. `removed`: the digest of retention's marks
+    beyond."""
+
+    id: int
+    epoch: str
+    removed: str = NONE
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark keeps in the checkpoint."""
+        json: dict[str, Any] = {"version": VERSION, "epoch": self.epoch, "id": self.id}
+        return json | {"removed": self.removed} if self.removed else json
+
+
+def offset_of(json: dict[str, Any]) -> Offset:
+    """The offset in a checkpoint. Raises `OtherLog` for one this package cannot have written."""
+    if json.get("version") != VERSION:
+        raise OtherLog(
+            f"the checkpoint's offset {json} was written by another version of gapless-spark, or by another "
+            f"source. {_ADVICE}"
+        )
+    return Offset(int(json["id"]), str(json["epoch"]), str(json.get("removed", NONE)))
+
+
+class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches of settled messages, each batch a range of ids."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
+        self.options = options
+        self.schema = schema
+        self.parallelism = parallelism
+        self._last_end: int | None = None
+        self._newest: Offset | None = None
+        self._empty = Range(0, 0)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (all of these names are Spark's)
+        with closing(connect(self.options.url)) as connection:
+            top = settled(connection)
+            begin(connection, None)
+            first = self._offset(connection, first_offset(connection, self.options, top))
+            # Who names an id wants all that followed it; who does not, what is kept.
+            return (replace(first, removed=NONE) if self.options.start >= 0 else first).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.options.max_messages
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with closing(connect(self.options.url)) as connection:
+            self._last_end = settled(connection)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        first = offset_of(start)
+        with closing(connect(self.options.url)) as connection:
+            top = self._last_end
+            if top is None:
+                try:
+                    top = settled(connection)
+                except Unsettled as error:
+                    # Nothing may be passed over, and a stream can wait: a later trigger looks again.
+                    logging.getLogger("gapless_spark").warning("no new batch: %s", error)
+                    return start
+            # One state: what is found to be there still cannot go before it is written down.
+            begin(connection, None)
+            self._check(connection, first, top)
+            reached = self._reach(connection, first.id, top, limit)
+            self._newest = first if reached is None else Offset(top, first.epoch)
+            if reached is None:
+                return start
+            return self._offset(connection, reached).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._newest is None else self._newest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = offset_of(start), offset_of(end)
+        if last.id <= first.id:
+            return []
+        with closing(connect(self.options.url)) as connection:
+            begin(connection, None)
+            self._check(connection, first, None)
+            return share(connection, self.options, Range(first.id, last.id), self.parallelism)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from gapless_spark.reading import read_part
+
+        return read_part(self.options, self.schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept here: the checkpoint is the only state."""
+
+    def stop(self) -> None:
+        """Nothing is open between two calls."""
+
+    def _reach(self, connection: Connection, lower: int, upper: int, limit: ReadLimit) -> int | None:
+        """How far the next batch goes; None: nothing is there to be read."""
+        # What was seen to hold nothing for us stays so: it is settled. A stream over quiet channels in a busy
+        # log stays where it is, without an empty batch a trigger, and without looking again and again.
+        seen = self._empty.upper if self._empty.lower <= lower <= self._empty.upper else lower
+        if seen >= upper:
+            return None
+        reached: int | None
+        if isinstance(limit, ReadMaxRows):
+            reached = last_of(connection, self.options, seen, upper, limit.max_rows)
+        else:
+            reached = upper if any_in(connection, self.options, seen, upper) else None
+        if reached is None:
+            self._empty = Range(lower, upper)
+        return reached
+
+    def _offset(self, connection: Connection, id_: int) -> Offset:
+        ((epoch,),) = rows(connection, "select epoch::text from gapless.log")
+        return Offset(id_, epoch, marks_beyond(connection, self.options.selection, id_))
+
+    def _check(self, connection: Connection, offset: Offset, top: int | None) -> None:
+        """Raise `OtherLog` or `DataLoss` where an offset cannot be gone on from."""
+        ((epoch,),) = rows(connection, "select epoch::text from gapless.log")
+        if epoch != offset.epoch:
+            raise OtherLog(
+                f"the checkpoint was written for the log {offset.epoch}, and this database holds the log "
+                f"{epoch}. Look at the option url. {_ADVICE}"
+            )
+        if top is not None and offset.id > top:
+            raise OtherLog(
+                f"the checkpoint stands at id {offset.id}, and the newest id of this log is {top}: the "
+                f"database was put back to an earlier state. {_ADVICE}"
+            )
+        if self.options.fail_on_data_loss:
+            check_start(connection, self.options, offset.id, offset.removed)

@@ -1,0 +1,27 @@
+"""The short form of the sink's verdict, for real: tasks that fail, and a query killed twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from load.children import CHECKOUT
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_each_row_is_one_message_whatever_fails() -> None:
+    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "pipeline")])
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "load.spark.sink", "--short"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        cwd=CHECKOUT,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "10,000 messages: 0 lost, 0 doubled, seq dense; 2 kills" in ran.stdout

@@ -1,0 +1,194 @@
+"""The whole job: folders and the live log in, findings, tables and a page out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gapless_spark.analyze import page
+from gapless_spark.analyze.events import to_events
+from gapless_spark.analyze.job import analyze
+from gapless_spark.analyze.question import Fields, Question
+from gapless_spark.analyze.reading import read_messages
+from gapless_spark.analyze.tables import rows
+from gapless_spark.columns import arrow_schema
+from gapless_spark.errors import BadOption
+from pyspark.sql import SparkSession
+
+from tests.pipeline.analyzing import START, at, message, messages_of
+from tests.pipeline.conftest import Log
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOSTILE = "</script><script>alert(1)</script>"
+SAID = [
+    message(1, "chat.a", {"text": "one two", "user": "ann"}, seconds=0),
+    message(2, "chat.a", {"text": "three", "user": "bob"}, seconds=30),
+    message(3, "chat.b", {"text": "", "user": HOSTILE}, seconds=60),
+    message(4, "7", {"text": None, "user": "ann"}, seconds=90000),
+]
+
+
+def write_export(folder: Path, messages: list[tuple[Any, ...]], by_channel: bool = False) -> str:
+    """A folder shaped as the export writes it."""
+    (folder / "_gapless").mkdir(parents=True)
+    for row in messages:
+        day = row[-1].date().isoformat()
+        home = folder / f"date={day}" / (f"channel={row[1]}" if by_channel else "")
+        home.mkdir(parents=True, exist_ok=True)
+        columns = {name: [value] for name, value in zip(arrow_schema().names, row, strict=True)}
+        columns["headers"] = [[]]
+        table = pa.table(columns, schema=arrow_schema())
+        pq.write_table(
+            table.drop_columns(["channel"]) if by_channel else table, home / f"part-{row[0]}.parquet"
+        )
+    (folder / "_gapless" / "half.parquet").write_bytes(b"still being written")
+    return str(folder)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_a_folder_of_the_export(spark: SparkSession, tmp_path: Path, by_channel: bool) -> None:
+    source = write_export(tmp_path / "export", SAID, by_channel)
+    question = Question(source=source, fields=Fields(sender="user"))
+    tables = tmp_path / "tables"
+    found = analyze(spark, question, NOW, str(tables))
+    assert found.volume is not None
+    assert (found.read.totals["messages"], found.read.totals["without_text"]) == (4, 1)
+    assert [row["channel"] for row in found.volume.channels] == ["chat.a", "7", "chat.b"]
+    assert found.senders is not None
+    assert {row["sender"]: row["messages"] for row in found.senders.top} == {"ann": 2, "bob": 1, HOSTILE: 1}
+    assert found.delivery is None
+    assert "no database" in (found.delivery_absent or "")
+    assert {path.name for path in tables.iterdir()} == {
+        "volume_by_hour",
+        "channels",
+        "busiest_hours",
+        "active_senders_by_hour",
+        "active_senders_by_day",
+        "senders",
+        "sessions",
+        "reply_latency",
+        "words",
+        "rates",
+    }
+    assert pq.read_table(tables / "volume_by_hour").num_rows == 3
+    html = page.render(found, "A & B <i>")
+    assert "A &amp; B &lt;i&gt;" in html
+    assert HOSTILE not in html
+
+
+def test_parts_are_chosen_by_channel_and_time(spark: SparkSession, tmp_path: Path) -> None:
+    source = write_export(tmp_path / "export", SAID)
+    chosen = Question(
+        source=source, channels="chat.>", since=at(30), until=at(86400), fields=Fields(sender="user")
+    )
+    found = analyze(spark, chosen, NOW)
+    assert found.read.totals["messages"] == 2
+    assert found.read.totals["first_at"] == at(30)
+
+
+def test_days_begin_where_the_zone_says(spark: SparkSession, tmp_path: Path) -> None:
+    source = write_export(tmp_path / "export", SAID)
+    try:
+        found = analyze(spark, Question(source=source, timezone="Asia/Kolkata"), NOW)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert found.volume is not None
+    # 09:00 and 10:00 UTC are half past in that zone.
+    assert {(row["weekday"], row["hour"]) for row in found.volume.week} == {(0, 14), (1, 15)}
+
+
+def test_an_export_without_messages_and_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "empty" / "_gapless").mkdir(parents=True)
+    source = write_export(tmp_path / "export", SAID)
+    for question in (Question(source=str(tmp_path / "empty")), Question(source=source, channels="other")):
+        found = analyze(spark, question, NOW)
+        html = page.render(found, "Nothing")
+        assert "There are no messages" in html
+        assert 'class="chart"' not in html
+
+
+def test_folders_that_are_no_export(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other" / "x.parquet")
+    with pytest.raises(BadOption, match="no column channel, created_at"):
+        analyze(spark, Question(source=str(tmp_path / "other")), NOW)
+    with pytest.raises(BadOption, match="no folder"):
+        analyze(spark, Question(source=str(tmp_path / "absent")), NOW)
+    with pytest.raises(BadOption, match="lies in the export"):
+        analyze(spark, Question(source=str(tmp_path)), NOW, str(tmp_path / "tables"))
+
+
+def test_delta_and_iceberg_tables_are_read_by_their_logs(spark: SparkSession, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    columns = list(zip(*SAID, strict=True))
+    columns[6] = tuple([] for _ in SAID)
+    table = pa.table(dict(zip(arrow_schema().names, columns, strict=True)), schema=arrow_schema())
+    delta = tmp_path / "delta"
+    deltalake.write_deltalake(str(delta), table)
+    # A file that no version of the table names.
+    pq.write_table(table, delta / "stray.parquet")
+    assert read_messages(spark, Question(source=str(delta))).count() == 4
+
+    catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+    home = tmp_path / "iceberg"
+    home.mkdir()
+    catalog = catalogs.SqlCatalog("test", uri=f"sqlite:///{home}/catalog.db", warehouse=f"file://{home}")
+    catalog.create_namespace("gapless")
+    catalog.create_table("gapless.messages", schema=table.schema).append(table)
+    catalog.close()
+    assert read_messages(spark, Question(source=str(home))).count() == 4
+
+
+def test_members_of_data_stand_in_for_sender_and_time(spark: SparkSession) -> None:
+    said = [
+        message(
+            1,
+            "c",
+            {"from": {"name": "ann"}, "sent": "2014-11-30T23:35:14.775Z", "text": "a b\u00a0c"},
+            "key-1",
+        ),
+        message(2, "c", {"from": {"name": ""}, "sent": 1417390514, "text": 5}),
+        message(3, "c", {"from": 7, "sent": 1417390514775, "text": "  "}),
+        message(4, "c", None),
+        message(5, "c", {"sent": "yesterday"}),
+    ]
+    fields = Fields(text="text", sender="from.name", time="sent")
+    found = {r["id"]: r for r in rows(to_events(messages_of(spark, said), fields))}
+    moment = datetime(2014, 11, 30, 23, 35, 14, 775000, tzinfo=UTC)
+    assert [found[n]["sender"] for n in range(1, 6)] == ["ann", None, None, None, None]
+    assert [found[n]["words"] for n in range(1, 6)] == [3, 1, 0, None, None]
+    assert [found[n]["at"] for n in range(1, 6)] == [
+        moment,
+        moment.replace(microsecond=0),
+        moment,
+        None,
+        None,
+    ]
+    assert found[4]["bytes"] == 0
+    own = rows(to_events(messages_of(spark, said[:1]), Fields()))
+    assert (own[0]["sender"], own[0]["at"]) == ("key-1", START)
+
+
+def test_the_live_log_and_its_queues(log: Log, tmp_path: Path) -> None:
+    log.owner.append("chat.a", ['{"text": "hello there"}'] * 3, sender="ann")
+    log.owner.append("chat.b", ['{"text": "x"}'], sender="bob")
+    found = analyze(log.spark, Question(url=log.url, channels="chat.*"), NOW, str(tmp_path / "tables"))
+    assert (found.read.totals["messages"], found.read.totals["senders"]) == (4, 2)
+    assert found.delivery is not None
+    assert found.delivery.subscriptions == []
+    html = page.render(found, "Live")
+    assert "no durable subscription" in html
+
+
+def test_a_database_that_is_away_is_told_in_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    source = write_export(tmp_path / "export", SAID)
+    question = Question(source=source, url="postgresql://nobody:secret@127.0.0.1:1/none")
+    html = page.render(analyze(spark, question, NOW), "Away")
+    assert "Nothing is known about deliveries: Postgres cannot be reached" in html
+    assert "secret" not in html

@@ -1,0 +1,198 @@
+"""Files of an export: row groups, extension, partitions, and names. Without Spark and Postgres."""
+
+from __future__ import annotations
+
+import errno
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gapless_spark.columns import all_columns, arrow_schema
+from gapless_spark.errors import DataLoss
+from gapless_spark.export.batch import still_open
+from gapless_spark.export.errors import DiskFull, FolderRefused, from_os, from_wire, to_wire
+from gapless_spark.export.folder import escape, partition_folder
+from gapless_spark.export.ledger import Open, Published
+from gapless_spark.export.options import Shape
+from gapless_spark.export.partitioning import split_batch
+from gapless_spark.export.parts import Part
+from gapless_spark.export.publish import TIER, Plain, put_in_place, tier
+from gapless_spark.export.task import Extension, Work, Writer
+from gapless_spark.selection import Selection
+
+COLUMNS = all_columns(binary=True)
+DAY = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def batch(first: int, last: int, channels: int = 1, at: datetime = DAY, **step: Any) -> pa.RecordBatch:
+    """Messages `first` to `last`; a further one comes `step` later."""
+    ids = range(first, last + 1)
+    gap = timedelta(**step)
+    rows = {
+        "id": list(ids),
+        "channel": [f"c{id_ % channels}" for id_ in ids],
+        "seq": list(ids),
+        "type": ["message"] * len(ids),
+        "key": [None] * len(ids),
+        "data": [f'{{"n":{id_}}}' for id_ in ids],
+        "headers": [[("a", "b")] if id_ % 2 else None for id_ in ids],
+        "sender": [None] * len(ids),
+        "created_at": [at + gap * n for n in range(len(ids))],
+        "binary": [None] * len(ids),
+    }
+    return pa.RecordBatch.from_pydict(rows, schema=arrow_schema(COLUMNS))
+
+
+def table(first: int, last: int) -> pa.Table:
+    return pa.Table.from_batches([batch(first, last)])
+
+
+def ids_of(path: Path) -> list[int]:
+    ids: list[int] = pq.ParquetFile(path).read(columns=["id"]).column("id").to_pylist()
+    return ids
+
+
+def test_a_file_is_extended_and_its_old_bytes_stay(tmp_path: Path) -> None:
+    old = Part(tmp_path / "old.part", COLUMNS)
+    old.write(table(1, 100))
+    old.sync()
+    new = Part(tmp_path / "new.part", COLUMNS)
+    new.extend(old.path)
+    new.write(table(101, 150))
+    new.write(table(151, 160))
+    new.sync()
+    assert ids_of(new.path) == list(range(1, 161))
+    assert (new.rows, new.groups, new.first_id, new.last_id) == (160, 3, 1, 160)
+    assert ids_of(old.path) == list(range(1, 101))
+    # Who listed the folder before goes by the old length, and reads the old file.
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(new.path.read_bytes()[: old.bytes])
+    assert ids_of(cut) == list(range(1, 101))
+    assert pq.ParquetFile(new.path).read().slice(100).to_pylist() == table(101, 160).to_pylist()
+
+
+def test_a_finished_file_goes_on(tmp_path: Path) -> None:
+    part = Part(tmp_path / "a.part", COLUMNS)
+    for first in (1, 11, 21):
+        part.write(table(first, first + 9))
+        part.finish()
+    assert ids_of(part.path) == list(range(1, 31))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.part"]
+
+
+def test_days_and_channels_are_taken_apart() -> None:
+    both = list(split_batch(batch(1, 48, channels=2, hours=1), by_channel=True))
+    assert [key for key, _ in both] == [
+        ("2026-11-20", "c0"),
+        ("2026-11-20", "c1"),
+        ("2026-11-21", "c0"),
+        ("2026-11-21", "c1"),
+        ("2026-11-22", "c0"),
+        ("2026-11-22", "c1"),
+    ]
+    assert sorted(id_ for _, rows in both for id_ in rows.column("id").to_pylist()) == list(range(1, 49))
+    for (date, channel), rows in both:
+        assert rows.column("id").to_pylist() == sorted(rows.column("id").to_pylist())
+        assert set(rows.column("channel").to_pylist()) == {channel}
+        assert {str(at.date()) for at in rows.column("created_at").to_pylist()} == {date}
+
+
+def test_a_batch_of_one_day_passes_as_it_is() -> None:
+    whole = batch(1, 5)
+    ((key, rows),) = split_batch(whole, by_channel=False)
+    assert key == ("2026-11-20", None)
+    assert rows is whole
+    assert list(split_batch(batch(1, 0), by_channel=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("channel", "folder"),
+    [("chat.a", "chat.a"), ("a:b", "a%3Ab"), ("x@y~z-1_2", "x@y~z-1_2"), ("a%b", "a%25b")],
+)
+def test_folders_are_named_as_hive_names_them(channel: str, folder: str) -> None:
+    assert escape(channel) == folder
+    assert partition_folder("2026-11-20", channel) == f"date=2026-11-20/channel={folder}"
+
+
+def test_a_channel_that_is_no_folder_is_told() -> None:
+    with pytest.raises(OSError, match="export without --by-channel"):
+        partition_folder("2026-11-20", "c" * 250)
+
+
+def work(root: Path, shape: Shape, **more: Any) -> Work:
+    (root / "staging").mkdir()
+    return Work("", "", str(root), "staging", shape, 1, ((0, 1),), **{"file_bytes": 1 << 20, **more})
+
+
+def published(answers: list[dict[str, Any]]) -> tuple[Published, ...]:
+    return tuple(Published(**{**answer, "replaces": tuple(answer["replaces"])}) for answer in answers)
+
+
+def test_many_channels_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless_spark.export.task.PINNED_BYTES", 20_000)
+    monkeypatch.setattr("gapless_spark.export.task.OPEN_FILES", 3)
+    writer = Writer(work(tmp_path, Shape(by_channel=True)), 0)
+    for first in range(1, 1000, 100):
+        whole = batch(first, first + 99, channels=7)
+        for key, piece in split_batch(whole, by_channel=True):
+            writer.add(key, piece, whole.nbytes)
+    files = published(writer.finish())
+    assert len(files) == 7
+    put_in_place(tmp_path, files)
+    found = [id_ for file in files for id_ in ids_of(tmp_path / file.path)]
+    assert sorted(found) == list(range(1, 1001))
+    assert "channel" not in pq.read_schema(tmp_path / files[0].path).names
+    put_in_place(tmp_path, files)  # once more: nothing is left to do
+
+
+def test_files_have_the_size_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless_spark.export.task.GROUP_ROWS", 100)
+    writer = Writer(work(tmp_path, Shape(), file_bytes=10_000), 0)
+    for first in range(1, 5000, 100):
+        whole = batch(first, first + 99)
+        writer.add(("2026-11-20", None), whole, whole.nbytes)
+    files = published(writer.finish())
+    assert len(files) > 2
+    assert all(10_000 <= file.bytes < 30_000 for file in files[:-1])
+    assert still_open({}, files, 10_000).get("date=2026-11-20", ()) == tuple(
+        Open("2026-11-20", None, file.path, file.bytes, file.rows, file.groups)
+        for file in files
+        if file.bytes < 7_500
+    )
+
+
+def test_a_plain_file_is_copied_until_its_groups_are_many() -> None:
+    few = Open("2026-11-20", None, "a", 1, 1, 3)
+    many = Open("2026-11-20", None, "b", 1, 1, 99)
+    assert Plain(Path("/x")).extensions((few, many)) == (
+        Extension(copy="a", path="a"),
+        Extension(merge=("b",), path="b"),
+    )
+
+
+def test_like_is_merged_with_like() -> None:
+    small = tuple(Open("2026-11-20", None, f"s{n}", 1, 1, 1) for n in range(TIER))
+    bigger = tuple(Open("2026-11-20", None, f"b{n}", 1, 1, 1, level=1) for n in range(TIER - 1))
+    assert tier(small[:-1]).merge == ()
+    assert tier(small).merge == tuple(file.path for file in small)
+    assert tier(small).level == 1
+    assert len(tier(small + bigger).merge) == 2 * TIER - 1
+    assert tier(small + bigger).level == 2
+
+
+def test_what_went_wrong_comes_through_in_words() -> None:
+    full = from_os(OSError(errno.ENOSPC, "No space left on device"), "/data")
+    assert isinstance(full, DiskFull)
+    assert "make room" in str(full)
+    assert isinstance(from_os(PermissionError(errno.EACCES, "Permission denied"), "/data"), FolderRefused)
+    for error in (full, DataLoss("gone")):
+        back = from_wire(to_wire(error))
+        assert (type(back), str(back)) == (type(error), str(error))
+
+
+def test_the_columns_of_a_folder_by_channel() -> None:
+    assert Shape(by_channel=True).in_files == tuple(c for c in COLUMNS if c != "channel")
+    assert Shape("iceberg", True, Selection()).in_files == COLUMNS
