@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,7 +75,8 @@ class Gatekeeper:
         if self._file is not None:
             text = await asyncio.to_thread(self._file.read_bytes)
             wanted = parse_definitions(text, datetime.now(UTC), allow_private=self._allow_private)
-            changes, same = await self._policies.apply(self._namespace, wanted, dry_run=False)
+            digest = hashlib.sha256(text).digest()
+            changes, same = await self._policies.apply(self._namespace, wanted, dry_run=False, digest=digest)
             log.info("%s: %d changed, %d as they were", self._file.name, len(changes), same)
         # What decides reads policies in its own transaction; this shows that they can be read.
         await self._policies.all(self._namespace)

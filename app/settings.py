@@ -53,7 +53,8 @@ class Settings(BaseSettings):
         description="Tenant of requests without a credential.",
     )
     definitions: Path | None = Field(
-        None, description="JSON file of definitions, imported at every start before anything expires."
+        None,
+        description="JSON file of definitions; a start imports it, if it changed, before anything expires.",
     )
     webhook_allow_private: bool = Field(False, description="Let webhooks reach private addresses.")
     slow_reader_timeout: float = Field(10.0, gt=0, description="Seconds a reader may take nothing.")

@@ -66,13 +66,21 @@ class Policies:
         except FAILURES as error:
             raise translate(error) from error
 
-    async def apply(self, namespace: str, wanted: Definitions, *, dry_run: bool) -> tuple[list[Change], int]:
+    async def apply(
+        self, namespace: str, wanted: Definitions, *, dry_run: bool, digest: bytes | None = None
+    ) -> tuple[list[Change], int]:
+        """As the port says. With the `digest` of a file nothing is done where that file was the last one."""
         namespace_id = await self._namespaces.id(namespace)
         try:
             async with self._pool.acquire() as connection, asyncio.timeout(APPLY_TIMEOUT_S):
                 transaction = connection.transaction()
                 await transaction.start()
                 await connection.execute(self._blocks["lock_definitions"])
+                if digest is not None and not await connection.fetchval(
+                    self._blocks["import_once"], namespace_id, digest
+                ):
+                    await transaction.rollback()
+                    return [], 0
                 there = await self._read(connection, namespace_id)
                 changes, same = compare(there, wanted)
                 await connection.execute(

@@ -75,6 +75,23 @@ begin
     return found_id;
 end $$;
 
+alter table gapless.namespaces add column imported bytea;
+comment on column gapless.namespaces.imported is
+    'SHA-256 of the definitions file imported last: every worker has it, and a worker that comes back later'
+    ' must not undo what was changed since';
+
+-- Whether this definitions file is another than the one imported last; from now on it is that one. For whoever
+-- holds lock 4.
+create function gapless.import_once(p_namespace_id integer, p_digest bytea) returns boolean
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    with taken as (
+        update gapless.namespaces n set imported = p_digest
+        where n.id = p_namespace_id and n.imported is distinct from p_digest
+        returning 1
+    )
+    select exists (select from taken)
+$$;
+
 -- Own settings over policies over defaults, each setting by itself; among policies the higher priority, then
 -- the lesser name.
 create function gapless.resolve(

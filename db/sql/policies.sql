@@ -13,6 +13,9 @@ select * from gapless.policies p where p.namespace_id = $1 and p.name = $2
 -- name: lock_definitions
 select gapless.lock_definitions()
 
+-- name: import_once
+select gapless.import_once($1, $2)
+
 -- name: lock_defined_channels
 select gapless.lock_defined_channels($1, $2, $3)
 

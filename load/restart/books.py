@@ -9,7 +9,7 @@ from urllib.parse import quote
 import asyncpg
 import orjson
 
-from load.groups.api import Api
+from load.groups.api import Api, RefusedError
 from load.restart.plan import ENDS, Plan
 from load.restart.world import Copy, Count, Letter, World
 
@@ -47,8 +47,14 @@ async def count(api: Api, name: str) -> Count:
 
 
 async def _ids(api: Api, channel: str) -> list[int]:
+    """In a channel; none where it was never published to."""
     path = f"/v1/channels/{channel}/messages"
-    text = await api.raw("GET", path, wait_s=WAIT_S, Accept="application/x-ndjson")
+    try:
+        text = await api.raw("GET", path, wait_s=WAIT_S, Accept="application/x-ndjson")
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return []
     return [orjson.loads(line)["id"] for line in text.splitlines()]
 
 

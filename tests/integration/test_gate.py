@@ -156,13 +156,12 @@ async def _mentions(host: Host, text: str) -> str | None:
     return why if why and text in why else None
 
 
-async def test_the_file_is_brought_in_at_every_start_and_takes_nothing_away(
+async def test_the_file_is_brought_in_when_it_changed_and_takes_nothing_away(
     serve: Serve, tmp_path: Path
 ) -> None:
     file = tmp_path / "definitions.json"
-    file.write_text(
-        '{"version": 1, "subscriptions": [{"name": "s", "channels": ["a"], "start": "earliest"}]}'
-    )
+    subscription = {"name": "s", "channels": ["a"], "start": "earliest"}
+    file.write_text(json.dumps({"version": 1, "subscriptions": [subscription]}))
     first = serve(GAPLESS_DEFINITIONS=str(file))
     async with Host(first.url) as host:
         await host.publish("a", 1, 2)
@@ -170,9 +169,14 @@ async def test_the_file_is_brought_in_at_every_start_and_takes_nothing_away(
         (one,) = await queue.take(1)
         await queue.ack(one)
         await host.subscribe("own")
+        await host.ask("PATCH", "/v1/subscriptions/s", json={"max_deliver": 9})
         first.kill()
     async with Host(serve(GAPLESS_DEFINITIONS=str(file)).url) as host:
         (two,) = await Queue(host, "s").take(1)
         assert two["message"]["data"] == 2
         names = [s["name"] for s in (await host.ask("GET", "/v1/subscriptions"))["subscriptions"]]
         assert names == ["own", "s"]
+        assert (await host.ask("GET", "/v1/subscriptions/s"))["max_deliver"] == 9
+    file.write_text(json.dumps({"version": 1, "subscriptions": [{**subscription, "max_deliver": 2}]}))
+    async with Host(serve(GAPLESS_DEFINITIONS=str(file)).url) as host:
+        assert (await host.ask("GET", "/v1/subscriptions/s"))["max_deliver"] == 2

@@ -122,3 +122,34 @@ async def test_a_document_with_a_mistake_changes_nothing(queues: Queues) -> None
     assert isinstance(await queues.subscribe("q"), Subscription)
     (answer,) = await queues.appender.append([one("a")])
     stored(answer)
+
+
+async def test_a_file_undoes_nothing_that_was_changed_since(queues: Queues) -> None:
+    """Each worker imports it, at a time of its own: only the first, or a file that changed, does anything."""
+
+    def file(count: int) -> tuple[Definitions, bytes]:
+        return Definitions(channels("a", count=count)), b"%d" % count
+
+    async def load(count: int) -> bool:
+        wanted, digest = file(count)
+        changes, _ = await queues.policies.apply("default", wanted, dry_run=False, digest=digest)
+        return bool(changes)
+
+    async def kept() -> int:
+        (channel,) = (await queues.policies.definitions("default")).channels
+        return int(channel.settings["max_messages"])
+
+    assert sorted(await asyncio.gather(*(load(5) for _ in range(4)))) == [False, False, False, True]
+    await queues.policies.apply("default", file(6)[0], dry_run=False)
+    assert (await load(5), await kept()) == (False, 6)
+    assert (await load(7), await kept()) == (True, 7)
+    assert (await load(5), await kept()) == (True, 5)
+
+
+async def test_a_file_that_was_refused_was_not_imported(queues: Queues) -> None:
+    wrong = Definitions(subscriptions=(Definition("q", ("q",), "999999", {}),))
+    with pytest.raises(GaplessError):
+        await queues.policies.apply("default", wrong, dry_run=False, digest=b"1")
+    right = Definitions(channels("a"))
+    changes, _ = await queues.policies.apply("default", right, dry_run=False, digest=b"1")
+    assert len(changes) == 1
