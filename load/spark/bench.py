@@ -59,18 +59,18 @@ def figures(rates: dict[str, list[float]], rows: int) -> list[Figure]:
     """Each way against its peers, round by round."""
     checked = f"{rows:,} rows counted in the files of every run"
     return [
-        versus(f"{ours} → Parquet against {peer}", "rows/s", list(zip(rates[ours], rates[peer], strict=True)),
-               goal or float("inf"), checked)
+        versus(f"{ours} → Parquet against {peer}, {rows:,} rows", "rows/s",
+               list(zip(rates[ours], rates[peer], strict=True)), goal or float("inf"), checked)
         for (ours, peer), goal in GOALS.items()
         if ours in rates and peer in rates
     ]  # fmt: skip
 
 
 def growth(server: Postgres, sample: Sample, rows: int, before: dict[str, list[float]]) -> list[Figure]:
-    """The same with more messages: rows a second then, against those of before."""
+    """The same with more messages: against COPY again, and rows a second then against those of before."""
     asyncio.run(fill(server, sample, rows, say))
-    after = drive(server, "source,export", 2, rows, rows)
-    return [
+    after = drive(server, "copy,source,export", 2, rows, rows)
+    return figures(after, rows) + [
         Figure(f"{way}, {rows:,} rows against fewer", statistics.median(after[way]),
                statistics.median(before[way]), "rows/s",
                statistics.median(after[way]) / statistics.median(before[way]), GOAL_GROWTH, True,
