@@ -56,12 +56,29 @@ class Reaper:
         self._settle = settle
         self._touched = touched
         self._woken = woken
+        self._rounds = 0
+        self._failed: dict[int, int] = {}
+        """The round in which a subscription could not be decided about, of those that were due last."""
 
     async def run_once(self) -> Reaped:
-        """One round. Raises GaplessError when the database cannot be reached."""
+        """One round, which ends at the first failure: mostly the database is away, and then all would fail.
+        Where it is one subscription that cannot be decided about, the others come before it from then on.
+
+        Raises GaplessError.
+        """
         due = await self._port.due(self._gate.namespaces)
         settled, _ = await self._settle() if due else (0, 0)
-        return Reaped(len(due), sum([await self._reap(subscription, settled) for subscription in due]))
+        self._rounds += 1
+        self._failed = {each: self._failed[each] for each in due if each in self._failed}
+        messages = 0
+        for subscription_id in sorted(due, key=lambda each: self._failed.get(each, 0)):
+            try:
+                messages += await self._reap(subscription_id, settled)
+            except GaplessError:
+                self._failed[subscription_id] = self._rounds
+                raise
+            self._failed.pop(subscription_id, None)
+        return Reaped(len(due), messages)
 
     async def _reap(self, subscription_id: int, settled: int) -> int:
         total = 0
