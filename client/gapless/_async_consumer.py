@@ -90,7 +90,7 @@ class AsyncDelivery(InHand):
             return
         try:
             await self.nack(reason=reason_of(error))
-        except GaplessError as trouble:
+        except Exception as trouble:  # noqa: BLE001 (what went wrong first is what the caller has to see)
             self._consumer._member.leases.lose(self._lease, f"it could not be nacked: {trouble}")
 
 

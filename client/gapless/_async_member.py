@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from copy import copy
 from typing import Any, Protocol, TypeVar
 
 from gapless import _delivery
@@ -14,7 +13,7 @@ from gapless._call import Call
 from gapless._consuming import Consuming, Inbox
 from gapless._delivery import Settled
 from gapless._effects import AsyncEffects
-from gapless._errors import GaplessError
+from gapless._errors import apart
 from gapless._gather import Gatherer
 from gapless._leases import NEVER, Lease
 from gapless._retry import NO_RETRY, RetryPolicy
@@ -188,7 +187,7 @@ class AsyncMember:
         try:
             # One attempt: what failed is due again, and by then it may be others that are.
             results = await self._call(self.consuming.extension(receipts), NO_RETRY)
-        except GaplessError as error:
+        except Exception as error:  # noqa: BLE001 (the other leases have to be looked after all the same)
             self.consuming.not_extended(receipts, error)
         else:
             self.leases.extended(results, self._clock())
@@ -198,14 +197,14 @@ class AsyncMember:
             receipts = [receipt for receipt, _ in batch]
             try:
                 results = await self._call(_delivery.ack(self.consuming.subscription, receipts))
-            except GaplessError as error:
-                for _, (_, waiter) in batch:
-                    if not waiter.done():
-                        waiter.set_exception(copy(error))
-            except BaseException:
+            except asyncio.CancelledError:
                 for _, (_, waiter) in batch:
                     waiter.cancel()
                 raise
+            except Exception as error:  # noqa: BLE001 (whatever it is, who waits for an ack has to hear of it)
+                for _, (_, waiter) in batch:
+                    if not waiter.done():
+                        waiter.set_exception(apart(error))
             else:
                 for (_, (lease, waiter)), settled in zip(batch, results, strict=True):
                     self.leases.settle(lease, settled)
@@ -216,8 +215,10 @@ class AsyncMember:
 
     async def _give_back(self, lease: Lease, reason: str) -> None:
         call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
-        with suppress(GaplessError):  # Then its lease ends by itself.
+        try:
             await self._call(call, NO_RETRY)
+        except Exception as error:  # noqa: BLE001 (nobody waits for it)
+            self.consuming.not_given_back(lease, error)
         self.leases.settle(lease)
 
     def _replan(self, lease: Lease) -> None:

@@ -168,12 +168,22 @@ class Consuming(Stream[Lease]):
 
         return replace(call, decode=decode)
 
-    def not_extended(self, receipts: Sequence[str], error: GaplessError) -> None:
-        """That call failed: what may succeed later is due again, the rest is lost."""
-        if error.retryable:
-            self.leases.failed(receipts, self._clock())
-        else:
+    def not_extended(self, receipts: Sequence[str], error: Exception) -> None:
+        """That call failed: what may succeed later is due again, the rest is lost.
+
+        Whatever else was raised, such as by a function that gives the token, may not be raised again.
+        """
+        if not isinstance(error, GaplessError):
+            log.warning("leases of %s could not be extended", self.subscription, exc_info=error)
+        elif not error.retryable:
             self.leases.refused(receipts, str(error))
+            return
+        self.leases.failed(receipts, self._clock())
+
+    def not_given_back(self, lease: Lease, error: Exception) -> None:
+        """A nack in the background failed: the lease ends by itself."""
+        what = (lease.delivery.message.id, self.subscription)
+        log.warning("message %d of %s could not be given back: %r", *what, error)
 
 
 class Inbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -168,6 +169,11 @@ _BY_STATUS: dict[int, type[GaplessError]] = {
 
 _PASSING_STATUSES = frozenset({408, 425, 429})
 _LASTING_SERVER_STATUSES = frozenset({501, 505})
+
+
+def apart(error: Exception) -> Exception:
+    """The same for one of several who hear of it, each with a traceback of its own where it can be copied."""
+    return copy(error) if isinstance(error, GaplessError) else error
 
 
 def error_from_answer(status: int, headers: Mapping[str, str], body: bytes) -> GaplessError:

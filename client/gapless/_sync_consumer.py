@@ -91,7 +91,7 @@ class SyncDelivery(InHand):
             return
         try:
             self.nack(reason=reason_of(error))
-        except GaplessError as trouble:
+        except Exception as trouble:  # noqa: BLE001 (what went wrong first is what the caller has to see)
             self._consumer._member.leases.lose(self._lease, f"it could not be nacked: {trouble}")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -14,7 +12,7 @@ from gapless._call import Call
 from gapless._consuming import Consuming, Inbox
 from gapless._delivery import Settled
 from gapless._effects import SyncEffects
-from gapless._errors import GaplessError, Unreachable
+from gapless._errors import Unreachable, apart
 from gapless._gather import Gatherer
 from gapless._leases import NEVER, Lease
 from gapless._retry import NO_RETRY, RetryPolicy
@@ -125,7 +123,7 @@ class SyncMember:
             if batch:
                 self._send_acks(batch)
         if ticket.error is not None:
-            raise copy(ticket.error)
+            raise apart(ticket.error)
         assert ticket.result is not None
         return ticket.result
 
@@ -220,7 +218,7 @@ class SyncMember:
         try:
             # One attempt: what failed is due again, and by then it may be others that are.
             results = self._call(self.consuming.extension(receipts), NO_RETRY)
-        except GaplessError as error:
+        except Exception as error:  # noqa: BLE001 (the other leases have to be looked after all the same)
             self.consuming.not_extended(receipts, error)
         else:
             self.leases.extended(results, self._clock())
@@ -232,7 +230,7 @@ class SyncMember:
             results = self._call(
                 _delivery.ack(self.consuming.subscription, [receipt for receipt, _ in batch])
             )
-        except GaplessError as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, who waits for an ack has to hear of it)
             failure = error
         except BaseException as error:
             failure = Unreachable(f"broken off by {error!r}", code="unreachable", retryable=True)
@@ -250,8 +248,10 @@ class SyncMember:
 
     def _give_back(self, lease: Lease, reason: str) -> None:
         call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
-        with suppress(GaplessError):  # Then its lease ends by itself.
+        try:
             self._call(call, NO_RETRY)
+        except Exception as error:  # noqa: BLE001 (nobody waits for it, and the loop goes on)
+            self.consuming.not_given_back(lease, error)
         self.leases.settle(lease)
         with self._settling:
             self._abandoned.popleft()
