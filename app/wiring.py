@@ -10,6 +10,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from app import failpoints
 from app.gatekeeping import Gatekeeper
 from app.http_protocol import refusals
 from app.settings import Settings
@@ -42,7 +43,7 @@ from db.scheduled import Schedule
 from db.subscriptions import Subscriptions
 from db.transactions import Transactions
 from subscriptions.domain.delivery import Receipt, Touched
-from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended
 from subscriptions.engine.consumers import Consumers
 from subscriptions.engine.entry import Entry
@@ -147,6 +148,7 @@ class Service:
         self.scheduler = Scheduler(schedule, self.gate, clock=time.monotonic, touched=self.touched)
         self.schedules = ManagedSchedule(schedule, self.scheduler, self.touched, _now_us)
         self._receipts: ReceiptCodec | None = None
+        self._identified = asyncio.Event()
         self._origin = secrets.token_hex(8)
         self._codec: HintCodec | None = None
         self.bus: RedisBus | None = None
@@ -175,7 +177,7 @@ class Service:
             housekeeping.run(),
             self._run_bus(),
             self._measure(),
-            self.gatekeeper.run(),
+            self._open_gate(),
             reaper.run(),
             self.scheduler.run(),
             self.webhooks.run(),
@@ -219,10 +221,14 @@ class Service:
 
     @property
     def receipts(self) -> ReceiptCodec:
-        """Raises GaplessError `unavailable` until the log's secret was read."""
-        if self._receipts is None:
-            raise unavailable("the log has not been reached yet; nothing was done")
+        """Once the gate is open; see `require_ready`."""
+        assert self._receipts is not None, "the gate opens after it is there"
         return self._receipts
+
+    async def _open_gate(self) -> None:
+        """Once receipts can be written: what is leased must be told."""
+        await self._identified.wait()
+        await self.gatekeeper.run()
 
     async def transact(self, append: Append | None, receipts: list[Receipt], places: list[str]) -> Appended:
         """Publish and ack, all of it or nothing; see `TransactionPort`."""
@@ -270,6 +276,7 @@ class Service:
     async def _run_bus(self) -> None:
         """Learn the log's identity, then exchange hints with the other processes."""
         assert self.settings.redis_url is not None
+        await failpoints.reach("log.identity")
         while True:
             try:
                 epoch, secret = await self.reader.log_identity()
@@ -278,6 +285,7 @@ class Service:
                 await asyncio.sleep(IDENTITY_RETRY_S)
         self._codec = HintCodec(secret)
         self._receipts = ReceiptCodec(secret)
+        self._identified.set()
         topic = f"gapless:{epoch}:hints"
         self.bus = RedisBus(self.settings.redis_url, topic, self._heard, self.live.sweep_soon)
         await self.bus.run()

@@ -97,6 +97,19 @@ async def test_nothing_is_decided_before_the_definitions_are_there(
         await all_came_as_it_should(host)
 
 
+async def test_nothing_is_leased_before_receipts_can_be_written(serve: Serve) -> None:
+    before = serve()
+    async with Host(before.url) as host:
+        await host.subscribe("q")
+        await host.publish("q", "first")
+        before.kill()
+    async with starting(serve, GAPLESS_FAILPOINTS="log.identity=delay:2") as (host, ready):
+        await host.ask("POST", "/v1/subscriptions/q/pull", 503, json={"max": 1})
+        await ready
+        answer = await host.ask("POST", "/v1/subscriptions/q/pull", 200, json={"max": 1})
+        assert [delivery["attempt"] for delivery in answer["deliveries"]] == [1]
+
+
 async def refused_meanwhile(host: Host, delivery: Delivery) -> None:
     """All that decides is put off; what needs no definition works."""
     assert await obstacle(host) == "the definitions are not loaded yet"
