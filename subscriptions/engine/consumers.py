@@ -292,10 +292,12 @@ class Consumers:
         self._tell(sorted(ids), [])
 
     def changed_all(self, namespace: str) -> None:
-        """The same for whatever may have changed in a namespace."""
-        for group in list(self._active.values()):
-            if group.subscription.namespace == namespace:
-                self.changed(namespace, group.subscription.name)
+        """The same for whatever may have changed in a namespace; the others are told of all at once."""
+        groups = [group for group in self._active.values() if group.subscription.namespace == namespace]
+        for group in groups:
+            self._known.pop((namespace, group.subscription.name), None)
+            group.wake_fresh()
+        self._tell([group.subscription.id for group in groups], [])
 
     async def _group(self, namespace: str, name: str) -> Group:
         return self._group_of(await self.find(namespace, name))
@@ -360,9 +362,10 @@ class Consumers:
                 self._touched(await self._port.release(receipts, delivered=delivered))
                 return
             except GaplessError as error:
-                # Then their deadlines end them.
                 log.warning("could not end %d leases (%d): %s", len(receipts), attempt, error.detail)
-                await asyncio.sleep(RELEASE_RETRY_S)
+                if attempt < RELEASE_ATTEMPTS:
+                    await asyncio.sleep(RELEASE_RETRY_S)
+        # Then their deadlines end them.
 
 
 def _in_place(

@@ -377,6 +377,20 @@ async def test_other_processes_are_told_of_a_change_though_nobody_waits_here(sta
 
 
 @on_stage
+async def test_a_change_of_a_whole_namespace_is_one_hint(stage: Stage) -> None:
+    for name in ("a", "b", "c"):
+        stage.queues.subscribe(name)
+        await stage.consumers.open(NS, name, 1)
+    await asyncio.sleep(0.1)
+    seen = Counter(stage.calls)
+    stage.consumers.changed_all(NS)
+    stage.consumers.changed_all("another")
+    assert stage.told == [([1, 2, 3], []), ([], [])]
+    await asyncio.sleep(0.1)
+    assert stage.calls["claim"] - seen["claim"] == 3
+
+
+@on_stage
 async def test_a_stream_has_room_again_when_all_was_forgotten(stage: Stage) -> None:
     """As after a seek: the leases are gone, and nobody acked."""
     stage.queues.subscribe("q", ordering="none")
