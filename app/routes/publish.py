@@ -37,15 +37,12 @@ async def publish_one(service: Service, scope: Scope, receive: Receive, send: Se
         await _ephemeral(service, publication.messages[0], head, scope, send)
         return
     schedule = publication.schedule
-    if schedule is not None and _is_later(schedule, head, time.time_ns() // 1000):
+    if schedule is not None:
+        # Also where its time has come already: the answer's form must not hang on whose clock is ahead.
+        _check_schedule(schedule, head, time.time_ns() // 1000)
         await _later(service, publication.messages[0], schedule, head, scope, body, send)
         return
     appended = await _append(service, publication.messages, head, scope, body)
-    if not appended.positions:
-        # An earlier request with this key came before the message was due, and had it scheduled.
-        assert schedule is not None, "a request that repeats another asks for the same"
-        await _later(service, publication.messages[0], schedule, head, scope, body, send)
-        return
     content = encode_positions(appended.positions)
     if publication.is_array:
         content = b'{"messages":[%b]}' % content
@@ -125,16 +122,13 @@ async def _accepted(content: bytes, scope: Scope, send: Send, *, replayed: bool)
     await answer(send, 202, headers, content)
 
 
-def _is_later(schedule: Schedule, head: PublishHead, now_us: int) -> bool:
-    """Whether there is anything to wait for. Raises `invalid_request`."""
+def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
+    """Raises `invalid_request`."""
     name = "delay" if schedule.deliver_at_us is None else "deliver_at"
     if head.expected_last_seq is not None:
         raise invalid(name, "cannot be given together with Expected-Last-Seq: nobody knows that seq yet")
-    if schedule.deliver_at_us is None:
-        return schedule.delay_s != 0
-    if schedule.deliver_at_us > now_us + MAX_AHEAD_S * 1_000_000:
+    if schedule.deliver_at_us is not None and schedule.deliver_at_us > now_us + MAX_AHEAD_S * 1_000_000:
         raise invalid(name, "is more than ten years ahead")
-    return schedule.deliver_at_us > now_us
 
 
 async def _later(

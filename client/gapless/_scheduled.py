@@ -51,8 +51,8 @@ def schedule(
     ttl: float | None = None,
     idempotency_key: str | None = None,
     **options: Any,
-) -> Call[Scheduled | Published]:
-    """One message for later; one whose time has come already is published as usual."""
+) -> Call[Scheduled]:
+    """One message for later; one whose time has come already is published at once."""
     body = member(NewMessage(data, ttl=ttl, **options))
     if delay is not None:
         body["delay"] = delay
@@ -102,8 +102,5 @@ def scheduled_from(raw: Any, *, replayed: bool = False) -> Scheduled:
         raise ProtocolError(f"not a scheduled message: {raw!r:.200}") from error
 
 
-def _answer(reply: Reply) -> Scheduled | Published:
-    raw, replayed = json_of(reply), was_replayed(reply)
-    if isinstance(raw, dict) and "scheduled_id" in raw:
-        return scheduled_from(raw, replayed=replayed)
-    return published_from(raw, replayed=replayed)
+def _answer(reply: Reply) -> Scheduled:
+    return scheduled_from(json_of(reply), replayed=was_replayed(reply))

@@ -44,11 +44,11 @@ class Client(SyncQueue, SyncManage):
     @overload
     def publish(
         self, channel: str, data: Payload, *, delay: float, **options: Unpack[ScheduleOptions]
-    ) -> Scheduled | Published: ...
+    ) -> Scheduled: ...
     @overload
     def publish(
         self, channel: str, data: Payload, *, deliver_at: datetime | str, **options: Unpack[ScheduleOptions]
-    ) -> Scheduled | Published: ...
+    ) -> Scheduled: ...
     def publish(
         self,
         channel: str,
@@ -64,7 +64,7 @@ class Client(SyncQueue, SyncManage):
         `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
         `idempotency_key`, `expected_last_seq` (else `HeadMismatch`). An `ephemeral` message goes to those who
         listen now, is not stored, takes only `type`, `key` and `headers`, and gives None. With a `delay` in
-        seconds, or `deliver_at`, it is `Scheduled`, unless that time has come already.
+        seconds, or `deliver_at`, it is `Scheduled`, also where that time has come already.
         """
         times = {"delay": delay, "deliver_at": deliver_at}
         options |= {name: time for name, time in times.items() if time is not None}

@@ -86,10 +86,9 @@ def test_a_message_for_later(face: Face, when: dict[str, Any], sent: dict[str, A
     assert [request.headers["idempotency-key"] for request in answers.requests] == ["key-1", "key-1"]
 
 
-def test_a_message_whose_time_has_come_is_published(face: Face) -> None:
+def test_no_time_is_not_for_later(face: Face) -> None:
     stored = {"id": 1, "channel": "a", "seq": 1, "created_at": AT}
     face.connect(handler=Answers(stored, status=201))
-    assert face.call("publish", "a", 1, delay=0) == Published(1, "a", 1, NOON)
     assert face.call("publish", "a", 1, delay=None, deliver_at=None) == Published(1, "a", 1, NOON)
 
 

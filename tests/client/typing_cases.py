@@ -45,8 +45,8 @@ def blocking(client: Client) -> None:
     assert_type(client.channels("a.>"), Iterator[Channel])
     for message in client.subscribe("a"):
         assert_type(message, Message)
-    assert_type(client.publish("a", 1, delay=5, key="k"), Scheduled | Published)
-    assert_type(client.publish("a", 1, deliver_at="2030-01-01T00:00:00Z", ttl=5), Scheduled | Published)
+    assert_type(client.publish("a", 1, delay=5, key="k"), Scheduled)
+    assert_type(client.publish("a", 1, deliver_at="2030-01-01T00:00:00Z", ttl=5), Scheduled)
     client.publish("a", 1, delay=5, ephemeral=True)  # type: ignore[call-overload]
     client.publish("a", 1, delay=5, expected_last_seq=3)  # type: ignore[call-overload]
     assert_type(client.create_subscription("s", ["a"], start=7, ordering="key", push=None), Subscription)
