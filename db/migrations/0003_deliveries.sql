@@ -121,6 +121,22 @@ insert into gapless.settled_ahead (subscription_id, message_id, channel_id)
 select -1 - n % 250, n, n % 50 from generate_series(1, 5000) n;
 analyze gapless.deliveries, gapless.settled_ahead;
 
+-- One channel's messages are read by both columns of its index at once, also where one would do, and bounds are written
+-- so that nobody can guess how many rows lie between them. Asked for `channel_id = x order by id limit n`, the planner
+-- takes a channel that has many messages to have them everywhere, and walks the whole log by its primary key until it
+-- meets the first, or else reads all of the channel and sorts. The plain bound of the id is for leaving out segments.
+create or replace function gapless.seq_at(p_channel_id bigint, p_id bigint) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select greatest(
+        coalesce((select m.seq from gapless.messages m
+                  where (m.channel_id, m.id) >= ((select p_channel_id), 0::bigint)
+                    and (m.channel_id, m.id) <= ((select p_channel_id), (select p_id)) and m.id <= (select p_id)
+                  order by m.channel_id desc, m.id desc limit 1), 0),
+        coalesce((select t.last_seq from gapless.trims t
+                  where t.channel_id = p_channel_id and t.last_id <= p_id
+                  order by t.last_id desc limit 1), 0))
+$$;
+
 create type gapless.death as (
     message_id bigint, channel_id bigint, attempts integer, lane text, kept_id bigint, reason text,
     last_error text
@@ -265,10 +281,12 @@ begin
                case when count(*) = p_limit then max(h.id) else upto end
         into ids, channel_ids, keys, created, expires, sizes, cut, complete_to
         from (select m.id, m.channel_id, m.key, m.created_at, m.expires_at, m.size
-              from gapless.messages m
-              where m.channel_id = targets[1] and m.id <= upto
-                and m.id > greatest(p_after, (select c.trimmed_id from gapless.channels c where c.id = targets[1]))
-              order by m.id limit p_limit) h;
+              from gapless.channels c cross join lateral (
+                  select x.* from gapless.messages x
+                  where (x.channel_id, x.id) > (c.id, greatest(p_after, c.trimmed_id))
+                    and (x.channel_id, x.id) <= (c.id, upto) and x.id > (select p_after)
+                  order by x.channel_id, x.id limit p_limit) m
+              where c.id = targets[1]) h;
         return;
     end if;
     if targets is not null then
@@ -278,8 +296,9 @@ begin
             cross join lateral (
                 select m.id, m.channel_id, m.key, m.type, m.created_at, m.expires_at, m.size
                 from gapless.messages m
-                where m.channel_id = c.id and m.id > greatest(p_after, c.trimmed_id) and m.id <= upto
-                order by m.id limit stretch
+                where (m.channel_id, m.id) > (c.id, greatest(p_after, c.trimmed_id))
+                  and (m.channel_id, m.id) <= (c.id, upto) and m.id > (select p_after)
+                order by m.channel_id, m.id limit stretch
             ) m
         ), bound as (
             -- Each channel is known as far as its rows reach, or whole.

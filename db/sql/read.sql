@@ -23,9 +23,10 @@ select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.
 from c cross join lateral (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m
-        where m.channel_id = c.id and m.id > greatest($3::bigint, c.trimmed_id)
+        where (m.channel_id, m.id) > (c.id, greatest($3::bigint, c.trimmed_id))
+          and (m.channel_id, m.id) <= (c.id, c.last_id) and m.id > (select $3::bigint)
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-        order by m.id limit $4) m
+        order by m.channel_id, m.id limit $4) m
 ) m
 where m.bytes_before < $7
 union all
@@ -61,9 +62,10 @@ from (
          from c cross join lateral (
              select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
                  select m.* from gapless.messages m
-                 where m.channel_id = c.id and m.id > greatest($4::bigint, c.trimmed_id) and m.id <= $5
+                 where (m.channel_id, m.id) > (c.id, greatest($4::bigint, c.trimmed_id))
+                   and (m.channel_id, m.id) <= (c.id, $5::bigint) and m.id > (select $4::bigint)
                    and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
-                 order by m.id limit $6) m
+                 order by m.channel_id, m.id limit $6) m
          ) m
          where m.channel_bytes_before < $9 and (select f.yes from few f)
          order by m.id limit $6)
@@ -98,9 +100,10 @@ from (
         cross join lateral (
             select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
                 select m.* from gapless.messages m
-                where m.channel_id = c.id and m.id > greatest($3::bigint, s.start, c.trimmed_id) and m.id <= $4
+                where (m.channel_id, m.id) > (c.id, greatest($3::bigint, s.start, c.trimmed_id))
+                  and (m.channel_id, m.id) <= (c.id, $4::bigint) and m.id > (select $3::bigint)
                   and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
-                order by m.id limit $5) m
+                order by m.channel_id, m.id limit $5) m
         ) m
         where m.channel_bytes_before < $8
         order by m.id limit $5) m
@@ -118,9 +121,10 @@ order by kind, id
 -- where the channel holds fewer.
 select c.id as channel_id, coalesce((
     select m.id from gapless.messages m
-    where m.channel_id = c.id and m.id > c.trimmed_id and m.id <= $5
+    where (m.channel_id, m.id) > (c.id, c.trimmed_id) and (m.channel_id, m.id) <= (c.id, $5::bigint)
+      and m.id <= (select $5::bigint)
       and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
-    order by m.id desc offset $4 limit 1), c.trimmed_id) as start
+    order by m.channel_id desc, m.id desc offset $4 limit 1), c.trimmed_id) as start
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 
@@ -152,8 +156,9 @@ select min(least(m.id, (
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 left join lateral (
     select m.id from gapless.messages m
-    where m.channel_id = c.id and m.id > (select gapless.id_before($4)) and m.created_at >= $4
-    order by m.id limit 1) m on true
+    where (m.channel_id, m.id) > (c.id, (select gapless.id_before($4))) and (m.channel_id, m.id) <= (c.id, c.last_id)
+      and m.id > (select gapless.id_before($4)) and m.created_at >= $4
+    order by m.channel_id, m.id limit 1) m on true
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 
 -- name: seq_at

@@ -20,6 +20,7 @@ from tests.conftest import Database, drop_database, make_database
 ROWS = 50_000
 CHANNELS = 200
 SEGMENTS = 4
+BURST = 12_000
 
 
 def test_blocks_are_split_at_their_names() -> None:
@@ -54,6 +55,7 @@ async def test_every_block_prepares_as_the_service(database: Database) -> None:
 
 async def _fill(database: Database) -> None:
     session: asyncpg.Connection = await asyncpg.connect(database.owner_url)
+    await session.execute("select gapless.set_channel(1, 'burst', '{}', false)")
     for number in range(SEGMENTS):
         await session.execute(
             "select gapless.publish('c' || case when $1 = 0 and n <= 20 then 0 else 1 + n % $2 end, '1')"
@@ -62,6 +64,10 @@ async def _fill(database: Database) -> None:
             CHANNELS,
             ROWS // SEGMENTS,
         )
+        if number == SEGMENTS - 2:
+            await session.execute(
+                "select gapless.publish('burst', '1') from generate_series(1, $1::integer)", BURST
+            )
         await session.execute("select gapless.roll_segment(0)")
     await session.execute("analyze gapless.messages; analyze gapless.channels")
     await session.close()
@@ -69,7 +75,8 @@ async def _fill(database: Database) -> None:
 
 @pytest.fixture(scope="module")
 def filled(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """Messages of many channels over several segments; channel c0 has few, and its newest are old."""
+    """Messages of many channels over several segments; channel c0 has few, and its newest are old. Channel
+    burst, the first one, has many, all of them one after the other."""
     made = asyncio.run(make_database(postgres))
     asyncio.run(_fill(made))
     yield made
@@ -122,16 +129,23 @@ HOT = [
     ("page_channel", ("default", "c7", 0, 100, None, None, BYTES), 200),
     ("page_channel", ("default", "c7", 40_000, 100, None, None, BYTES), 200),
     ("page_channel", ("default", "c0", 0, 100, None, None, BYTES), 200),
+    ("page_channel", ("default", "burst", 0, 100, None, None, BYTES), 200),
+    ("page_channels", ("default", ["burst", "c8"], None, 0, LAST, 100, None, None, BYTES, 500), 400),
     ("page_channels", ("default", ["c7", "c8"], None, 0, LAST, 100, None, None, BYTES, 500), 400),
     ("page_channels", ("default", [], "^c1[0-9]$", 0, LAST, 20, None, None, BYTES, 500), 1000),
     ("page_channels", ("default", [], "^c", 0, LAST, 20, None, None, BYTES, 500), 1000),
     ("page_from", ([7, 8], [0, 0], 0, LAST, 100, None, None, BYTES), 400),
+    ("page_from", ([1, 8], [0, 0], 0, LAST, 100, None, None, BYTES), 400),
+    ("last_starts", ("default", ["burst", "c8"], None, 50, LAST, None, None), 400),
+    ("first_since", ("default", ["burst"], None, "2020-01-01"), 200),
     ("last_starts", ("default", ["c7", "c8"], None, 50, LAST, None, None), 400),
     ("span", (25_000, LAST, 100, BYTES), 200),
     ("heads", (["default", "default"], ["c7", "c8"]), 400),
     ("channel", ("default", "c7"), 400),
     ("history_up", (7, 0, LAST, None, None, None, 100, BYTES), 200),
     ("history_down", (7, 0, LAST, None, None, None, 100, BYTES), 200),
+    ("history_up", (1, 0, LAST, None, None, None, 100, BYTES), 200),
+    ("history_down", (1, 0, LAST, None, None, None, 100, BYTES), 200),
     ("message", (7, 7, 0), 10),
 ]
 
@@ -154,3 +168,36 @@ async def test_hot_queries_touch_what_they_give(
             if relation.startswith("messages"):
                 assert node["Node Type"] != "Seq Scan" or not node["Actual Loops"] or not touched, node
                 assert touched <= most, node
+
+
+DECISIONS = [
+    ("claim", "select * from gapless.claim($1, 9007199254740991, 10)"),
+    ("stats", load()["subscription_stats"]),
+    ("reap", "select * from gapless.reap($1, 9007199254740991, 10)"),
+]
+TUPLES_READ = (
+    "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables"
+    " where schemaname = 'gapless' and relname like 'messages%'"
+)
+
+
+@pytest.mark.parametrize(("name", "statement"), DECISIONS)
+@pytest.mark.parametrize("channels", [["burst"], ["burst", "c7"]])
+async def test_decisions_look_at_what_they_are_about(
+    filled: Database, name: str, statement: str, channels: list[str]
+) -> None:
+    """However far behind a subscription is, and wherever in the log its messages lie."""
+    session: asyncpg.Connection = await asyncpg.connect(filled.owner_url)
+    try:
+        await session.execute("begin")
+        subscription = await session.fetchval(
+            "select subscription_id from gapless.create_subscription("
+            "1, 'behind', $1, $1, null, 'earliest', '{\"message_ttl\": 1000000}')",
+            channels,
+        )
+        await session.fetch(statement.replace("$1", str(subscription)))
+        read = await session.fetchval(TUPLES_READ)
+        await session.execute("rollback")
+    finally:
+        await session.close()
+    assert read < 500, f"{name} read {read} messages"
