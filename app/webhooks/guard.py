@@ -20,9 +20,6 @@ from typing import Any, Final
 import httpcore
 
 from app.webhooks.addresses import is_public
-from app.webhooks.url import Endpoint, check_url, parse_url
-
-__all__ = ["Endpoint", "Guard", "Lookup", "SystemLookup", "UnreachableError", "check_url", "parse_url"]
 
 MAX_ADDRESSES: Final = 4
 """So many of a host's addresses are tried; all of them are checked."""

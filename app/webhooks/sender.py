@@ -20,16 +20,11 @@ import httpcore
 from prometheus_client import Counter, Histogram
 
 from app.webhooks.guard import Guard, Lookup, SystemLookup, UnreachableError
-from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome, answered, broken
+from app.webhooks.outcome import Crowded, Failed, Outcome, answered, broken
 from app.webhooks.signature import signed
 from app.webhooks.url import Endpoint, parse_url
 from subscriptions.domain.errors import GaplessError
 
-__all__ = ["Crowded", "Delivered", "Failed", "Gone", "Outcome", "Sender", "Target"]
-
-RETRY_SCHEDULE_S: Final = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
-"""Seconds before each further attempt, as Standard Webhooks suggests; the first attempt is made at once."""
-MAX_DELIVER: Final = len(RETRY_SCHEDULE_S) + 1
 TIMEOUT_S: Final = 15.0
 MAX_CONNECTIONS: Final = 100
 MAX_CONNECTIONS_A_HOST: Final = 10

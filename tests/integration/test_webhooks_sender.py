@@ -14,18 +14,12 @@ import trustme
 from prometheus_client import REGISTRY
 from standardwebhooks import Webhook
 
+from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
 from app.webhooks.sender import (
     KEEP_ALIVE_S,
     MAX_ANSWER_BYTES,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_A_HOST,
-    MAX_DELIVER,
-    RETRY_SCHEDULE_S,
-    Crowded,
-    Delivered,
-    Failed,
-    Gone,
-    Outcome,
     Sender,
     Target,
 )
@@ -439,8 +433,3 @@ async def test_every_outcome_is_counted(sender: Sender) -> None:
             await post(sender, there.target())
         assert counted(name) == before + 1
     assert REGISTRY.get_sample_value("gapless_webhook_seconds_count") == timed + 3
-
-
-def test_the_schedule_is_the_standards() -> None:
-    assert RETRY_SCHEDULE_S == (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
-    assert MAX_DELIVER == 10
