@@ -43,7 +43,9 @@ class Settings(BaseSettings):
     redis_url: str | None = Field(None, description="Redis 7 or newer, or Valkey; none: an embedded one.")
     allow_anonymous: bool = Field(False, description="Serve beyond loopback without credentials.")
     auto_create_channels: bool = Field(True, description="Whether a first publish makes its channel.")
-    max_streams: int = Field(10_000, ge=1, le=1_000_000, description="Live streams a process serves.")
+    max_streams: int = Field(
+        10_000, ge=1, le=1_000_000, description="Live streams a process serves, and as many of deliveries."
+    )
     tail_bytes: int = Field(128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of hot tails a process.")
     segment_age: float = Field(86_400.0, gt=0, description="Seconds after which a new segment begins.")
     maintenance_interval: float = Field(10.0, gt=0, description="Seconds between rounds of retention.")
