@@ -86,6 +86,7 @@ class Reaper:
             done, touched = await self._port.reap(subscription_id, settled, REAP_LIMIT)
             self._touched(touched)
             total += done
+            # Large messages make a call decide fewer than it was asked to, and then there is more.
             if done < REAP_LIMIT // 64:
                 break
         self._woken(subscription_id)
