@@ -186,8 +186,7 @@ DEFINITIONS: Final[dict[str, Any]] = {
                 )
             ),
             "policies": _list(_closed(_POLICY, "name pattern applies_to definition")),
-        },
-        "version",
+        }
     ),
     "Changes": _open(
         {
@@ -297,6 +296,7 @@ _NARROWED: Final = {
     "channel": {**_NAME, "type": ["string", "null"]},
     "reason": {"enum": [*_REASON["enum"], None]},
 }
+_CHOSEN: Final = {**_NARROWED, "ids": {"type": ["array", "null"], "items": _COUNT, "maxItems": 1000}}
 AFTERWARDS: Final[dict[str, Any]] = {
     "DeadLetter": _open(
         {
@@ -315,9 +315,7 @@ AFTERWARDS: Final[dict[str, Any]] = {
         "id subscription channel reason attempts last_error created_at journey message",
     ),
     "DeadLetterPage": _page("dead_letters", "DeadLetter", _COUNT),
-    "DeadLetterFilter": _closed(
-        {**_NARROWED, "ids": {"type": ["array", "null"], "items": _COUNT, "maxItems": 1000}}
-    ),
+    "DeadLetterFilter": {"anyOf": [_closed(_CHOSEN), _closed({"filter": _closed(_CHOSEN)}, "filter")]},
     "Purge": _closed(
         {
             **_NARROWED,

@@ -12,6 +12,7 @@ from app.wire.definitions import decode
 from app.wire.moments import parse_since
 from app.wire.times import microseconds
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
+from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import check_channel
 
@@ -26,8 +27,12 @@ class _Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reason: Reason | UnsetType | None = UNSET
 
 
-class _Replay(_Filter, kw_only=True, forbid_unknown_fields=True):
+class _Chosen(_Filter, kw_only=True, forbid_unknown_fields=True):
     ids: Annotated[list[_Id], Meta(max_length=MAX_IDS)] | UnsetType | None = UNSET
+
+
+class _Replay(_Chosen, kw_only=True, forbid_unknown_fields=True):
+    filter: _Chosen | UnsetType | None = UNSET
 
 
 class _Purge(_Filter, kw_only=True, forbid_unknown_fields=True):
@@ -35,8 +40,13 @@ class _Purge(_Filter, kw_only=True, forbid_unknown_fields=True):
 
 
 def parse_replay(namespace: str, raw: bytes) -> DeadLetterFilter:
-    """The body of a replay of many; without members it is about all."""
-    body = decode(raw, _Replay)
+    """The body of a replay of many; without members it is about all. They may also stand in one `filter`."""
+    asked = decode(raw, _Replay)
+    body: _Chosen = asked
+    if isinstance(asked.filter, _Chosen):
+        if asked != _Replay(filter=asked.filter):
+            raise invalid("filter", "stands alone: its members are given inside it or beside each other")
+        body = asked.filter
     ids = None if body.ids is UNSET or body.ids is None else tuple(body.ids)
     return DeadLetterFilter(namespace, *_narrowed(body), ids=ids)
 

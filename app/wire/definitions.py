@@ -94,7 +94,7 @@ class _PolicyEntry(_Policy, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Definitions(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1]
+    version: Literal[1] | UnsetType = UNSET
     channels: list[_ChannelEntry] | UnsetType | None = UNSET
     subscriptions: list[_SubscriptionEntry] | UnsetType | None = UNSET
     policies: list[_PolicyEntry] | UnsetType | None = UNSET

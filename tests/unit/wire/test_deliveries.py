@@ -127,6 +127,9 @@ REPLAYS: list[tuple[dict[str, Any], DeadLetterFilter]] = [
         DeadLetterFilter("n", "s", "c", Reason.EXPIRED, ids=(3, 1)),
     ),
     ({"ids": []}, DeadLetterFilter("n", ids=())),
+    ({"filter": {"subscription": "s", "ids": [1]}}, DeadLetterFilter("n", "s", ids=(1,))),
+    ({"filter": {}}, DeadLetterFilter("n")),
+    ({"filter": None, "channel": "c"}, DeadLetterFilter("n", channel="c")),
 ]
 
 
@@ -163,6 +166,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ids": ["1"]}, "ids[0]"),
     ({"ids": [2**53]}, "ids[0]"),
     ({"x": 1}, "x"),
+    ({"filter": {"x": 1}}, "filter.x"),
+    ({"filter": {"filter": {}}}, "filter.filter"),
+    ({"filter": {}, "subscription": "s"}, "filter"),
 ]
 BAD_AGES: list[Any] = [None, -1, -0.1, "soon", "-5m", "", True, [], "2026-11-20T12:00:00"]
 
