@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from gapless_spark.analyze.command import _failed
+from pyspark.errors import AnalysisException
+from rich.console import Console
 
 from tests.pipeline.test_analyze_job import SAID, write_export
 from tests.support import ROOT
@@ -43,6 +46,36 @@ def test_what_is_wrong_is_said_before_spark_starts(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "there is no folder" in done.stderr
     assert "Traceback" not in done.stderr
+    away = run("--database-url", "postgresql://ann:hush@127.0.0.1:1/gapless")
+    assert away.returncode == 3
+    assert away.stderr.startswith("gapless: Postgres cannot be reached")
+    assert away.stderr.count("\n") == 1
+    assert "hush" not in away.stderr
+
+
+def test_where_nothing_can_be_written_is_said_before_spark_starts(tmp_path: Path) -> None:
+    source = write_export(tmp_path / "export", SAID)
+    (tmp_path / "file").write_text("not a folder")
+    for option in ("--report", "--tables"):
+        done = run("--from", source, option, str(tmp_path / "file" / "within"))
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"gapless: {option}: ")
+        assert "cannot be written" in done.stderr
+        assert "Spark" not in done.stderr
+
+
+def test_what_spark_carries_of_ours_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):\n"
+        '  File "database.py", line 147, in _open\n    raise failure(error) from None\n'
+        "gapless_spark.errors.DatabaseUnreachable: Postgres cannot be reached: it is away\n SQLSTATE: 38000"
+    )
+    assert _failed(Console(stderr=True), AnalysisException(text)) == 3
+    assert capsys.readouterr().err == "gapless: Postgres cannot be reached: it is away\n"
+    assert _failed(Console(stderr=True), AnalysisException("Java went away\n\tat org.apache.Spark.x")) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("gapless: Spark failed: Java went away")
+    assert told.count("\n") == 1
 
 
 def test_a_run_tells_its_stages_and_writes_the_page(tmp_path: Path) -> None:

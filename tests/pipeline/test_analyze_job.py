@@ -186,6 +186,15 @@ def test_the_live_log_and_its_queues(log: Log, tmp_path: Path) -> None:
     assert "no durable subscription" in html
 
 
+def test_the_live_log_between_two_times(log: Log) -> None:
+    log.owner.append("chat.a", ["1", "2"])
+    middle = log.owner.value("select clock_timestamp()")
+    log.owner.append("chat.a", ["3"])
+    for since, until, count in ((None, None, 3), (middle, None, 1), (None, middle, 2), (middle, middle, 0)):
+        question = Question(url=log.url, since=since, until=until)
+        assert read_messages(log.spark, question).count() == count
+
+
 def test_a_database_that_is_away_is_told_in_the_page(spark: SparkSession, tmp_path: Path) -> None:
     source = write_export(tmp_path / "export", SAID)
     question = Question(source=source, url="postgresql://nobody:secret@127.0.0.1:1/none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,8 @@ Examples:
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 the database cannot be reached or refuses.
 """
 
+
+TRACEBACK = "GAPLESS_TRACEBACK"
 
 # Spark cuts for a cluster, into 200 parts; on one machine most of them would be empty, and each is a task.
 LOCAL_CONF = (("spark.sql.shuffle.partitions", "16"),)
@@ -115,9 +118,30 @@ def analyze(
             top=top,
         )
         _run(console, question, now, report, tables, title, master, conf)
-    except GaplessSparkError as error:
-        console.print(f"gapless: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(exit_code(error)) from None
+    except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
+        raise typer.Exit(_failed(console, error)) from None
+
+
+def _failed(console: Console, error: Exception) -> int:
+    """Say it in one line; the exit code."""
+    if os.environ.get(TRACEBACK):
+        raise error
+    told = error if isinstance(error, GaplessSparkError) else _explained(error)
+    console.print(f"gapless: {told}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return exit_code(told)
+
+
+def _explained(error: Exception) -> GaplessSparkError:
+    """What Spark, or nobody of ours, raised: our own error that it carries, or the reason in it."""
+    from gapless_spark.export.errors import on_one_line, raised_by_us, reason_of
+
+    text = str(error)
+    if ours := raised_by_us(text):
+        return ours
+    origin = (
+        "Spark failed" if type(error).__module__.startswith(("pyspark", "py4j")) else type(error).__name__
+    )
+    return GaplessSparkError(f"{origin}: {on_one_line(reason_of(text))} (set {TRACEBACK}=1 to see where)")
 
 
 def _run(
@@ -134,13 +158,21 @@ def _run(
     from gapless_spark.analyze.job import analyze as run_job
     from gapless_spark.analyze.reading import check_source
     from gapless_spark.analyze.stages import Stages
+    from gapless_spark.analyze.tables import check_folder
+    from gapless_spark.analyze.tables import check_place as check_tables
     from gapless_spark.session import SessionOptions, conf_pairs, start
 
     check_source(question)
+    page.check_place(report)
+    check_folder(tables, question.source)
+    if master.startswith("local"):
+        # Elsewhere the folder is the cluster's, and need not be one here.
+        check_tables(tables)
     stages = Stages(console)
     with stages.stage("Spark") as note:
         said: list[str] = []
-        settings = (*LOCAL_CONF, *conf_pairs(conf)) if master.startswith("local") else conf_pairs(conf)
+        own = LOCAL_CONF if master.startswith("local") else ()
+        settings = (*own, *_quiet(), *conf_pairs(conf))
         spark = start(SessionOptions("gapless-analyze", master, conf=settings), said.append)
         note.text = "; ".join(said)
     try:
@@ -150,6 +182,11 @@ def _run(
     with stages.stage("Report") as note:
         size = page.write(report, page.render(findings, title))
         note.text = f"{report}, {size / 1e6:.1f} MB"
+
+
+def _quiet() -> tuple[tuple[str, str], ...]:
+    """What fails is told at the end, in one line: Spark would log it too, with all that called it."""
+    return () if os.environ.get(TRACEBACK) else (("spark.log.level", "OFF"),)
 
 
 def _field(members: str | None, option: str) -> str | None:

@@ -7,12 +7,14 @@ the page's policy lets no script run but the two it was written with, and no con
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import hashlib
 import json
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -68,16 +70,32 @@ def render(findings: Findings, title: str) -> str:
 def write(path: Path, text: str) -> int:
     """Write the page whole or not at all. Gives back its bytes; `BadOption` where it cannot be written."""
     data = text.encode()
+    with _beside(path) as beside:
+        beside.write_bytes(data)
+        beside.replace(path)
+    return len(data)
+
+
+def check_place(path: Path) -> None:
+    """Raise `BadOption` where a page cannot be written: better before the work than after it."""
+    with _beside(path) as beside:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        beside.touch()
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A name for a file beside `path`, which is gone afterwards; an error of the file system as ours."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(data)
-        beside.replace(path)
+        yield beside
     except OSError as error:
+        raise BadOption(f"--report: {path} cannot be written: {error.strerror}") from None
+    finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise BadOption(f"--report: {path} cannot be written: {error.strerror}") from None
-    return len(data)
 
 
 def _json(value: Any) -> str:

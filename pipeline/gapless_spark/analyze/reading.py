@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from gapless_spark.analyze.question import LIVE, Question
+from gapless_spark.database import close, connect
 from gapless_spark.errors import BadOption
 from gapless_spark.selection import parse_patterns, to_regex
 
@@ -28,23 +29,28 @@ def read_messages(spark: SparkSession, question: Question) -> DataFrame:
 
 
 def check_source(question: Question) -> None:
-    """Raise `BadOption` for what can be seen to be wrong without Spark."""
+    """Raise `BadOption` for what can be seen to be wrong without Spark, and what `database.connect` raises
+    where the live log cannot be read."""
+    if question.channels:
+        parse_patterns(question.channels)
     if question.source != LIVE:
         data_files(question.source)
-    elif not question.url:
+        return
+    if not question.url:
         raise BadOption(
             "url: no database is named. Give --url or GAPLESS_DATABASE_URL, or --from with a folder that "
             "`gapless export` wrote"
         )
+    close(connect(question.url))
 
 
 def _live(spark: SparkSession, question: Question) -> DataFrame:
     import gapless_spark
 
-    check_source(question)
     assert question.url is not None
     gapless_spark.register(spark)
-    options = {"url": question.url, "namespace": question.namespace, "startingOffsets": "earliest"}
+    # A batch begins at the earliest message unless told otherwise; both beginnings together are an error.
+    options = {"url": question.url, "namespace": question.namespace}
     if question.channels:
         options["channels"] = question.channels
     # The time inside of data is known only after the message was read.

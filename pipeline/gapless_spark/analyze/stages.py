@@ -34,5 +34,8 @@ class Stages:
         with self._console.status(f"{name} …"):
             yield note
         self._console.print(
-            f"{name:<10} {time.monotonic() - began:6.1f} s  {note.text}", markup=False, highlight=False
+            f"{name:<10} {time.monotonic() - began:6.1f} s  {note.text}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )

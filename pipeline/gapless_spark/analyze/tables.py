@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,3 +58,14 @@ def check_folder(folder: str | None, source: str) -> None:
     inside, outside = Path(folder).resolve(), Path(source).resolve()
     if inside == outside or outside in inside.parents:
         raise BadOption(f"--tables: {folder} lies in the export that is read; choose another folder")
+
+
+def check_place(folder: str | None) -> None:
+    """Raise `BadOption` where this machine cannot write tables: better before the work than in it."""
+    if folder is None or "://" in folder:
+        return
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BadOption(f"--tables: {folder} cannot be written: {error.strerror}") from None

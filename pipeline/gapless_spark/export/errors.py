@@ -9,6 +9,9 @@ from gapless_spark import errors
 from gapless_spark.errors import GaplessSparkError
 
 _REASON = re.compile(r"^\s*(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception): .+)$", re.MULTILINE)
+_OURS = re.compile(r"^\s*(?:Caused by: )?gapless_spark\.(?:\w+\.)*(\w+): (.+)$", re.MULTILINE)
+_NO_ROOM = re.compile(r"No space left on device|disk is full|Disk quota exceeded", re.IGNORECASE)
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _ADVICE = (
     ". Executors need pyarrow and adbc-driver-postgresql: install them there, or let PYSPARK_PYTHON name a"
     " Python that has them on every machine"
@@ -45,8 +48,9 @@ class SparkFailed(GaplessSparkError):  # noqa: N818
 
 def from_os(error: OSError, root: str) -> GaplessSparkError:
     """What an error of the file system means to whoever runs the export."""
-    reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    reason = on_one_line(error.strerror or str(error))
+    # The packages that write tables tell it in words only.
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or _NO_ROOM.search(reason):
         return DiskFull(
             f"{root}: {reason}. The batch under way is not in the export and everything before it is; make"
             " room and run the same command again"
@@ -58,14 +62,31 @@ def from_os(error: OSError, root: str) -> GaplessSparkError:
 
 
 def from_spark(text: str) -> SparkFailed:
-    """What is to be told of an error of Spark's: the one line in it that says why, not what called what."""
+    """What is to be told of an error of Spark's."""
+    reason = reason_of(text)
+    advice = _ADVICE if reason.startswith(("ModuleNotFoundError", "ImportError")) else ""
+    return SparkFailed(f"Spark could not run the batch: {reason}{advice}")
+
+
+def reason_of(text: str) -> str:
+    """The one line of an error of Spark's that says why, not what called what."""
     reasons = [match[1] for match in _REASON.finditer(text)]
     # Python's errors have short names, and the last one is what the others led to; of Java's it is the first.
     of_python = [reason for reason in reasons if "." not in reason.partition(":")[0]]
     lines = text.strip().splitlines() or ["no reason given"]
     reason = of_python[-1] if of_python else reasons[0] if reasons else lines[0]
-    advice = _ADVICE if reason.startswith(("ModuleNotFoundError", "ImportError")) else ""
-    return SparkFailed(f"Spark could not run the batch: {reason.strip()[:800]}{advice}")
+    return reason.strip()[:800]
+
+
+def raised_by_us(text: str) -> GaplessSparkError | None:
+    """The error of this package that an error of Spark's carries; None: it carries none."""
+    found = _OURS.findall(text)
+    return from_wire({"kind": found[-1][0], "message": found[-1][1].strip()}) if found else None
+
+
+def on_one_line(text: str) -> str:
+    """A text without line breaks and colours."""
+    return " ".join(_COLOUR.sub("", text).split())
 
 
 def to_wire(error: GaplessSparkError) -> dict[str, str]:
