@@ -103,6 +103,18 @@ class Server:
                 continue
         return None
 
+    def postgres_address(self) -> tuple[str, int]:
+        """The folder of the embedded Postgres' socket, and its port, as its pid file says. Raises OSError,
+        IndexError and ValueError before it listens."""
+        lines = (self.home / "postgres" / "postmaster.pid").read_text().splitlines()
+        return lines[4], int(lines[3])
+
+    def redis_socket(self) -> str | None:
+        """The socket of the embedded Redis: it stands in its arguments, and in the title it takes later."""
+        pid = self.redis()
+        words = command_of(pid).replace("--unixsocket ", "unixsocket:").split() if pid is not None else []
+        return next((w.removeprefix("unixsocket:") for w in words if w.startswith("unixsocket:")), None)
+
     def kill(self) -> None:
         """Kill -9 of all its Python processes at once. The databases are left to notice it themselves."""
         assert self.child is not None, "not started"

@@ -75,9 +75,9 @@ class Reader:
 
 async def connect(server: Server) -> asyncpg.Connection:
     """A user's own connection to the embedded Postgres."""
-    lines = (server.home / "postgres" / "postmaster.pid").read_text().splitlines()
+    host, port = server.postgres_address()
     connection: asyncpg.Connection = await asyncpg.connect(
-        host=lines[4], port=int(lines[3]), user="gapless_owner", database="gapless"
+        host=host, port=port, user="gapless_owner", database="gapless"
     )
     return connection
 

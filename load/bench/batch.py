@@ -74,8 +74,7 @@ async def through_sql(sessions: list[asyncpg.Connection], seconds: float) -> flo
 
 async def sessions_of(server: Server) -> list[asyncpg.Connection]:
     """Sessions in the service's own Postgres, as its owner, with a table of the same shape made ready."""
-    lines = (server.home / "postgres" / "postmaster.pid").read_text().splitlines()
-    folder, port = lines[4], int(lines[3])
+    folder, port = server.postgres_address()
     sessions = [
         await asyncpg.connect(host=folder, port=port, user="gapless_owner", database="gapless")
         for _ in range(max(WRITERS))

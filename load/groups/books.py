@@ -15,7 +15,14 @@ from load.server import Server
 QUERY = (Path(__file__).parent / "books.sql").read_text()
 EVERY_S = 1.0
 TIMEOUT_S = 5.0
-AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, IndexError)
+AWAY = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    IndexError,
+    ValueError,
+)
 """What the driver may raise when the database goes away under it, and a pid file that is half written."""
 
 
@@ -43,9 +50,9 @@ class Books:
 
 async def connect(server: Server) -> asyncpg.Connection:
     """A connection of the owner to the embedded Postgres. Raises OSError and more while it is away."""
-    lines = (server.home / "postgres" / "postmaster.pid").read_text().splitlines()
+    host, port = server.postgres_address()
     connection: asyncpg.Connection = await asyncpg.connect(
-        host=lines[4], port=int(lines[3]), user="gapless_owner", database="gapless", timeout=TIMEOUT_S
+        host=host, port=port, user="gapless_owner", database="gapless", timeout=TIMEOUT_S
     )
     return connection
 

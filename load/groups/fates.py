@@ -6,13 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from load.groups.history import FINAL, DeadLetter, Group, Groups, Message, Session
+from load.groups.history import FINAL, NEVER, DeadLetter, Group, Groups, Message, Session
 from load.groups.leases import Book, Key, Lease
 from load.groups.verdict import Breach, Verdict
 from load.history import Outcome
 from load.patterns import matches_any
-
-NEVER = 1 << 62
 
 
 def expiry(group: Group, message: Message) -> int | None:

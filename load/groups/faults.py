@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from load.children import command_of, kill, tree
+from load.children import kill, tree
 from load.groups.history import Fault
 from load.server import Server
 
@@ -65,7 +65,7 @@ class Faults:
         elif name == "redis":
             old = self.server.redis()
             assert old is not None, "Redis does not run"
-            flush(old)
+            flush(self.server.redis_socket())
             kill([old])
             await self._until(lambda: self.server.redis() not in (None, old))
         else:
@@ -88,10 +88,9 @@ class Faults:
             await asyncio.sleep(0.05)
 
 
-def flush(pid: int) -> None:
-    """FLUSHALL on the embedded Redis, whose socket stands in its command line."""
-    words = command_of(pid).replace("--unixsocket ", "unixsocket:").split()
-    path = next(word.removeprefix("unixsocket:") for word in words if word.startswith("unixsocket:"))
+def flush(path: str | None) -> None:
+    """FLUSHALL on the Redis that listens there."""
+    assert path is not None, "Redis does not listen"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(5)
         connection.connect(path)

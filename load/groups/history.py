@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from load.history import Outcome
 
 SECOND = 1_000_000_000
+NEVER = 1 << 62
+"""Later than any time of a run."""
 FINAL = "final"
 
 

@@ -6,13 +6,10 @@ from collections import defaultdict
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from load.groups.history import Group, Message
+from load.groups.history import NEVER, Group, Message
 from load.groups.leases import Book, Lease
 from load.groups.verdict import Breach, Verdict
 from load.patterns import matches_any
-
-NEVER = 1 << 62
-"""Later than any time of a run."""
 
 
 class Lane(NamedTuple):

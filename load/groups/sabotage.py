@@ -47,4 +47,6 @@ async def sabotage(server: Server, name: str) -> None:
             connection = connection or await connect(server)
             await connection.execute(statement)
         except AWAY:
+            if connection is not None:
+                connection.terminate()
             connection = None

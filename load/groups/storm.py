@@ -16,7 +16,7 @@ from load.groups.api import Api
 from load.groups.books import Books
 from load.groups.checker import check
 from load.groups.collect import collect
-from load.groups.crew import Crowd
+from load.groups.crowd import Crowd
 from load.groups.faults import Faults
 from load.groups.history import SECOND, Groups
 from load.groups.ledger import Ledger

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from pathlib import Path
 import uvloop
 
 from load.children import raise_file_limit
-from load.groups.api import RefusedError, UnreachableError
 from load.restart.plan import Plan, Variant
 from load.restart.round import Round
 from load.restart.verdict import Verdict
@@ -58,8 +58,9 @@ def play(chosen: argparse.Namespace, variant: Variant, number: int) -> Verdict |
         verdict = uvloop.run(one.run())
         say(f"  {one.figures.line()}; {time.monotonic() - started:.0f} s in all")
         say(f"  {verdict.report()}")
-    except (RuntimeError, OSError, RefusedError, UnreachableError) as error:
-        say(f"  no verdict: {error!r}")
+    except Exception:  # noqa: BLE001
+        # Whatever went wrong with the round itself says nothing about the service.
+        say(f"  no verdict: {traceback.format_exc()}")
     finally:
         one.installation.stop()
         if verdict is None or not verdict.ok or chosen.keep:

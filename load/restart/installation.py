@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
 import asyncpg
 
-from load.children import command_of, kill, tree
+from load.children import kill, tree
 from load.server import Server
 
 NAMESPACES = ("left", "right")
@@ -50,8 +48,8 @@ class Installation:
         """Start both, or start them again; returns the seconds until both are ready."""
         started = time.monotonic()
         self.left.start()
-        socket = await self._until_up()
-        here = f"host={quote(socket, safe='/')}&port=5432"
+        folder, port = await self._until_up()
+        here = f"host={quote(folder, safe='/')}&port={port}"
         self.right.settings |= {
             "database_url": f"postgresql://gapless_service@/gapless?{here}",
             "migrate_url": f"postgresql://gapless_owner@/gapless?{here}",
@@ -79,41 +77,30 @@ class Installation:
 
     async def connect(self) -> asyncpg.Connection:
         """A session of the schema's owner. Raises OSError and more while Postgres is away."""
+        host, port = self.left.postgres_address()
         session: asyncpg.Connection = await asyncpg.connect(
-            host=self._socket_folder(), port=5432, user="gapless_owner", database="gapless", timeout=5.0
+            host=host, port=port, user="gapless_owner", database="gapless", timeout=5.0
         )
         return session
 
-    def _socket_folder(self) -> str:
-        """Where Postgres listens, as its pid file says. Raises OSError and IndexError before it does."""
-        return (self.left.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
-
-    async def _until_up(self) -> str:
-        """Wait until Postgres answers; the folder of its socket."""
+    async def _until_up(self) -> tuple[str, int]:
+        """Wait until Postgres answers; the folder of its socket, and its port."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
                 await (await self.connect()).close()
-                return self._socket_folder()
-            except (OSError, TimeoutError, IndexError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                return self.left.postgres_address()
+            except (OSError, IndexError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await asyncio.sleep(0.05)
         raise RuntimeError(f"Postgres is not up after {PATIENCE_S} s")
 
     async def _redis_socket(self) -> str:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            if (pid := self.left.redis()) and (path := _socket_of(command_of(pid).split())):
+            if (path := self.left.redis_socket()) is not None:
                 return path
             await asyncio.sleep(0.05)
         raise RuntimeError(f"Redis is not up after {PATIENCE_S} s")
-
-
-def _socket_of(words: Sequence[str]) -> str | None:
-    """Where a Redis listens: it stands in its arguments, and in the title it takes later."""
-    for before, word in pairwise(words):
-        if before == "--unixsocket":
-            return word
-    return next((w.removeprefix("unixsocket:") for w in words if w.startswith("unixsocket:")), None)
 
 
 def _there(pid: int | None) -> int:

@@ -24,8 +24,7 @@ class Postgres:
     @staticmethod
     def of(server: Server) -> Postgres:
         """The one that this service started."""
-        lines = (server.home / "postgres" / "postmaster.pid").read_text().splitlines()
-        return Postgres(lines[4], int(lines[3]))
+        return Postgres(*server.postgres_address())
 
     async def connect(self, database: str = "gapless", user: str = "gapless_owner") -> asyncpg.Connection:
         """A session of one's own."""
