@@ -65,7 +65,8 @@ class Definition:
     channels: tuple[str, ...]
     start: str = "latest"
     """`earliest`, `latest`, the digits of an id, or an RFC 3339 time in UTC."""
-    settings: Settings = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict, repr=False)
+    """No representation shows them: a push holds a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Subscription:
     start: str
     paused: bool
     created_at_us: int
-    settings: Settings
+    settings: Settings = field(repr=False)
     origins: Mapping[str, str]
     stats: Stats | None = None
 
@@ -236,8 +237,8 @@ class Change:
 
     kind: str
     name: str
-    before: Settings | None
-    after: Settings
+    before: Settings | None = field(repr=False)
+    after: Settings = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
