@@ -8,21 +8,25 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
-from gapless_spark.errors import DataLoss, OtherLog
+from gapless_spark.errors import DataLoss, OtherLog, Unsettled
+from gapless_spark.export import batch, delta
 from gapless_spark.export.command import Asked
 from gapless_spark.export.errors import FolderBusy, FolderTaken, OtherExport
+from gapless_spark.export.folder import sync_file
 from gapless_spark.export.job import Export
 from gapless_spark.export.ledger import Entry, Ledger
 from gapless_spark.export.options import ExportOptions, Format, Shape
 from gapless_spark.export.preview import look
 from gapless_spark.progress import Silent
 from gapless_spark.selection import Selection
+from gapless_spark.watermark import settled
 
 from tests.pipeline.conftest import Log
 
@@ -203,6 +207,8 @@ def test_an_age_means_what_it_meant_first(log: Log, tmp_path: Path) -> None:
     assert asked.shape(root, now + timedelta(days=1)) == shape
     with pytest.raises(OtherExport, match="was begun with --since"):
         Asked(None, None, "2020-01-01", None, None, None).shape(root, now)
+    with pytest.raises(OtherExport, match=r"was begun with --until \(none\)"):
+        Asked(None, None, None, "30d", None, None).shape(root, now)
 
 
 def test_what_is_no_export_is_left_alone(log: Log, run: Run, tmp_path: Path) -> None:
@@ -210,6 +216,8 @@ def test_what_is_no_export_is_left_alone(log: Log, run: Run, tmp_path: Path) -> 
     (tmp_path / "out" / "thesis.txt").touch()
     with pytest.raises(FolderTaken, match=r"thesis\.txt"):
         run()
+    with pytest.raises(FolderTaken, match=r"thesis\.txt"):
+        look(options(log, tmp_path))
 
 
 def test_another_log_and_another_layout_are_refused(log: Log, run: Run, tmp_path: Path) -> None:
@@ -249,6 +257,9 @@ def test_the_preview_changes_nothing(log: Log, run: Run, tmp_path: Path) -> None
     found = look(asked)
     assert (found["messages"], found["resumes"], found["after"]) == (5, False, 0)
     assert not (tmp_path / "out").exists()
+    # What a first run leaves that ended before it had anything.
+    (tmp_path / "out" / "_gapless" / "batches").mkdir(parents=True)
+    assert look(asked) == found
     run()
     log.owner.append("a", ["1"] * 2)
     assert (look(asked)["messages"], look(asked)["resumes"], look(asked)["exported"]) == (2, True, 5)
@@ -272,3 +283,66 @@ def test_a_follower_ends_when_it_is_told(log: Log, tmp_path: Path) -> None:
     log.owner.append("a", ["1"])
     asked = options(log, tmp_path, follow=True, interval_s=0.01)
     assert Export(asked, lambda: log.spark, Show(), stop).run().totals.rows == 2
+
+
+def test_a_follower_waits_for_what_is_not_settled(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher that stays open holds up what comes after it: for a follower that is no end."""
+    monkeypatch.setattr(batch, "settled", partial(settled, patience_s=0.1))
+    log.owner.append("a", ["1"])
+    other = log.session()
+    other.execute("begin")
+    other.append("b", ["2"])
+    stop = threading.Event()
+    told: list[str] = []
+
+    class Show(Silent):
+        """Lets the publisher commit once it was complained of."""
+
+        def note(self, text: str) -> None:
+            told.append(text)
+            other.execute("commit")
+
+        def idle(self) -> None:
+            stop.set()
+
+    with pytest.raises(Unsettled):
+        Export(options(log, tmp_path), lambda: log.spark, Silent(), stop).run()
+    asked = options(log, tmp_path, follow=True, interval_s=0.01)
+    assert Export(asked, lambda: log.spark, Show(), stop).run().totals.rows == 2
+    assert len(told) == 1
+    assert "not settled" in told[0]
+
+
+def test_stopped_in_the_last_batch_it_is_complete(log: Log, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    class Show(Silent):
+        """Stops within the first batch, which ends all the same."""
+
+        def batch(self, progress: object) -> None:
+            stop.set()
+
+    log.owner.append("a", ["1"] * 3)
+    whole = Export(options(log, tmp_path), lambda: log.spark, Show(), stop)
+    assert (whole.run().totals.rows, whole.complete) == (3, True)
+    begun = Export(options(log, tmp_path), lambda: log.spark, Silent(), stop)
+    assert (begun.run().totals.rows, begun.complete) == (3, False)
+
+
+def test_a_commit_of_a_table_is_on_disk(
+    log: Log, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def sync(path: Path) -> None:
+        sync_file(path)
+        synced.append(path.name)
+
+    monkeypatch.setattr(delta, "sync_file", sync)
+    log.owner.append("a", ["1"])
+    run(Shape("delta"))
+    run(Shape("delta"))
+    # The table, the batch, and both again when it was opened and the batch looked at again.
+    assert [name[19] for name in synced] == ["0", "1", "1", "1"]

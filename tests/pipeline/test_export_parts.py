@@ -12,10 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from gapless_spark.columns import all_columns, arrow_schema
 from gapless_spark.errors import DataLoss
+from gapless_spark.export import ledger
 from gapless_spark.export.batch import still_open
-from gapless_spark.export.errors import DiskFull, FolderRefused, from_os, from_wire, to_wire
+from gapless_spark.export.errors import (
+    DiskFull,
+    FolderRefused,
+    OtherExport,
+    from_os,
+    from_wire,
+    to_wire,
+)
 from gapless_spark.export.folder import escape, partition_folder
-from gapless_spark.export.ledger import Open, Published
+from gapless_spark.export.iceberg import Iceberg
+from gapless_spark.export.ledger import Charter, Entry, Ledger, Open, Published, Totals
 from gapless_spark.export.options import Shape
 from gapless_spark.export.partitioning import split_batch
 from gapless_spark.export.parts import Part
@@ -146,6 +155,33 @@ def test_many_channels_in_little_memory(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(found) == list(range(1, 1001))
     assert "channel" not in pq.read_schema(tmp_path / files[0].path).names
     put_in_place(tmp_path, files)  # once more: nothing is left to do
+    # Staged no more, and not as it was written: what was extended, and the longer one is lost.
+    (tmp_path / files[0].path).write_bytes(b"PAR1")
+    with pytest.raises(OtherExport, match="has 4 bytes and was written with"):
+        put_in_place(tmp_path, files)
+
+
+def test_the_names_of_staged_files_are_on_disk_before_the_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books = Ledger(tmp_path / "deep" / "out")
+    books.open()
+    books.sweep()
+    synced: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(
+        ledger, "sync_folder", lambda path: synced.append((path, any((books.home / "batches").iterdir())))
+    )
+    books.count(Entry(1, 0, 1, 1, "", Totals()))
+    assert synced[0] == (books.root / books.staging, False)
+    assert books.last() is not None
+    books.close()
+
+
+def test_a_catalog_that_cannot_be_used_is_told_as_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_text("no database" * 100)
+    charter = Charter("e", "epoch", 0, "", Shape("iceberg"))
+    with pytest.raises(OSError, match=r"file is not a database \(catalog\.db\)"):
+        Iceberg(tmp_path, charter)
 
 
 def test_files_have_the_size_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +223,13 @@ def test_what_went_wrong_comes_through_in_words() -> None:
     full = from_os(OSError(errno.ENOSPC, "No space left on device"), "/data")
     assert isinstance(full, DiskFull)
     assert "make room" in str(full)
+    for text in (
+        "Generic error\n   \x1b[31m↳\x1b[0m No space left on device (os error 28)\n",
+        "database or disk is full (catalog.db)",
+    ):
+        worded = from_os(OSError(text), "/data")
+        assert isinstance(worded, DiskFull)
+        assert str(worded).isprintable()
     assert isinstance(from_os(PermissionError(errno.EACCES, "Permission denied"), "/data"), FolderRefused)
     for error in (full, DataLoss("gone")):
         back = from_wire(to_wire(error))

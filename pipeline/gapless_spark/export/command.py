@@ -23,6 +23,7 @@ from gapless_spark.export.errors import (
     FolderTaken,
     OtherExport,
     from_os,
+    on_one_line,
 )
 from gapless_spark.export.options import FORMATS, ExportOptions, Format, Shape
 
@@ -148,7 +149,7 @@ def _failed(error: Exception) -> int:
         return next((code for kind, code in _CODES.items() if isinstance(error, kind)), exit_code(error))
     if os.environ.get(TRACEBACK):
         raise error
-    _say(f"unexpected {type(error).__name__}: {error} (set {TRACEBACK}=1 to see where)")
+    _say(f"unexpected {type(error).__name__}: {on_one_line(str(error))} (set {TRACEBACK}=1 to see where)")
     return 1
 
 
@@ -177,6 +178,11 @@ class Asked:
         patterns = parse_patterns(",".join(self.channels)) if self.channels else None
         since, until = parse_time(self.since, "--since", now), parse_time(self.until, "--until", now)
         path = root / HIDDEN / "export.json"
+
+        def again(text: str | None, asked: datetime | None, found: datetime | None) -> datetime | None:
+            # An age was made a moment by the first run, and stands.
+            return found if found is not None and is_age(text or "") else asked
+
         try:
             if not path.is_file():
                 selection = Selection(self.namespace or "default", patterns or (), since, until)
@@ -189,9 +195,8 @@ class Asked:
             ("--by-channel", self.by_channel, there.by_channel),
             ("--namespace", self.namespace, there.selection.namespace),
             ("--channels", patterns, there.selection.patterns),
-            # An age was made a moment by the first run, and stands.
-            ("--since", None if is_age(self.since or "") else since, there.selection.since),
-            ("--until", None if is_age(self.until or "") else until, there.selection.until),
+            ("--since", again(self.since, since, there.selection.since), there.selection.since),
+            ("--until", again(self.until, until, there.selection.until), there.selection.until),
         ):
             if asked is not None and asked != found:
                 raise OtherExport(
@@ -234,7 +239,8 @@ def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:
 
     _listen(stop, show)
     try:
-        last = Export(options, spark, show, stop).run()
+        export_ = Export(options, spark, show, stop)
+        last = export_.run()
     except KeyboardInterrupt:
         show.close()
         _say("interrupted; run the same command again to go on")
@@ -245,7 +251,7 @@ def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:
     show.close()
     totals = last.totals
     show.note(f"{totals.rows:,} messages up to id {last.upper} in {totals.files:,} files, {options.root}")
-    if stop.is_set() and not options.follow:
+    if not export_.complete and not options.follow:
         _say("stopped before everything was there; run the same command again to go on")
         return INTERRUPTED
     return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless_spark.export.errors import MissingPackage
-from gapless_spark.export.folder import sync_folder
+from gapless_spark.export.folder import sync_file, sync_folder
 from gapless_spark.export.ledger import Charter, Entry, Published
 from gapless_spark.export.publish import Table, put_in_place
 
@@ -48,6 +48,8 @@ class Delta(Table):
             name="gapless",
             description="Messages of a Gapless log",
         )
+        self._sync()
+        sync_folder(root)
 
     def apply(self, entry: Entry) -> None:
         """Put the files in place and commit them, unless that was done."""
@@ -57,6 +59,7 @@ class Delta(Table):
         self._table.update_incremental()
         done = self._table.transaction_version(self._charter.export_id)
         if done is not None and done >= entry.number:
+            self._sync()
             return
         self._table.create_write_transaction(
             self._actions(entry),
@@ -68,11 +71,18 @@ class Delta(Table):
                 app_transactions=[deltalake.Transaction(self._charter.export_id, entry.number)],
             ),
         )
-        sync_folder(self._root / "_delta_log")
+        self._table.update_incremental()
+        self._sync()
         if entry.number % CHECKPOINT_EVERY == 0:
             self._table.create_checkpoint()
         if entry.number % VACUUM_EVERY == 0:
             self._table.vacuum(RETENTION_HOURS, dry_run=False)
+
+    def _sync(self) -> None:
+        """The newest commit is on disk when this returns; the package leaves that to chance."""
+        log = self._root / "_delta_log"
+        sync_file(log / f"{self._table.version():020d}.json")
+        sync_folder(log)
 
     def _schema(self) -> pa.Schema:
         import pyarrow as pa

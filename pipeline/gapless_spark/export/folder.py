@@ -77,6 +77,12 @@ def make_folder(root: Path, folder: str) -> Path:
     return path
 
 
+def make_root(root: Path) -> None:
+    """The folder of an export itself, made with all that leads to it, durably."""
+    if not root.is_dir():
+        make_folder(Path(root.anchor), str(root.relative_to(root.anchor)))
+
+
 def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:

@@ -8,6 +8,9 @@ committed before is recognised.
 from __future__ import annotations
 
 import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +36,18 @@ _PROPERTIES = {
 _EXPORT, _BATCH, _UPTO = "gapless.export", "gapless.batch", "gapless.upto"
 
 
+@contextmanager
+def _told_as_of_the_folder() -> Iterator[None]:
+    """The catalog lies in the folder: what it cannot write is an `OSError` like any other there."""
+    try:
+        yield
+    except Exception as error:
+        reason = getattr(error, "orig", None)
+        if not isinstance(reason, sqlite3.Error):
+            raise
+        raise OSError(f"{reason} (catalog.db)") from error
+
+
 class Iceberg(Table):
     """The table, partitioned by the day of `created_at` (`date`) and perhaps by `channel`."""
 
@@ -41,11 +56,16 @@ class Iceberg(Table):
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         self._root = root
         self._charter = charter
-        self._table = self._opened()
+        with _told_as_of_the_folder():
+            self._table = self._opened()
 
     def apply(self, entry: Entry) -> None:
         """Put the files in place and commit them, unless that was done."""
         put_in_place(self._root, entry.files)
+        with _told_as_of_the_folder():
+            self._commit(entry)
+
+    def _commit(self, entry: Entry) -> None:
         self._table.refresh()
         if self._committed() >= entry.number:
             return

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gapless_spark.database import close, connect, rows
-from gapless_spark.errors import DatabaseUnreachable, OtherLog, SnapshotGone
+from gapless_spark.errors import DatabaseUnreachable, OtherLog, SnapshotGone, Unsettled
 from gapless_spark.export import task
 from gapless_spark.export.batch import Plan, at_most, entry, gather, planned
 from gapless_spark.export.errors import OtherExport, from_os, from_spark
@@ -70,6 +70,8 @@ class Export:
         self._stop = stop
         self._ledger = Ledger(options.root)
         self._connection: Connection | None = None
+        self.complete = False
+        """Whether a run that does not follow has exported everything."""
 
     def run(self) -> Entry:
         """Export until everything is there; a follower until it is stopped. Gives the last batch that counts.
@@ -135,7 +137,7 @@ class Export:
                     self._show.begin(last, self._behind(last.upper))
                     checked = True
                 last, top = self._batch(last, shown, target)
-            except (DatabaseUnreachable, SnapshotGone) as error:
+            except (DatabaseUnreachable, SnapshotGone, Unsettled) as error:
                 self._disconnect()
                 if not self._options.follow:
                     raise
@@ -149,6 +151,7 @@ class Export:
                 # What is published meanwhile is the next run's.
                 target = top
                 if last.upper >= target:
+                    self.complete = True
                     break
             elif last.upper >= top:
                 self._show.idle()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gapless_spark.export.errors import FolderBusy, FolderTaken, OtherExport
-from gapless_spark.export.folder import HIDDEN, sync_folder, write_json
+from gapless_spark.export.folder import HIDDEN, make_folder, make_root, sync_folder, write_json
 from gapless_spark.export.options import LAYOUT, Shape
 from gapless_spark.selection import Selection
 
@@ -109,13 +109,8 @@ class Ledger:
 
     def open(self) -> None:
         """Take the folder. Raises `FolderBusy`, `FolderTaken`, and `OSError` where it cannot be written."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        strange = [name for name in os.listdir(self.root) if name != HIDDEN]
-        if strange and not (self.home / "export.json").is_file():
-            raise FolderTaken(
-                f"{self.root} holds something else ({', '.join(sorted(strange)[:3])}…): give a folder that"
-                " is new, empty or an export"
-            )
+        make_root(self.root)
+        self.check_folder()
         (self.home / "batches").mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -126,9 +121,18 @@ class Ledger:
             raise FolderBusy(
                 f"another export writes into {self.root} (process {holder}): wait for it, or stop it"
             ) from None
+        self._lock = descriptor
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._lock = descriptor
+
+    def check_folder(self) -> None:
+        """Raise `FolderTaken` where the folder holds something that is no export."""
+        strange = [name for name in os.listdir(self.root) if name != HIDDEN] if self.root.exists() else []
+        if strange and not (self.home / "export.json").is_file():
+            raise FolderTaken(
+                f"{self.root} holds something else ({', '.join(sorted(strange)[:3])}…): give a folder that"
+                " is new, empty or an export"
+            )
 
     def close(self) -> None:
         if self._lock is not None:
@@ -157,6 +161,8 @@ class Ledger:
 
     def count(self, entry: Entry) -> None:
         """From the return of this on the batch counts, whatever happens."""
+        # Its files are on disk; their names must be, too, before anything relies on them.
+        sync_folder(self.root / self.staging)
         write_json(self._path(entry.number), asdict(entry))
         old = self._path(entry.number - KEPT_ENTRIES)
         old.unlink(missing_ok=True)
@@ -170,7 +176,7 @@ class Ledger:
         for folder in (self.home, self.home / "batches"):
             for file in folder.glob(".*"):
                 file.unlink(missing_ok=True)
-        (self.root / self.staging).mkdir(parents=True)
+        make_folder(self.root, self.staging)
         return gone
 
     def _numbers(self) -> list[int]:

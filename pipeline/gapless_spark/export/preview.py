@@ -6,7 +6,7 @@ from typing import Any
 
 from gapless_spark.database import close, connect, rows
 from gapless_spark.export.batch import at_most
-from gapless_spark.export.errors import FolderTaken, OtherExport
+from gapless_spark.export.errors import OtherExport
 from gapless_spark.export.ledger import Ledger
 from gapless_spark.export.options import ExportOptions
 from gapless_spark.planning import id_before, last_until
@@ -23,10 +23,7 @@ def look(options: ExportOptions) -> dict[str, Any]:
     whether it goes on with an export that is there. Writes nothing. Raises `GaplessSparkError`."""
     ledger = Ledger(options.root)
     charter = ledger.charter()
-    if charter is None and options.root.is_dir() and any(options.root.iterdir()):
-        raise FolderTaken(
-            f"{options.root} holds something else: give a folder that is new, empty or an export"
-        )
+    ledger.check_folder()
     last = ledger.last() if charter is not None else None
     selection = options.shape.selection
     connection = connect(options.url)

@@ -76,7 +76,8 @@ def tier(files: tuple[Open, ...]) -> Extension:
 
 
 def put_in_place(root: Path, files: tuple[Published, ...]) -> None:
-    """Rename what is still staged, durably. Staged and gone means: renamed before."""
+    """Rename what is still staged, durably. Staged and gone means: renamed before, and then it is there as
+    long as it was written. Raises `OtherExport` where it is not."""
     folders = set()
     for file in files:
         target = root / file.path
@@ -84,13 +85,20 @@ def put_in_place(root: Path, files: tuple[Published, ...]) -> None:
         try:
             os.replace(root / file.staged, target)
         except FileNotFoundError:
-            if not target.is_file():
-                raise OtherExport(
-                    f"{target} is missing: it was removed after this export wrote it. Put it back, or export"
-                    " to a new folder"
-                ) from None
+            _check_shown(target, file.bytes)
     for folder in folders:
         sync_folder(folder)
+
+
+def _check_shown(target: Path, size: int) -> None:
+    # A shorter one is the file as it was before the batch extended it.
+    if not target.is_file():
+        wrong = "is missing: it was removed after this export wrote it"
+    elif (found := target.stat().st_size) != size:
+        wrong = f"has {found} bytes and was written with {size}: it, or _gapless/staging, was changed"
+    else:
+        return
+    raise OtherExport(f"{target} {wrong}. Put it back, or export to a new folder") from None
 
 
 def publisher(root: Path, charter: Charter) -> Publisher:
