@@ -56,7 +56,7 @@ create index deliveries_lane on gapless.deliveries (subscription_id, channel_id,
     where lane is not null;
 create index deliveries_expiring on gapless.deliveries (subscription_id, expires_at) where expires_at is not null;
 comment on column gapless.deliveries.state is '0: leased, 1: due at `at`, 2: waiting for its lane';
-comment on column gapless.deliveries.at is 'leased: the deadline; due: from when it may be handed out';
+comment on column gapless.deliveries.at is 'leased: the deadline; due or waiting: from when it may be handed out';
 comment on column gapless.deliveries.lane is
     'messages of one channel and lane go one at a time; of a lane all rows but one wait. Null: no order';
 comment on column gapless.deliveries.entered_at is 'when the subscription got it: created, or replayed';
@@ -160,12 +160,13 @@ language sql immutable as $$
     select case p_ordering when 'key' then p_key when 'channel' then '' end
 $$;
 
--- Lanes whose row at work has gone: the first that waits becomes due. Call it after every removal.
+-- Lanes whose row at work has gone: the first that waits becomes due, or, if it was given back with a delay before
+-- there was this lane, when that is over. Call it after every removal.
 create function gapless.promote(
     p_subscriptions integer[], p_channels bigint[], p_lanes text[], p_now timestamptz
 ) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-    update gapless.deliveries d set state = 1, at = p_now
+    update gapless.deliveries d set state = 1, at = greatest(d.at, p_now)
     from (
         select distinct l.subscription_id, l.channel_id, l.lane
         from unnest(p_subscriptions, p_channels, p_lanes) as l (subscription_id, channel_id, lane)
@@ -782,7 +783,7 @@ begin
             insert into gapless.deliveries (subscription_id, message_id, channel_id, lease, at, entered_at,
                                             expires_at, attempts, state, lane)
             select s.id, f.id, f.channel_id, fence,
-                   case when f.waits then t else t + s.ack_wait * interval '1 second' end,
+                   case when f.waits then 'epoch' else t + s.ack_wait * interval '1 second' end,
                    f.created, f.expires, (not f.waits)::integer, case when f.waits then 2 else 0 end, f.lane
             from fit f where f.expired is not true
             on conflict do nothing

@@ -176,26 +176,29 @@ begin
         delete from gapless.dead_letters e using gapless.subscriptions s
         where e.id = any(p_ids) and s.namespace_id = e.namespace_id and s.name = e.subscription
           and s.id = any(held)
-        returning e.id, e.kept_id, e.last_error, e.journey, s.id as subscription_id, s.ordering
+        returning e.id, e.kept_id, e.last_error, e.journey, s.id as subscription_id
     ), letters as (
-        select g.*, k.message_id, k.channel_id, gapless.lane_of(g.ordering, k.key) as lane,
+        -- By the ordering that the rows beside it have: where another is in force now, the next claim changes all.
+        select g.*, k.message_id, k.channel_id, p.frontier, gapless.lane_of(p.ordering, k.key) as lane,
                -- One message may have died several times, of a subscription that was moved back.
                row_number() over (partition by g.subscription_id, k.message_id order by g.id) as nth
         from gone g join gapless.kept k on k.id = g.kept_id
+        join gapless.progress p on p.subscription_id = g.subscription_id
     ), passed as (
         insert into gapless.settled_ahead (subscription_id, message_id, channel_id)
         select l.subscription_id, l.message_id, l.channel_id
-        from letters l join gapless.progress p on p.subscription_id = l.subscription_id
-        where l.message_id > p.frontier and l.nth = 1
+        from letters l where l.message_id > l.frontier and l.nth = 1
         on conflict do nothing
     ), stored as (
         insert into gapless.deliveries (subscription_id, message_id, channel_id, lease, at, entered_at, kept_id,
                                         attempts, state, lane, last_error)
-        select l.subscription_id, l.message_id, l.channel_id, 0, t, t, l.kept_id, 0,
+        select l.subscription_id, l.message_id, l.channel_id, 0,
+               case when l.lane is not null then 'epoch' else t end, t, l.kept_id, 0,
                case when l.lane is not null then 2 else 1 end, l.lane, l.last_error
         from letters l where l.nth = 1
-        -- It is under way already: then it begins again there.
-        on conflict (subscription_id, message_id) do update set attempts = 0
+        -- It is under way already: then it begins again there, with the lease that is out, if there is one.
+        on conflict (subscription_id, message_id)
+            do update set attempts = (gapless.deliveries.state = 0)::integer
         returning kept_id
     ), remembered as (
         update gapless.kept k set journey = l.journey from letters l

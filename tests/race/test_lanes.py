@@ -239,3 +239,29 @@ async def test_the_look_ahead_has_an_end(queues: Queues) -> None:
     await queues.subscriptions.patch("default", "q", None, {"max_backlog": 1})
     await queues.reap(subscription)
     assert said(await queues.take(subscription)) == "cold", "who waits behind it gets through"
+
+
+async def test_what_is_replayed_between_two_changes_of_ordering_keeps_its_lane(queues: Queues) -> None:
+    """Nobody claims between the changes, so no claim sees that there were any."""
+    subscription = await queues.subscribe("q")
+    await queues.publish("q", 1, 2, key="k")
+    letters = await queues.bury(subscription) + await queues.bury(subscription)
+    await queues.subscriptions.patch("default", "q", None, {"ordering": "none"})
+    for letter in letters:
+        await queues.dead_letters.replay("default", letter)
+    await queues.subscriptions.patch("default", "q", None, {"ordering": "key"})
+    assert bodies(await queues.take(subscription)) == ["1"]
+
+
+async def test_a_delay_outlasts_a_change_of_ordering(queues: Queues) -> None:
+    """It waits in a lane that it did not have when it was given back: a free lane does not make it due."""
+    subscription = await queues.subscribe("q", ordering="none", ack_wait=3000)
+    await queues.publish("q", 1, 2, 3)
+    first, second = await queues.take(subscription, 2)
+    await queues.nack(subscription, second, delay=1000)
+    await queues.subscriptions.patch("default", "q", None, {"ordering": "channel"})
+    assert await queues.take(subscription) == []
+    await queues.ack(subscription, first)
+    assert await queues.take(subscription) == []
+    await queues.pass_time(1001)
+    assert bodies(await queues.take(subscription)) == ["2"]

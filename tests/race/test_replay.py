@@ -212,3 +212,16 @@ async def test_purge_and_replay_of_everything_at_once(queues: Queues, owner: asy
     assert given_back + sum(purged) + await queues.dead_letters.purge(ALL_LETTERS) == 2000
     assert len(await queues.take_all(subscription)) == given_back
     await nothing_left(owner)
+
+
+async def test_a_replay_of_what_is_leased(queues: Queues, owner: asyncpg.Connection) -> None:
+    """After a seek: the lease that is out counts as the first attempt, and has a first attempt's delay."""
+    subscription, letter = await one_dead(queues, backoff=[100], max_deliver=2)
+    await queues.subscriptions.seek("default", "q", "earliest")
+    (delivery,) = await queues.take(subscription)
+    await queues.dead_letters.replay("default", letter)
+    await check_queues(owner)
+    assert await queues.nack(subscription, delivery) == ["nacked"]
+    assert await queues.take(subscription) == []
+    await queues.pass_time(101)
+    assert attempts(await queues.take(subscription)) == [2]
