@@ -212,7 +212,11 @@ declare
 begin
     select exists (
         select from gapless.messages m
-        where m.expires_at > (select min(p.expired_to) - interval '15 seconds' from gapless.progress p)
+        where m.expires_at > (
+              -- A clock that was set back was ahead at the last look.
+              select least(min(p.expired_to), clock_timestamp()) - interval '15 seconds'
+              from gapless.progress p join gapless.subscriptions s on s.id = p.subscription_id
+              where s.namespace_id = any(p_namespaces))
           and m.expires_at <= clock_timestamp()
     ) into expiring;
     return query
@@ -318,7 +322,7 @@ begin
     if cardinality(deaths) < p_limit then
         with late as (
             select m.id, m.channel_id from gapless.messages m join gapless.channels c on c.id = m.channel_id
-            where m.expires_at > p.expired_to - slack and m.expires_at <= t and m.id > p.frontier
+            where m.expires_at > least(p.expired_to, t) - slack and m.expires_at <= t and m.id > p.frontier
               and c.namespace_id = s.namespace_id and m.id > c.trimmed_id
               and (c.name = any(s.names) or c.name ~ s.regex)
               and (s.types is null or m.type = any(s.types)) and (s.keys is null or m.key = any(s.keys))
@@ -335,7 +339,8 @@ begin
         if coalesce(cardinality(part), 0) < p_limit - cardinality(deaths) then
             update gapless.progress set expired_to = t, matching = gapless.matching(s)
             where subscription_id = s.id
-              and (expired_to < t - interval '1 second' or matching is distinct from gapless.matching(s));
+              and (expired_to not between t - interval '1 second' and t
+                   or matching is distinct from gapless.matching(s));
         end if;
         deaths := deaths || coalesce(part, '{}');
     end if;

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from subscriptions.domain.delivery import DeadLetterFilter
+from subscriptions.domain.delivery import DeadLetterFilter, Definition
 from subscriptions.domain.model import NewMessage
 from tests.conftest import Database
 from tests.race.laws import ledger, nothing_left
@@ -268,3 +268,27 @@ async def test_publish_and_reap_at_once(queues: Queues, owner: asyncpg.Connectio
     await queues.take_all(subscription)
     await queues.dead_letters.purge(DeadLetterFilter("default"))
     await nothing_left(owner)
+
+
+# --- what the look for expired messages rests on
+
+
+async def test_a_clock_that_was_set_back(queues: Queues, owner: asyncpg.Connection) -> None:
+    """The last look was at a time that has yet to come."""
+    subscription = await queues.subscribe("q")
+    await queues.publish("q", 1, ttl=10)
+    await queues.pass_time(20)
+    await owner.execute("update gapless.progress set expired_to = now() + interval '2 hours'")
+    assert await queues.deliveries.due(["default"]) == [subscription.id]
+    assert await queues.reap(subscription) == 1
+
+
+async def test_another_service_that_never_looks(queues: Queues) -> None:
+    """Its namespaces are its own: what is looked at here does not wait for it."""
+    subscription = await queues.subscribe("q")
+    await queues.namespaces.ensure("other")
+    await queues.subscriptions.put("other", Definition("q", ("q",), "earliest"))
+    await queues.publish("q", 1, ttl=10)
+    await queues.pass_time(30)
+    assert await queues.reap(subscription) == 1
+    assert await queues.deliveries.due(["default"]) == []
