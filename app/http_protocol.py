@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import httptools
-from starlette.types import Send
+from starlette.types import Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -433,6 +433,20 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
         return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def answer_json(
+    scope: Scope, send: Send, status: int, content: bytes, *, replayed: bool = False
+) -> None:
+    """Send JSON as a whole answer. `replayed`: it is that of an earlier request with the same key."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        (b"x-request-id", scope["state"]["request_id"]),
+    ]
+    if replayed:
+        headers.append((b"idempotent-replayed", b"true"))
+    await answer(send, status, headers, content)
 
 
 def _takes_one_write(cycle: RequestResponseCycle) -> bool:

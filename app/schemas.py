@@ -226,7 +226,7 @@ DELIVERIES: Final[dict[str, Any]] = {
     "Nack": _closed(
         {
             "receipts": _RECEIPTS,
-            "delay": {"type": ["number", "null"], "minimum": 0, "maximum": consuming.MAX_DELAY_S},
+            "delay": {"type": ["number", "null"], "minimum": 0, "maximum": settings.MAX_BACKOFF_S},
             "dead_letter": {"type": ["boolean", "null"], "default": False},
             "reason": {"type": ["string", "null"], "maxLength": consuming.MAX_REASON_CHARACTERS},
         },
@@ -238,7 +238,7 @@ DELIVERIES: Final[dict[str, Any]] = {
             "ack_wait": {
                 "type": ["number", "null"],
                 "exclusiveMinimum": 0,
-                "maximum": consuming.MAX_ACK_WAIT_S,
+                "maximum": settings.MAX_ACK_WAIT_S,
             },
         },
         "receipts",

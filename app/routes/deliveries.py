@@ -9,8 +9,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from app.http_protocol import GaplessHttpProtocol, answer
-from app.problem import Headers
+from app.http_protocol import GaplessHttpProtocol, answer_json
 from app.telemetry import DELIVERED, PUBLISHED, REQUESTS, SETTLED
 from app.wire.body import read_body
 from app.wire.consuming import (
@@ -35,7 +34,8 @@ T = TypeVar("T")
 
 _PREFIX: Final = len("/v1/subscriptions/")
 _JSON: Final = (b"content-type", b"application/json")
-_REPLAYED: Final = (b"idempotent-replayed", b"true")
+_ANSWERED: Final = REQUESTS.labels("queue", 200)
+_COMMITTED: Final = REQUESTS.labels("transaction", 201)
 
 
 async def pull(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +53,8 @@ async def pull(service: Service, scope: Scope, receive: Receive, send: Send) -> 
         (d, codec.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found
     )
     DELIVERED.inc(len(found))
-    await _answer(scope, send, 200, content)
+    _ANSWERED.inc()
+    await answer_json(scope, send, 200, content)
 
 
 async def ack(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +102,8 @@ async def transact(service: Service, scope: Scope, receive: Receive, send: Send)
         SETTLED.labels("acked").inc(acked)
     positions = encode_positions(appended.positions) if appended.positions else b""
     content = b'{"messages":[%b],"acked":%d}' % (positions, acked)
-    await _answer(scope, send, 201, content, [_REPLAYED] if appended.replayed else [])
+    _COMMITTED.inc()
+    await answer_json(scope, send, 201, content, replayed=appended.replayed)
 
 
 async def _transact(
@@ -205,17 +207,5 @@ async def _of_transaction(
 async def _results(scope: Scope, send: Send, texts: Sequence[str], settled: Sequence[Settled]) -> None:
     for item in settled:
         SETTLED.labels(item.status.value).inc()
-    await _answer(scope, send, 200, encode_results(texts, settled))
-
-
-async def _answer(
-    scope: Scope, send: Send, status: int, content: bytes, extra: Sequence[tuple[bytes, bytes]] = ()
-) -> None:
-    headers: Headers = [
-        _JSON,
-        (b"content-length", b"%d" % len(content)),
-        (b"x-request-id", scope["state"]["request_id"]),
-        *extra,
-    ]
-    REQUESTS.labels("queue", status).inc()
-    await answer(send, status, headers, content)
+    _ANSWERED.inc()
+    await answer_json(scope, send, 200, encode_results(texts, settled))

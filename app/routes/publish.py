@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.http_protocol import answer
+from app.http_protocol import answer_json
 from app.telemetry import PUBLISH_SECONDS, PUBLISHED, REQUESTS
 from app.wire.body import read_body
 from app.wire.checks import MAX_TTL_S as MAX_AHEAD_S
@@ -23,8 +23,7 @@ from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine.hints import EphemeralHint
 
 _CREATED: Final = REQUESTS.labels("publish", 201)
-_JSON: Final = (b"content-type", b"application/json")
-_REPLAYED: Final = (b"idempotent-replayed", b"true")
+_ACCEPTED: Final = REQUESTS.labels("publish", 202)
 
 
 async def publish_one(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,15 +84,8 @@ async def _append(
 
 
 async def _created(appended: Appended, content: bytes, scope: Scope, send: Send) -> None:
-    headers = [
-        _JSON,
-        (b"content-length", b"%d" % len(content)),
-        (b"x-request-id", scope["state"]["request_id"]),
-    ]
-    if appended.replayed:
-        headers.append(_REPLAYED)
     _CREATED.inc()
-    await answer(send, 201, headers, content)
+    await answer_json(scope, send, 201, content, replayed=appended.replayed)
 
 
 async def _ephemeral(
@@ -111,15 +103,8 @@ async def _ephemeral(
 
 
 async def _accepted(content: bytes, scope: Scope, send: Send, *, replayed: bool) -> None:
-    headers = [
-        _JSON,
-        (b"content-length", b"%d" % len(content)),
-        (b"x-request-id", scope["state"]["request_id"]),
-    ]
-    if replayed:
-        headers.append(_REPLAYED)
-    REQUESTS.labels("publish", 202).inc()
-    await answer(send, 202, headers, content)
+    _ACCEPTED.inc()
+    await answer_json(scope, send, 202, content, replayed=replayed)
 
 
 def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""What consumers send: pulls, settlements and transactions, read from their bodies as strictly as publishes.
+"""What members send: pulls, settlements and transactions, read from their bodies as strictly as publishes.
 
 Members that are null count as not given. Every parser raises `malformed_json` or `invalid_request` about a
 field.
@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.wire import checks, json
 from app.wire.publish import FAILURES, Addressed, addressed, refuse
+from app.wire.settings import MAX_ACK_WAIT_S, MAX_BACKOFF_S
 from subscriptions.domain.delivery import Nack
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.model import NewMessage
@@ -24,8 +25,6 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_PULL: Final = 1000
 MAX_WAIT_S: Final = 30
 MAX_RECEIPTS: Final = 1000
-MAX_ACK_WAIT_S: Final = 86_400
-MAX_DELAY_S: Final = 604_800
 MAX_REASON_CHARACTERS: Final = 1000
 MAX_TRANSACTION_MESSAGES: Final = 10_000
 MAX_TRANSACTION_RECEIPTS: Final = 10_000
@@ -38,13 +37,13 @@ class _Pull(msgspec.Struct, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | UnsetType | None = UNSET
 
 
-class _Receipt(msgspec.Struct, forbid_unknown_fields=True):
+class _Settle(msgspec.Struct, forbid_unknown_fields=True):
     receipts: _Receipts
 
 
 class _Nack(msgspec.Struct, forbid_unknown_fields=True):
     receipts: _Receipts
-    delay: Annotated[float, Meta(ge=0, le=MAX_DELAY_S)] | UnsetType | None = UNSET
+    delay: Annotated[float, Meta(ge=0, le=MAX_BACKOFF_S)] | UnsetType | None = UNSET
     dead_letter: bool | UnsetType | None = UNSET
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARACTERS)] | UnsetType | None = UNSET
 
@@ -65,7 +64,7 @@ class _Transaction(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode_pull: Final = msgspec.json.Decoder(_Pull)
-_decode_receipts: Final = msgspec.json.Decoder(_Receipt)
+_decode_receipts: Final = msgspec.json.Decoder(_Settle)
 _decode_nack: Final = msgspec.json.Decoder(_Nack)
 _decode_extend: Final = msgspec.json.Decoder(_Extend)
 _decode_transaction: Final = msgspec.json.Decoder(_Transaction).decode

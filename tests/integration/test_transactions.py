@@ -155,3 +155,13 @@ async def test_a_lane_goes_on_when_a_transaction_settles_its_first(hosts: Both) 
     assert await queue.pull() == []
     await one.ask("POST", PATH, 201, json={"publish": new("txl.out", 1), "ack": [acks(queue, first)]})
     assert data(await pulling) == [2]
+
+
+async def test_those_that_committed_are_counted_with_those_that_were_refused(hosts: Both) -> None:
+    one, _ = hosts
+    name = 'gapless_http_requests_total{face="transaction",status="%d"}'
+    before = [await one.metric(name % status) for status in (201, 422)]
+    await one.ask("POST", PATH, 201, json={"publish": new("tx.counted", 1)})
+    await one.ask("POST", PATH, 422, json={})
+    after = [await one.metric(name % status) for status in (201, 422)]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1]
