@@ -46,6 +46,7 @@ class AsyncMember:
         self._acks: Gatherer[tuple[Lease, asyncio.Future[Settled]]] = Gatherer()
         self._settling: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
+        self._keeper: asyncio.Task[None]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._plan_changed = asyncio.Event()
@@ -65,7 +66,8 @@ class AsyncMember:
         """Begins to read, if it does not yet."""
         if not self._loops and not self._ended:
             self._loop = asyncio.get_running_loop()
-            self._loops = [asyncio.create_task(self._read()), asyncio.create_task(self._keep())]
+            self._keeper = asyncio.create_task(self._keep())
+            self._loops = [asyncio.create_task(self._read()), self._keeper]
 
     async def opened(self) -> None:
         """Returns once the stream stands. Raises what prevents that for good."""
@@ -169,6 +171,8 @@ class AsyncMember:
             self._ended = True
             self.leases.lose_all("the consumer ended")
             self._news.set()
+            # There is nothing left to extend, and who was refused never closes what he could not open.
+            self._keeper.cancel()
 
     async def _keep(self) -> None:
         while True:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from typing import Any
 
 import pytest
-from gapless import Forbidden, InvalidRequest, LeaseLost, NotFound, RetryPolicy, Unreachable
+from gapless import AsyncClient, Forbidden, InvalidRequest, LeaseLost, NotFound, RetryPolicy, Unreachable
 
 from tests.client.faces import Face
 from tests.client.model import deliveries, delivery, goodbye, problem
 from tests.client.queue_server import QueueServer, giving, stream
 from tests.client.raw_server import Exchange, RawServer, answer
+from tests.support import eventually
 
 ONE_TRY = RetryPolicy(attempts=1)
 NEVER_SET = threading.Event()
@@ -240,6 +242,16 @@ def test_refusals_are_raised_by_the_first_read_and_by_entering(face: Face, serve
     with pytest.raises(NotFound):
         face.enter(face.open("consume", "orders"))
     assert face.time.waits == []
+
+
+async def test_one_that_is_refused_leaves_no_task(server: QueueServer) -> None:
+    server.streams = [lambda exchange: exchange.send(answer(404, problem(404, "subscription_not_found")))]
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(NotFound):
+            await anext(client.consume("nothing"))
+        # One that waits for ever and that nobody refers to is destroyed by a collection, which asyncio logs.
+        (left,) = await eventually(lambda: len(asyncio.all_tasks()) == 1 and asyncio.all_tasks())
+    assert left is asyncio.current_task()
 
 
 def test_a_subscription_deleted_under_it_ends_it(face: Face, server: QueueServer) -> None:
