@@ -15,9 +15,9 @@ from app.gatekeeping import Gatekeeper
 from app.http_protocol import refusals
 from app.settings import Settings
 from app.telemetry import (
-    CONSUMERS,
     FEEDS,
     FORGED,
+    MEMBERS,
     REFUSED,
     RESTARTS,
     SETTLEMENTS_WAITING,
@@ -264,7 +264,7 @@ class Service:
             watermark = self.live.watermark
             FEEDS.set(len(self.live.feeds))
             WAITING.set(self.publisher.waiting)
-            CONSUMERS.set(self.consumers.members)
+            MEMBERS.set(self.consumers.members)
             SETTLEMENTS_WAITING.set(self.consumers.settling)
             UNSETTLED.set(max(0, watermark.last_id - watermark.settled))
             for code, count in refusals.items():

@@ -331,7 +331,7 @@ class Consumers:
 
     def _refuse_if_full(self) -> None:
         if self._members + self._pulling >= self._max_members:
-            raise GaplessError(Code.RATE_LIMITED, "this process serves no more consumers", retry_after=2)
+            raise GaplessError(Code.RATE_LIMITED, "this process serves no more members", retry_after=2)
 
     def _refuse_if_stopping(self) -> None:
         if self.stopping:

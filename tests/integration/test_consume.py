@@ -210,7 +210,7 @@ async def test_members_that_leave_while_they_come_are_forgotten(hosts: Both) -> 
 
 async def _gauge(host: Host, at_most: float = float("inf")) -> list[float]:
     """The number of streams of deliveries, in a list, once it is small enough."""
-    value = await host.metric("gapless_consumers")
+    value = await host.metric("gapless_members")
     return [value] if value <= at_most else []
 
 
