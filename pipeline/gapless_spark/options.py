@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -46,7 +46,7 @@ class ReadOptions:
     `payload` is `string`, `variant`, or a type as Spark writes it. `snapshot` names an exported snapshot.
     """
 
-    url: str
+    url: str = field(repr=False)
     selection: Selection
     start: int
     end: int

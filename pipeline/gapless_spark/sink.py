@@ -25,7 +25,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -56,7 +56,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 class Target:
     """Where rows go, and how. `verify` refuses a batch that comes again with another number of rows."""
 
-    url: str
+    url: str = field(repr=False)
     namespace: str
     columns: SinkColumns
     verify: bool

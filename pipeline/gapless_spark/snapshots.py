@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gapless_spark.database import close, connect, literal, rows, run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Snapshot:
     """An exported snapshot, and the id that was settled just before it was taken."""
 
-    url: str
+    url: str = field(repr=False)
     name: str
     settled: int
 

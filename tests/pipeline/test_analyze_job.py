@@ -129,7 +129,7 @@ def test_delta_and_iceberg_tables_are_read_by_their_logs(spark: SparkSession, tm
     columns = list(zip(*SAID, strict=True))
     columns[6] = tuple([] for _ in SAID)
     table = pa.table(dict(zip(arrow_schema().names, columns, strict=True)), schema=arrow_schema())
-    delta = tmp_path / "delta"
+    delta = tmp_path / "delta 100%"
     deltalake.write_deltalake(str(delta), table)
     # A file that no version of the table names.
     pq.write_table(table, delta / "stray.parquet")

@@ -50,6 +50,7 @@ def test_help_imports_no_spark() -> None:
         (("--database-url", "x", "--since", "soon"), "--since is 'soon'", 2),
         (("--database-url", "x", "--conf", "y"), "--conf: 'y'", 2),
         ((), "GAPLESS_DATABASE_URL", 2),
+        (("--database-url", "x", "--format", "iceberg", "--to", "/tmp/a%20b"), "--to: /tmp/a%20b has %", 2),
         (("--database-url", "postgresql://u:secret@127.0.0.1:1/x"), "cannot be reached", 3),
     ],
 )
@@ -89,3 +90,28 @@ def test_a_follower_is_a_program_that_ends_when_told(plain_log: Log, tmp_path: P
     assert process.returncode == 0, err
     assert "8 messages up to id 8 in 1 files" in err
     assert "leave --format out" in run(*out, "--format", "delta", code=2).stderr
+
+
+@pytest.mark.spark
+def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp_path: Path) -> None:
+    plain_log.owner.append("a", ["1"])
+    out = ["--to", str(tmp_path / "out"), "--database-url", f"{plain_log.url}&password=hush"]
+    more = ["--follow", "--interval", "0.1", "--json", "--master", "local[1]"]
+    process = subprocess.Popen(
+        command("export", *out, *more),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["rows"] == 1
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (java,) = (int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "java\n")
+    os.kill(java, signal.SIGKILL)
+    plain_log.owner.append("a", ["2"])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "Spark's Java process ended" in err.splitlines()[-1]
+    assert "hush" not in err
+    assert run("export", *out, "--json").stdout.count("\n") == 1

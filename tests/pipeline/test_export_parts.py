@@ -119,7 +119,14 @@ def test_a_batch_of_one_day_passes_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("channel", "folder"),
-    [("chat.a", "chat.a"), ("a:b", "a%3Ab"), ("x@y~z-1_2", "x@y~z-1_2"), ("a%b", "a%25b")],
+    [
+        ("chat.a", "chat.a"),
+        ("a:b", "a%3Ab"),
+        ("x@y~z-1_2", "x@y~z-1_2"),
+        ("a%b", "a%25b"),
+        # As a folder's name it stands for no value.
+        ("__HIVE_DEFAULT_PARTITION__", "%5F_HIVE_DEFAULT_PARTITION__"),
+    ],
 )
 def test_folders_are_named_as_hive_names_them(channel: str, folder: str) -> None:
     assert escape(channel) == folder

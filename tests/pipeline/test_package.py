@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import gapless_spark
+import pytest
+from gapless_spark.analyze.question import Question
+from gapless_spark.export.options import ExportOptions, Shape
+from gapless_spark.export.task import Work
+from gapless_spark.options import read_options
+from gapless_spark.sink import Target
+from gapless_spark.sink_rows import SinkColumns
+from gapless_spark.snapshots import Snapshot
 
 from tests.support import ROOT
+
+URL = "postgresql://ann:hush@db.example/gapless"
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -35,3 +46,20 @@ def test_every_name_it_offers_is_there() -> None:
     for name in gapless_spark.__all__:
         assert getattr(gapless_spark, name) is not None
     assert gapless_spark.GaplessDataSource.name() == "gapless"
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        Question(url=URL),
+        ExportOptions(URL, Path("/x"), Shape()),
+        Work(URL, "", "/x", "", Shape(), 1, (), 1),
+        read_options({"url": URL}),
+        Target(URL, "default", SinkColumns(frozenset(), None), True),
+        Snapshot(URL, "1", 1),
+    ],
+    ids=lambda holder: type(holder).__name__,
+)
+def test_what_holds_a_url_does_not_show_it(holder: object) -> None:
+    """Spark puts what it was given into warnings and logs, and a notebook shows the last value of a cell."""
+    assert "hush" not in repr(holder)

@@ -35,7 +35,7 @@ class Question:
     """One run of the analysis: `source` is a folder or `live`; times are aware, spans in seconds."""
 
     source: str = LIVE
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     namespace: str = "default"
     channels: str | None = None
     since: datetime | None = None

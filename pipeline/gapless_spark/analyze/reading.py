@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
@@ -125,7 +126,9 @@ def _delta_files(path: Path) -> list[str]:
         from deltalake import DeltaTable
     except ImportError:
         raise BadOption("--from: this is a Delta table; install gapless-spark[delta] to read it") from None
-    return sorted(DeltaTable(path).file_uris())
+    # Not `file_uris`, which writes the folder's own name as an address has it, and what is below as it is.
+    actions = DeltaTable(path).get_add_actions(flatten=True)
+    return sorted(str(path / unquote(name)) for name in actions.column("path").to_pylist())
 
 
 def _iceberg_files(metadata: Path) -> list[str]:

@@ -16,10 +16,14 @@ from typing import Any
 HIDDEN = "_gapless"
 _SPECIAL = frozenset("\"#%'*/:=?\\{[]^")
 _LONGEST_NAME = 255
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""What stands for no value at all in the name of a folder: a channel that is called so needs another."""
 
 
 def escape(value: str) -> str:
     """A value as it stands in the name of a folder, as Hive and Spark write it."""
+    if value == _NULL:
+        return f"%5F{value[1:]}"
     return "".join(f"%{ord(c):02X}" if c in _SPECIAL or ord(c) < 32 or ord(c) == 127 else c for c in value)
 
 

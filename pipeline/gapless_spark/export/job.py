@@ -22,7 +22,7 @@ from gapless_spark.database import close, connect, rows
 from gapless_spark.errors import DatabaseUnreachable, OtherLog, SnapshotGone, Unsettled
 from gapless_spark.export import task
 from gapless_spark.export.batch import Plan, at_most, entry, gather, planned
-from gapless_spark.export.errors import OtherExport, from_os, from_spark
+from gapless_spark.export.errors import OtherExport, SparkFailed, from_os, from_spark
 from gapless_spark.export.ledger import Charter, Entry, Ledger, Totals
 from gapless_spark.export.options import ExportOptions
 from gapless_spark.export.publish import Publisher, publisher
@@ -257,16 +257,23 @@ def epoch(connection: Connection) -> str:
 
 def run_tasks(spark: SparkSession, work: task.Work) -> list[str]:
     """One Spark job, a task for each range of the batch; what they answered. Raises `SparkFailed`."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import udf
 
     count = max(1, len(work.ranges))
-    # A plain function of a row: those over Arrow want pandas to be installed, though they do not use it.
-    ask = udf(partial(task.run, work), task.ANSWERS, useArrow=False).asNondeterministic()
     try:
+        # A plain function of a row: those over Arrow want pandas to be installed, though they do not use it.
+        ask = udf(partial(task.run, work), task.ANSWERS, useArrow=False).asNondeterministic()
         rows_ = spark.range(0, count, 1, count).select(ask("id").alias("answers")).collect()
     except PySparkException as error:
         raise from_spark(str(error)) from error
+    except (Py4JError, OSError, EOFError) as error:
+        # It is the connection to Spark's Java that failed: the folder has no part in it.
+        raise SparkFailed(
+            f"Spark's Java process ended ({type(error).__name__}): it was killed, or had no memory left."
+            " Run the same command again to go on"
+        ) from error
     return [answer for row in rows_ for answer in row["answers"]]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gapless_spark.columns import BINARY, COLUMNS
+from gapless_spark.errors import BadOption
 from gapless_spark.selection import Selection
 
 Format = Literal["parquet", "delta", "iceberg"]
@@ -41,9 +42,10 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """One run. `root` must mean the same folder on the driver and on every executor. `interval_s` is how long
-    a follower waits once it has everything; a batch has about `batch_rows` messages at most."""
+    a follower waits once it has everything; a batch has about `batch_rows` messages at most. Raises
+    `BadOption` for a root that the format cannot have."""
 
-    url: str
+    url: str = field(repr=False)
     root: Path
     shape: Shape
     follow: bool = False
@@ -57,3 +59,9 @@ class ExportOptions:
         assert self.root.is_absolute()
         assert self.tasks > 0
         assert self.batch_rows > 0
+        # The table names its folder and files by addresses, and others' folders would be taken for this one.
+        if self.shape.format == "iceberg" and (unfit := set("#%?") & set(str(self.root))):
+            raise BadOption(
+                f"--to: {self.root} has {' '.join(sorted(unfit))} in its name, which an Iceberg table cannot"
+                " have; choose another folder"
+            )

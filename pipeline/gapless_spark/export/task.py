@@ -51,7 +51,7 @@ class Work:
     folder, the first for the first task and so on: two must not extend one file. Without ranges there is one
     task, which merges what the extensions say."""
 
-    url: str
+    url: str = field(repr=False)
     snapshot: str
     root: str
     staging: str
