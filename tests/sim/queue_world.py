@@ -11,8 +11,6 @@ and whoever waits with nothing to do does next to nothing.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import logging
 import random
 import sys
 from collections import Counter
@@ -483,12 +481,6 @@ def play(seed: int) -> str:
     run(program(), loop=loop)
     acked = [queue.acked for queue in world[0].queues.queues.values()]
     return f"{loop.steps} {loop.trace:x} {loop.time():.6f} {acked}"
-
-
-def fingerprint(seeds: range) -> str:
-    """One number for what all of these seeds did."""
-    logging.disable(logging.WARNING)
-    return hashlib.sha256("".join(play(seed) for seed in seeds).encode()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ have ended.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import logging
 import random
 import sys
 from collections.abc import Coroutine, Iterator
@@ -393,12 +391,6 @@ def play(seed: int, *, crash: bool | None = None) -> str:
     run(program(), loop=loop)
     got = [client.got for client in world[0].clients]
     return f"{loop.steps} {loop.trace:x} {loop.time():.6f} {got}"
-
-
-def fingerprint(seeds: range) -> str:
-    """One number for what all of these seeds did."""
-    logging.disable(logging.WARNING)
-    return hashlib.sha256("".join(play(seed) for seed in seeds).encode()).hexdigest()
 
 
 if __name__ == "__main__":
