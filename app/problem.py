@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from subscriptions.domain.errors import Code, FieldError, GaplessError
 
@@ -55,6 +56,7 @@ _CODE_BY_STATUS: Final[Mapping[int, Code]] = {
     404: Code.NOT_FOUND,
 }
 _ASK_AGAIN_LATER: Final = frozenset({Code.RATE_LIMITED, Code.UNAVAILABLE, Code.STORAGE_FULL})
+_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _UNREADABLE_BODY: Final = "There was an error parsing the body"
 
 Headers = list[tuple[bytes, bytes]]
@@ -147,9 +149,13 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, GaplessError)
         return response(error)
 
-    def on_http(_: Request, error: Exception) -> Response:
+    def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return response(from_http(error), error.headers)
+        extra = dict(error.headers or {})
+        if error.status_code == 405:
+            # The framework names the methods of one route only, and each method of a path is a route.
+            extra["Allow"] = ", ".join(_allowed(request))
+        return response(from_http(error), extra)
 
     def on_validation(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -159,6 +165,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(Exception, on_crash)
+
+
+def _allowed(request: Request) -> list[str]:
+    def is_known(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
+
+    return [method for method in _METHODS if is_known(method)]
 
 
 def on_crash(request: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ import logging
 
 import httpx
 import pytest
-from fastapi import FastAPI, Query
+from fastapi import APIRouter, FastAPI, Query
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
@@ -71,6 +71,16 @@ def application() -> FastAPI:
     async def left() -> None:
         raise ClientDisconnect
 
+    several = APIRouter()
+
+    @several.put("/several/{name}")
+    async def put(name: str) -> None: ...
+
+    @several.delete("/several/{name}")
+    async def delete(name: str) -> None: ...
+
+    app.include_router(several)
+
     @app.get("/crash")
     async def crash() -> None:
         raise RuntimeError("secret dsn")
@@ -112,6 +122,11 @@ async def test_handlers(
     assert "secret" not in answer.text
     if status == 405:
         assert answer.headers["allow"] == "POST"
+
+
+async def test_all_methods_of_a_path_are_named() -> None:
+    answer = await call("POST", "/several/x")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, PUT")
 
 
 async def test_a_crash_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
