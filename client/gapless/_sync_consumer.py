@@ -15,7 +15,7 @@ from gapless._delivery import Settled, reason_of
 from gapless._errors import GaplessError, LeaseLost
 from gapless._in_hand import InHand
 from gapless._leases import Lease
-from gapless._sync_member import SyncMember
+from gapless._sync_member import SIGNAL_S, SyncMember
 
 log = logging.getLogger("gapless")
 
@@ -224,4 +224,5 @@ class _Crew:
     def wait_for(self, true: Callable[[], bool]) -> None:
         """Returns once it is true."""
         with self._changed:
-            self._changed.wait_for(true)
+            while not self._changed.wait_for(true, SIGNAL_S):
+                pass

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 JOIN_SECONDS = 1.0
 """How long closing waits for a thread that is amid a connection attempt; it ends by itself soon after."""
+SIGNAL_S = 0.5
+"""A signal that comes just before CPython blocks does not wake the main thread: it looks so often."""
 
 
 class SyncCaller(Protocol):
@@ -107,7 +109,7 @@ class SyncMember:
                 if self._ended:
                     self._raise_failure()
                     return None
-                self._news.wait()
+                self._news.wait(SIGNAL_S)
         return None
 
     def ack(self, lease: Lease) -> Settled:
