@@ -28,16 +28,6 @@ SUBSCRIPTION_SETTINGS = (
     "dead_letter",
     "push",
 )
-POLICY_SUBSCRIPTION_SETTINGS = SUBSCRIPTION_SETTINGS[:-1]
-CHANNEL_SETTINGS = ("max_age", "max_messages", "message_ttl")
-
-
-class Ordering(StrEnum):
-    """What is in flight one at a time: messages of one channel and key, of one channel, or nothing."""
-
-    KEY = "key"
-    CHANNEL = "channel"
-    NONE = "none"
 
 
 class Reason(StrEnum):

@@ -13,7 +13,6 @@ from app.cli.options import seconds
 
 SECRET = "GAPLESS_PUSH_SECRET"  # noqa: S105 (the name of a variable)
 NONE = "none"
-CHANNELS_METAVAR = "CHANNEL"
 
 AckWait = Annotated[str | None, typer.Option(help="A lease lasts so long [30s].")]
 MaxDeliver = Annotated[int | None, typer.Option(min=0, help="Attempts before a dead letter; 0: no end [5].")]
