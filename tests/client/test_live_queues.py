@@ -25,7 +25,6 @@ from gapless import (
     LeaseLost,
     NewMessage,
     NotFound,
-    Published,
     RetryPolicy,
     Scheduled,
     SyncDelivery,
@@ -267,8 +266,9 @@ def test_messages_for_later(client: Client, channel: str) -> None:
     assert caught.value.detail == f"scheduled message not found: {other.scheduled_id}"
     promoted = client.promote_scheduled(scheduled.scheduled_id)
     assert client.get_message(channel, promoted.id).data == {"n": 1}
-    assert isinstance(client.publish(channel, "now", delay=0), Published)
     with client.subscribe(channel) as messages:
+        assert isinstance(client.publish(channel, "now", delay=0), Scheduled)
+        assert next(messages).data == "now"
         client.publish(channel, "soon", delay=0.1)
         assert next(messages).data == "soon"
     with pytest.raises(InvalidRequest):
