@@ -31,7 +31,11 @@ create table gapless.progress (
     -- Messages that expired up to then were looked at, wherever they are.
     expired_to timestamptz not null default '-infinity',
     -- What matched when that was done; see gapless.matching.
-    matching text
+    matching text,
+    -- A look at those that expired since, where one is under way: up to when, and how far it has come.
+    look_to timestamptz,
+    looked_at timestamptz,
+    looked_id bigint
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0);
 
@@ -108,7 +112,7 @@ create table gapless.dead_letters (
 create index dead_letters_subscription on gapless.dead_letters (namespace_id, subscription, id);
 create index dead_letters_namespace on gapless.dead_letters (namespace_id, id);
 
-create index messages_expiring on gapless.messages (expires_at) where expires_at is not null;
+create index messages_expiring on gapless.messages (expires_at, id) where expires_at is not null;
 
 -- Ballast: rows of subscriptions that cannot be, with negative ids. These tables are all but empty most of the time,
 -- and whoever plans for an empty table takes any index for any purpose, and keeps that plan when a thousand messages

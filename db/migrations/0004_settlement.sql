@@ -223,11 +223,94 @@ begin
         select s.id from gapless.subscriptions s join gapless.progress p on p.subscription_id = s.id
         where s.namespace_id = any(p_namespaces) and (
             expiring or s.max_backlog is not null or s.message_ttl is not null and gapless.ageing(s, p.frontier)
-            or p.next_end <= clock_timestamp() or p.matching is distinct from gapless.matching(s)
+            or p.next_end <= clock_timestamp() or p.look_to is not null or p.matching is distinct from gapless.matching(s)
             or exists (select from gapless.deliveries d
                        where d.subscription_id = s.id and d.expires_at <= clock_timestamp() and d.state in (1, 2)))
         order by s.id;
 end $$;
+
+-- Messages ahead of the frontier that expired by the time each was given itself, at most p_limit of them: marked as
+-- settled. So many may have expired since the last look, of whatever channels, that one look takes several calls.
+create function gapless.expire_ahead(
+    s gapless.subscriptions, p gapless.progress, p_now timestamptz, p_limit integer, out deaths gapless.death[]
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- A publisher commits within 5 s of stamping a message: so far back a look may find new ones.
+    slack constant interval := interval '15 seconds';
+    most_time constant interval := interval '0.2 seconds';
+    max_rounds constant integer := 40;
+    stretch constant integer := greatest(500, 5 * p_limit);
+    part record;
+    under_way constant boolean := p.look_to is not null;
+    changed constant boolean := p.matching is distinct from gapless.matching(s);
+    ends boolean := not gapless.has_ahead(s, p.frontier);
+    n integer := 0;
+begin
+    deaths := '{}';
+    if changed then
+        -- What has come to match since the last look may have expired long before.
+        p.expired_to := '-infinity';
+    end if;
+    if changed or not under_way or p.look_to > p_now then
+        p.look_to := p_now;
+        p.looked_at := least(p.expired_to, p_now) - slack;
+        p.looked_id := 0;
+    end if;
+    while not ends and cardinality(deaths) < p_limit
+          and (n = 0 or n < max_rounds and clock_timestamp() < p_now + most_time) loop
+        n := n + 1;
+        with rows as materialized (
+            select m.id, m.channel_id, m.expires_at, m.created_at, m.type, m.key from gapless.messages m
+            where (m.expires_at, m.id) > ((select p.looked_at), (select p.looked_id)) and m.expires_at <= p.look_to
+            order by m.expires_at, m.id limit stretch
+        ), late as (
+            select r.id, r.channel_id, r.expires_at from rows r join gapless.channels c on c.id = r.channel_id
+            where r.id > p.frontier and c.namespace_id = s.namespace_id and r.id > c.trimmed_id
+              and (c.name = any(s.names) or c.name ~ s.regex)
+              and (s.types is null or r.type = any(s.types)) and (s.keys is null or r.key = any(s.keys))
+              and (p.not_before is null or r.created_at >= p.not_before)
+              and not exists (select from gapless.settled_ahead a
+                              where a.subscription_id = s.id and a.message_id = r.id)
+            order by r.expires_at, r.id limit p_limit - cardinality(expire_ahead.deaths)
+        ), marked as (
+            insert into gapless.settled_ahead (subscription_id, message_id, channel_id)
+            select s.id, l.id, l.channel_id from late l
+        )
+        select (select array_agg((l.id, l.channel_id, 0, null, null, 'expired', null)::gapless.death
+                                 order by l.id) from late l) as deaths,
+               (select count(*) from rows) < stretch as last, r.expires_at, r.id
+        into part
+        from (select 1) one left join lateral (
+            select x.expires_at, x.id from late x
+            where (select count(*) from late) = p_limit - cardinality(expire_ahead.deaths)
+            union all select x.expires_at, x.id from rows x
+            where (select count(*) from late) < p_limit - cardinality(expire_ahead.deaths)
+            order by 1 desc, 2 desc limit 1) r on true;
+        deaths := deaths || coalesce(part.deaths, '{}');
+        ends := part.last and cardinality(deaths) < p_limit;
+        p.looked_at := coalesce(part.expires_at, p.looked_at);
+        p.looked_id := coalesce(part.id, p.looked_id);
+    end loop;
+    if not ends then
+        update gapless.progress
+        set expired_to = p.expired_to, look_to = p.look_to, looked_at = p.looked_at, looked_id = p.looked_id,
+            matching = gapless.matching(s)
+        where subscription_id = s.id;
+    elsif changed or under_way or p.expired_to not between p_now - interval '1 second' and p_now then
+        update gapless.progress
+        set expired_to = p.look_to, look_to = null, looked_at = null, looked_id = null, matching = gapless.matching(s)
+        where subscription_id = s.id;
+    end if;
+end $$;
+
+-- Whether a message above this id may be one that it is to get.
+create function gapless.has_ahead(s gapless.subscriptions, p_frontier bigint) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select case when s.regex is not null then (select x.last_value > p_frontier from gapless.message_id x)
+           else exists (select from gapless.channels c
+                        where c.namespace_id = s.namespace_id and c.name = any(s.names) and c.last_id > p_frontier)
+           end
+$$;
 
 -- Decides about at most about p_limit messages of one subscription: leases that ended; messages that expired, in
 -- rows, at the frontier and ahead of it; a backlog that is too long. Null: somebody else decides at the moment.
@@ -235,8 +318,6 @@ create function gapless.reap(
     p_subscription_id integer, p_settled bigint, p_limit integer, out done integer, out touched json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    -- A publisher commits within 5 s of stamping a message: so far back a look may find new ones.
-    slack constant interval := interval '15 seconds';
     s gapless.subscriptions;
     p gapless.progress;
     t timestamptz;
@@ -287,8 +368,9 @@ begin
         deaths := deaths || part;
     end if;
 
-    -- At the frontier, as far as one after the other is older than the subscription allows.
-    while s.message_ttl is not null and cardinality(deaths) < p_limit and again < 20 loop
+    -- At the frontier, as far as one after the other has expired. What no filter lets through is passed too, so that
+    -- nobody has to count it again.
+    while cardinality(deaths) < p_limit and again < 20 loop
         again := again + 1;
         select * into seen from gapless.scan(s, p.frontier, p_settled, p_limit - cardinality(deaths));
         exit when seen.ids is null and not seen.cut and seen.complete_to <= p.frontier;
@@ -314,39 +396,13 @@ begin
         exit when not more;
     end loop;
 
-    -- Ahead of it, by the time each message was given itself. What has come to match since the last look may have
-    -- expired long before.
-    if p.matching is distinct from gapless.matching(s) then
-        p.expired_to := '-infinity';
-    end if;
-    if cardinality(deaths) < p_limit then
-        with late as (
-            select m.id, m.channel_id from gapless.messages m join gapless.channels c on c.id = m.channel_id
-            where m.expires_at > least(p.expired_to, t) - slack and m.expires_at <= t and m.id > p.frontier
-              and c.namespace_id = s.namespace_id and m.id > c.trimmed_id
-              and (c.name = any(s.names) or c.name ~ s.regex)
-              and (s.types is null or m.type = any(s.types)) and (s.keys is null or m.key = any(s.keys))
-              and (p.not_before is null or m.created_at >= p.not_before)
-              and not exists (select from gapless.settled_ahead a
-                              where a.subscription_id = s.id and a.message_id = m.id)
-            order by m.expires_at, m.id limit p_limit - cardinality(deaths)
-        ), marked as (
-            insert into gapless.settled_ahead (subscription_id, message_id, channel_id)
-            select s.id, l.id, l.channel_id from late l
-        )
-        select array_agg((l.id, l.channel_id, 0, null, null, 'expired', null)::gapless.death order by l.id)
-        into part from late l;
-        if coalesce(cardinality(part), 0) < p_limit - cardinality(deaths) then
-            update gapless.progress set expired_to = t, matching = gapless.matching(s)
-            where subscription_id = s.id
-              and (expired_to not between t - interval '1 second' and t
-                   or matching is distinct from gapless.matching(s));
-        end if;
-        deaths := deaths || coalesce(part, '{}');
-    end if;
+    select * into seen from gapless.expire_ahead(s, p, t, p_limit - cardinality(deaths)) x;
+    deaths := deaths || seen.deaths;
 
     if s.max_backlog is not null and cardinality(deaths) < p_limit then
-        select least(p_limit - cardinality(deaths), gapless.backlog(s, p.frontier) - s.max_backlog) into excess;
+        select least(p_limit - cardinality(deaths),
+                     gapless.backlog(s, p.frontier, least(s.max_backlog + p_limit, 1000000)) - s.max_backlog)
+        into excess;
         if excess > 0 then
             with ended as (
                 delete from gapless.deliveries d
@@ -394,8 +450,8 @@ begin
 end $$;
 
 -- Matching messages above an id that are not settled ahead. Counted by seq, which is dense, where nothing is
--- filtered; else one by one, up to a million.
-create function gapless.ahead(s gapless.subscriptions, p_frontier bigint) returns bigint
+-- filtered; else one by one, up to p_most.
+create function gapless.ahead(s gapless.subscriptions, p_frontier bigint, p_most bigint default 1000000) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     since timestamptz := (select p.not_before from gapless.progress p where p.subscription_id = s.id);
@@ -410,7 +466,7 @@ begin
                       and (since is null or m.created_at >= since)
                       and not exists (select from gapless.settled_ahead a
                                       where a.subscription_id = s.id and a.message_id = m.id)
-                    limit 1000000) x);
+                    limit p_most) x);
     end if;
     select count(*) into passed
     from gapless.settled_ahead a join gapless.channels c on c.id = a.channel_id
@@ -456,10 +512,10 @@ begin
     return found_at;
 end $$;
 
--- Messages that are neither settled nor leased.
-create function gapless.backlog(s gapless.subscriptions, p_frontier bigint) returns bigint
+-- Messages that are neither settled nor leased. No more than about p_most are counted where that takes work.
+create function gapless.backlog(s gapless.subscriptions, p_frontier bigint, p_most bigint) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select gapless.ahead(s, p_frontier)
+    select gapless.ahead(s, p_frontier, p_most)
          + (select count(*) from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2))
 $$;
 

@@ -126,7 +126,7 @@ begin
     end if;
     update gapless.progress p
     set removed = p.removed + gapless.removed_between(s, p.frontier, 9007199254740991), frontier = place.frontier,
-        not_before = place.not_before, expired_to = '-infinity', leased = 0, next_end = 'infinity'
+        not_before = place.not_before, expired_to = '-infinity', look_to = null, leased = 0, next_end = 'infinity'
     from gapless.subscriptions s
     where p.subscription_id = found_id and s.id = found_id;
     if not found then

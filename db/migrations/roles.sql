@@ -18,8 +18,8 @@ begin
     foreach f in array array(
         select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
         where n.nspname = 'gapless' and p.proname in (
-            'add_segment', 'ageing', 'backlog', 'bury', 'end_leases', 'flush_outbox', 'follow_policy',
-            'forget_deliveries', 'give_back', 'is_step', 'journey_after', 'judge', 'lane_of', 'line_up',
+            'add_segment', 'ageing', 'backlog', 'bury', 'end_leases', 'expire_ahead', 'flush_outbox', 'follow_policy',
+            'forget_deliveries', 'give_back', 'has_ahead', 'is_step', 'journey_after', 'judge', 'lane_of', 'line_up',
             'lock_channels', 'lock_subscriptions', 'lost', 'matching', 'place_of', 'promote', 'promote_after',
             'publish_kept', 'publish_scheduled', 'readable', 'refresh_channels', 'refresh_subscriptions', 'relane',
             'resolve', 'scan', 'with_journey'))

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from subscriptions.domain.delivery import DeadLetterFilter, Definition
+from subscriptions.domain.delivery import DeadLetterFilter, Definition, Subscription
 from subscriptions.domain.model import NewMessage
 from tests.conftest import Database
 from tests.race.laws import ledger, nothing_left
@@ -276,6 +276,7 @@ async def test_publish_and_reap_at_once(queues: Queues, owner: asyncpg.Connectio
 async def test_a_clock_that_was_set_back(queues: Queues, owner: asyncpg.Connection) -> None:
     """The last look was at a time that has yet to come."""
     subscription = await queues.subscribe("q")
+    await queues.reap(subscription)
     await queues.publish("q", 1, ttl=10)
     await queues.pass_time(20)
     await owner.execute("update gapless.progress set expired_to = now() + interval '2 hours'")
@@ -292,3 +293,83 @@ async def test_another_service_that_never_looks(queues: Queues) -> None:
     await queues.pass_time(30)
     assert await queues.reap(subscription) == 1
     assert await queues.deliveries.due(["default"]) == []
+
+
+MESSAGES_READ = (
+    "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables"
+    " where schemaname = 'gapless' and relname like 'messages%'"
+)
+
+
+async def behind_one_that_stays(queues: Queues, count: int, **settings: Any) -> Subscription:
+    """The first message never expires, so the frontier stays before it; so many after it have expired."""
+    subscription = await queues.subscribe("q", **settings)
+    await queues.publish("q", 0)
+    for start in range(0, count, 1000):
+        await queues.publish("q", *range(start + 1, min(start + 1000, count) + 1), ttl=10)
+    await queues.pass_time(60)
+    return subscription
+
+
+async def test_a_look_goes_on_where_the_last_one_stopped(queues: Queues, owner: asyncpg.Connection) -> None:
+    """It does not read again what it has settled: or the time it takes would grow with the square."""
+    subscription = await behind_one_that_stays(queues, 4000)
+    for _ in range(3):
+        assert await queues.deliveries.reap(subscription.id, await queues.settled(), 1000) == (1000, ())
+    # What is so small would rather be read whole and sorted.
+    await owner.execute("begin; set local enable_seqscan = off; set local enable_sort = off")
+    row = await owner.fetchrow("select * from gapless.reap($1, $2, 100)", subscription.id, ALL)
+    assert row is not None
+    assert row["done"] == 100
+    assert await owner.fetchval(MESSAGES_READ) < 2000
+    await owner.execute("rollback")
+    assert await queues.reap(subscription, 100) == 1000
+    assert await queues.deliveries.due(["default"]) == []
+    assert bodies(await queues.take_all(subscription)) == ["0"]
+    assert (await ledger(owner, subscription))["dead_lettered"] == 4000
+
+
+@pytest.mark.parametrize("change", ["filter", "channels", "seek", "clock"])
+async def test_what_changes_during_a_look(queues: Queues, owner: asyncpg.Connection, change: str) -> None:
+    """It begins anew: what did not matter before may matter now."""
+    subscription = await behind_one_that_stays(queues, 20, filter={"types": ["message"]})
+    await queues.append(*[NewMessage("other", b"1", ttl=10), NewMessage("q", b"1", type="t", ttl=10)])
+    await queues.pass_time(60)
+    assert await queues.deliveries.reap(subscription.id, await queues.settled(), 4) == (4, ())
+    expected = 16
+    if change == "filter":
+        await queues.subscriptions.patch("default", "q", None, {"filter": None})
+        expected = 17
+    elif change == "channels":
+        await queues.subscriptions.patch("default", "q", ("q", "other"), {})
+        expected = 17
+    elif change == "seek":
+        await queues.subscriptions.seek("default", "q", "earliest")
+        expected = 20
+    else:
+        await owner.execute("update gapless.progress set look_to = look_to + interval '2 hours'")
+    assert await queues.deliveries.due(["default"]) == [subscription.id]
+    assert await queues.reap(subscription, 3) == expected
+
+
+async def test_a_look_past_what_others_have_expired(queues: Queues) -> None:
+    """One call reads so much and no more; the next goes on."""
+    subscription = await queues.subscribe("q")
+    await queues.publish("q", 0)
+    for start in range(0, 30_000, 1000):
+        await queues.publish("other", *range(start, start + 1000), ttl=10)
+    await queues.publish("q", 1, ttl=10)
+    await queues.pass_time(60)
+    done = 0
+    while await queues.deliveries.due(["default"]):
+        done += await queues.reap(subscription, 1)
+    assert done == 1
+    assert bodies(await queues.take_all(subscription)) == ["0"]
+
+
+async def test_what_no_filter_lets_through_is_passed(queues: Queues) -> None:
+    """Or a backlog would be counted over all of it again and again."""
+    subscription = await queues.subscribe("q", filter={"types": ["t"]}, max_backlog=1)
+    await queues.publish("q", *range(100))
+    assert await queues.reap(subscription) == 0
+    assert (await queues.stats("q")).cursor == 100
