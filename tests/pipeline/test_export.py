@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -346,3 +347,23 @@ def test_a_commit_of_a_table_is_on_disk(
     run(Shape("delta"))
     # The table, the batch, and both again when it was opened and the batch looked at again.
     assert [name[19] for name in synced] == ["0", "1", "1", "1"]
+
+
+def test_metadata_of_a_table_is_on_disk(
+    log: Log, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its catalog is SQLite's, which is: it must not name what a loss of power took."""
+    sync = os.fsync
+    synced: set[str] = set()
+
+    def told(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", told)
+    log.owner.append("a", ["1"])
+    run(Shape("iceberg"))
+    written = {path.name for path in (tmp_path / "out" / "metadata").iterdir()} - {"version-hint.text"}
+    assert len(written) == 4  # the table, the batch, its list of manifests, and the one manifest
+    assert {str(tmp_path / "out" / "metadata" / name) for name in written} <= synced
+    assert str(tmp_path / "out") in synced

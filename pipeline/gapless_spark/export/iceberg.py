@@ -58,6 +58,7 @@ class Iceberg(Table):
         self._charter = charter
         with _told_as_of_the_folder():
             self._table = self._opened()
+        sync_folder(root)
 
     def apply(self, entry: Entry) -> None:
         """Put the files in place and commit them, unless that was done."""
@@ -134,8 +135,13 @@ class Iceberg(Table):
             raise MissingPackage(
                 "--format iceberg needs the package pyiceberg: pip install gapless-spark[iceberg]"
             ) from None
+        from gapless_spark.export.durable import NAME as DURABLE
+
         catalog = SqlCatalog(
-            "gapless", uri=f"sqlite:///{self._root}/catalog.db", warehouse=f"file://{self._root}"
+            "gapless",
+            uri=f"sqlite:///{self._root}/catalog.db",
+            warehouse=f"file://{self._root}",
+            **{"py-io-impl": DURABLE},
         )
         catalog.create_namespace_if_not_exists(NAME[0])
         if catalog.table_exists(NAME):
