@@ -63,7 +63,7 @@ def consume(
     from app.cli.interrupts import Interrupts
     from app.cli.output import until_closed
     from app.cli.queues.tally import Tally
-    from app.cli.subscribe import tell_log
+    from app.cli.subscribe import hush_log, tell_log
 
     require_server(url)
     interrupts, tally = Interrupts(), Tally()
@@ -72,7 +72,11 @@ def consume(
         consumer = client.consume(name, prefetch=prefetch or _prefetch(count, concurrency, ack))
         with consumer:
             if command is None:
-                _print(consumer, count, ack, data_only, interrupts, tally)
+                try:
+                    _print(consumer, count, ack, data_only, interrupts, tally)
+                finally:
+                    if not ack:
+                        hush_log()  # That all it holds is lost now is what was asked for.
             else:
                 from app.cli.queues.executing import Commands
 
