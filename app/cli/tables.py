@@ -45,7 +45,7 @@ def show_one(value: dict[str, Any], *, as_json: bool = False) -> None:
         flat = list(_flat(value))
         width = max(len(name) for name, _ in flat)
         for name, text in flat:
-            print(f"{name.ljust(width)}  {text}")
+            print(f"{name.ljust(width)}  {printable(text)}")
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -69,8 +69,16 @@ def _show_table(items: Iterable[T], columns: Sequence[Column[T]]) -> None:
         table.add_column(column.title, justify="right" if column.number else "left")
     for item in items:
         # As plain text: a name or an error in square brackets is no style.
-        table.add_row(*(Text(column.text(item)) for column in columns))
+        table.add_row(*(Text(printable(column.text(item))) for column in columns))
     Console().print(table)
+
+
+def printable(text: str) -> str:
+    """What a terminal only shows: characters that it would obey, which anybody may have put into an error or
+    a message, are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def number(value: int | None) -> str:
