@@ -111,6 +111,8 @@ create table gapless.dead_letters (
 );
 create index dead_letters_subscription on gapless.dead_letters (namespace_id, subscription, id);
 create index dead_letters_namespace on gapless.dead_letters (namespace_id, id);
+create index dead_letters_channel on gapless.dead_letters (namespace_id, channel, id);
+create index dead_letters_reason on gapless.dead_letters (namespace_id, reason, id);
 
 create index messages_expiring on gapless.messages (expires_at, id) where expires_at is not null;
 

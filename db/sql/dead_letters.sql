@@ -4,8 +4,7 @@ select * from (
     select e.id as dead_letter_id, e.subscription, e.reason, e.attempts, e.last_error, e.created_at as died_at, e.journey, e.published,
            e.unroutable, k.channel, k.seq, k.created_at, k.expires_at, k.type, k.key, k.sender, k.headers, k.data,
            k."binary", k.message_id as id,
-           sum(coalesce(octet_length(k.data::text), octet_length(k."binary"))) over (order by e.id)
-           - coalesce(octet_length(k.data::text), octet_length(k."binary")) as bytes_before
+           sum(k.size) over (order by e.id) - k.size as bytes_before
     from (select * from gapless.dead_letters e
           where e.namespace_id = $1 and e.id > $5 and ($2::text is null or e.subscription = $2)
             and ($3::text is null or e.channel = $3) and ($4::text is null or e.reason = $4)

@@ -177,7 +177,7 @@ DECISIONS = [
 ]
 TUPLES_READ = (
     "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables"
-    " where schemaname = 'gapless' and relname like 'messages%'"
+    " where schemaname = 'gapless' and relname like $1"
 )
 
 
@@ -196,8 +196,47 @@ async def test_decisions_look_at_what_they_are_about(
             channels,
         )
         await session.fetch(statement.replace("$1", str(subscription)))
-        read = await session.fetchval(TUPLES_READ)
+        read = await session.fetchval(TUPLES_READ, "messages%")
         await session.execute("rollback")
     finally:
         await session.close()
     assert read < 500, f"{name} read {read} messages"
+
+
+LETTERS = """
+with copies as (
+    insert into gapless.kept (channel_id, message_id, channel, seq, created_at, type, data, size)
+    select 1, n, 'c', n, now(), 't', '1', 1 from generate_series(1, 20000) n returning id)
+insert into gapless.dead_letters
+    (namespace_id, subscription_id, kept_id, attempts, created_at, subscription, channel, reason, journey)
+select 1, 1, id, 1, now(), case when id % 2000 = 7 then 'few' else 'many' end,
+       case when id % 2000 = 8 then 'few' else 'many' end,
+       case when id % 2000 = 9 then 'hops' else 'rejected' end, '[]' from copies;
+analyze gapless.dead_letters, gapless.kept
+"""
+FILTERS = [("few", None, None), (None, "few", None), (None, None, "hops"), ("none", None, None)]
+OF_LETTERS = [
+    ("dead_letters", (0, 100, BYTES)),
+    ("replay_some", (None, 0, LAST, 500)),
+    ("purge_dead_letters", (None, None, 5000)),
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize(("name", "arguments"), OF_LETTERS)
+async def test_few_dead_letters_among_many(
+    filled: Database, name: str, arguments: tuple[object, ...], filters: tuple[str | None, ...]
+) -> None:
+    """Also once the statement has run so often that Postgres would rather plan it for any filter."""
+    session: asyncpg.Connection = await asyncpg.connect(filled.owner_url)
+    try:
+        await session.execute("begin")
+        await session.execute(LETTERS)
+        for _ in range(7):
+            before = await session.fetchval(TUPLES_READ, "dead_letters")
+            await session.fetch(load()[name], 1, *filters, *arguments)
+        read = await session.fetchval(TUPLES_READ, "dead_letters") - before
+        await session.execute("rollback")
+    finally:
+        await session.close()
+    assert read < 200, f"{name} read {read} dead letters"
