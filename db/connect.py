@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
@@ -31,7 +31,7 @@ CONNECT_TIMEOUT_S = 5.0
 class DatabaseConfig:
     """How to reach the database. `role` is taken on after connecting; None keeps the login role."""
 
-    url: str
+    url: str = field(repr=False)
     role: str | None = SERVICE_ROLE
     statement_timeout_s: float = 30.0
     small_tables: bool = False

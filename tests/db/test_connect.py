@@ -42,3 +42,7 @@ async def test_whatever_the_driver_says_of_a_broken_connection_is_unavailable(
         assert connection not in broken
         assert await connection.fetchval("select 1") == 1
     await pool.close()
+
+
+def test_what_is_logged_of_a_database_holds_no_password() -> None:
+    assert "secret" not in repr(DatabaseConfig("postgresql://gapless:secret@db/gapless"))
