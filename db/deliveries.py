@@ -18,6 +18,9 @@ _DONE, _ENDED, _UNKNOWN = range(3)
 FEW = 16
 """Of the largest messages, so many are surely not too much at once."""
 
+ROUNDS = 20
+"""So often a claim buries a few first; then it is for another to go on."""
+
 _Columns = tuple[list[int], list[int], list[int]]
 
 
@@ -30,12 +33,18 @@ class Deliveries:
         self._namespaces = namespaces
 
     async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
-        try:
-            *rows, last = await self._pool.fetch("claim", subscription_id, settled, limit)
-        except TooMuchAtOnceError:
-            # What has to die first is large: a little of it at a time, and then the claim.
-            await self.reap(subscription_id, settled, FEW)
-            *rows, last = await self._pool.fetch("claim", subscription_id, settled, 1)
+        touched: tuple[Touched, ...] = ()
+        for _ in range(ROUNDS):
+            try:
+                *rows, last = await self._pool.fetch("claim", subscription_id, settled, limit)
+                break
+            except TooMuchAtOnceError:
+                # What has to die first is large: a little of it at a time, and then the claim.
+                _, died = await self.reap(subscription_id, settled, FEW)
+                touched += died
+                limit = 1
+        else:
+            raise TooMuchAtOnceError
         note = msgspec.json.decode(last["note"])
         retry_at = last["deadline"]
         return Claimed(
@@ -44,7 +53,7 @@ class Deliveries:
             note.get("more", False),
             note["status"] == "gone",
             note["status"] == "paused",
-            await self._touched(note.get("touched")),
+            touched + await self._touched(note.get("touched")),
         )
 
     async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
