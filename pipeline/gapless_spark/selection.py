@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gapless_spark.columns import select_list
-from gapless_spark.database import literal
+from gapless_spark.database import literal, rows
 from gapless_spark.errors import BadOption
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
 
 MAX_NAME_CHARACTERS = 255
 MAX_PATTERNS = 128
@@ -83,6 +87,12 @@ class Selection:
             for relation, time in ((">=", self.since), ("<", self.until))
             if time is not None
         ]
+
+    def check_namespace(self, connection: Connection) -> None:
+        """Raise `BadOption` where there is no such namespace: nothing would ever be found in it."""
+        ((found,),) = rows(connection, f"select {self._owner()} is not null")
+        if not found:
+            raise BadOption(f"namespace: there is no namespace {self.namespace!r}")
 
     def _owner(self) -> str:
         return f"(select n.id from gapless.namespaces n where n.name = {literal(self.namespace)})"

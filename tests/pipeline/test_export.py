@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from gapless_spark.errors import DataLoss, OtherLog, Unsettled
+from gapless_spark.errors import BadOption, DataLoss, OtherLog, Unsettled
 from gapless_spark.export import batch, delta
 from gapless_spark.export.command import Asked
 from gapless_spark.export.errors import FolderBusy, FolderTaken, OtherExport
@@ -243,6 +243,16 @@ def test_retention_that_was_faster_is_told(log: Log, run: Run, tmp_path: Path) -
         run()
     assert run(allow_loss=True).totals.rows == 7
     assert run().totals.rows == 7  # what it went on without is no loss any more
+
+
+def test_a_namespace_that_is_not_there_is_no_empty_export(log: Log, run: Run, tmp_path: Path) -> None:
+    log.owner.append("a", ["1"])
+    nobody = Shape(selection=Selection("nobody"))
+    for asked in (lambda: look(options(log, tmp_path, nobody)), lambda: run(nobody)):
+        with pytest.raises(BadOption, match="there is no namespace 'nobody'"):
+            asked()
+    # Nothing was fixed: the right name may follow.
+    assert run().totals.rows == 1
 
 
 def test_a_new_export_begins_with_what_is_kept(log: Log, run: Run, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _run(
     with stages.stage("Spark") as note:
         said: list[str] = []
         own = LOCAL_CONF if master.startswith("local") else ()
-        settings = (*own, *_quiet(), *conf_pairs(conf))
+        settings = (*own, *_quiet(master), *conf_pairs(conf))
         spark = start(SessionOptions("gapless-analyze", master, conf=settings), said.append)
         note.text = "; ".join(said)
     try:
@@ -184,9 +184,11 @@ def _run(
         note.text = f"{report}, {size / 1e6:.1f} MB"
 
 
-def _quiet() -> tuple[tuple[str, str], ...]:
-    """What fails is told at the end, in one line: Spark would log it too, with all that called it."""
-    return () if os.environ.get(TRACEBACK) else (("spark.log.level", "OFF"),)
+def _quiet(master: str) -> tuple[tuple[str, str], ...]:
+    """What fails is told at the end, in one line: Spark would log it too, with all that called it. Through
+    Spark Connect the log is the server's."""
+    ours = not master.startswith("sc://") and not os.environ.get(TRACEBACK)
+    return (("spark.log.level", "OFF"),) if ours else ()
 
 
 def _field(members: str | None, option: str) -> str | None:

@@ -105,6 +105,7 @@ class Export:
     def _first(self) -> Charter:
         """What a first run fixes, the times that were given as ages too."""
         connection, shape = self._connected(), self._options.shape
+        shape.selection.check_namespace(connection)
         since = shape.selection.since
         start = id_before(connection, since) if since is not None else 0
         known = marks_beyond(connection, shape.selection, start)

@@ -30,6 +30,7 @@ def look(options: ExportOptions) -> dict[str, Any]:
     try:
         top = settled(connection)
         begin(connection, None)
+        selection.check_namespace(connection)
         if last is not None:
             start = last.upper
         elif charter is not None:
