@@ -20,6 +20,7 @@ from subscriptions.engine.gate import Gate
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+CHECK_S = 3.0
 
 
 class Gatekeeper:
@@ -58,8 +59,15 @@ class Gatekeeper:
                 await asyncio.sleep(RETRY_S)
 
     async def check(self) -> None:
-        """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable."""
-        await self._check_schema()
+        """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable.
+
+        Soon: who asks sends requests elsewhere then, and a database that fell silent says nothing for long.
+        """
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self._check_schema()
+        except TimeoutError:
+            raise unavailable(f"the database has not answered for {CHECK_S:.0f} s") from None
         if not self._gate.is_open:
             raise unavailable(self._obstacle)
 

@@ -82,6 +82,11 @@ def invalid(field: str, message: str) -> GaplessError:
     return GaplessError(Code.INVALID_REQUEST, f"{field}: {message}", errors=(FieldError(field, message),))
 
 
-def unavailable(detail: str = "the database cannot be reached; nothing was stored") -> GaplessError:
-    """`unavailable`, to be tried again after a second."""
+def unavailable(
+    detail: str = "the database cannot be reached; what was asked for was done as a whole, or not at all",
+) -> GaplessError:
+    """`unavailable`, to be tried again after a second.
+
+    Without a `detail` it promises no more than is known of a connection that was lost or fell silent.
+    """
     return GaplessError(Code.UNAVAILABLE, detail, retry_after=1)

@@ -98,6 +98,32 @@ async def test_postgres_killed_and_back(serve: Serve, own_postgres: EmbeddedPost
         assert (await queue.stats())["acked"] == 7
 
 
+async def test_a_silent_database_is_told_of_soon(serve: Serve, own_postgres: EmbeddedPostgres) -> None:
+    urls = {"GAPLESS_DATABASE_URL": own_postgres.service_url, "GAPLESS_MIGRATE_URL": own_postgres.owner_url}
+    async with Host(serve(**urls).url) as host:
+        assert own_postgres.pid is not None
+        frozen = [own_postgres.pid, *children_of(own_postgres.pid)]
+        for process in frozen:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            refused = await host.http.get("/readyz")
+        finally:
+            for process in frozen:
+                os.kill(process, signal.SIGCONT)
+        assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+        # Not what the database's own limits would say, half a minute later.
+        assert refused.json()["detail"] == "the database has not answered for 3 s"
+        await eventually(lambda: _is_ready(host))
+
+
+def children_of(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+async def _is_ready(host: Host) -> bool:
+    return (await host.http.get("/readyz")).status_code == 200
+
+
 async def _ack(queue: Queue, delivery: Delivery) -> httpx.Response:
     return await queue.host.http.post(f"{queue.path}/ack", json={"receipts": [delivery["receipt"]]})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+import asyncpg
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Query
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from app import problem
+from db.connect import translate
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid, unavailable
 
 
@@ -38,6 +40,15 @@ def test_own_status_retry_and_field_errors() -> None:
     assert (b"retry-after", b"1") in problem.render(unavailable())[1]
     document = json.loads(problem.render(invalid("messages[3].type", "is empty"))[2])
     assert document["errors"] == [{"field": "messages[3].type", "message": "is empty"}]
+
+
+def test_no_more_is_promised_than_is_known() -> None:
+    """A statement whose answer was lost may have been committed; one the database refused was not."""
+    lost = (TimeoutError(), ConnectionResetError(), asyncpg.InterfaceError("connection is closed"))
+    for error in lost:
+        assert translate(error).code is Code.UNAVAILABLE
+        assert "nothing was stored" not in translate(error).detail
+    assert "nothing was stored" in translate(asyncpg.LockNotAvailableError()).detail
 
 
 def test_control_characters_are_spelled_out() -> None:
