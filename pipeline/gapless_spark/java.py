@@ -7,6 +7,7 @@ Spark is given a folder whose `bin/java` drops these arguments.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -84,7 +85,7 @@ def version_of(program: Path) -> int:
 
 def cache_folder() -> Path:
     """Where what can be made again is kept: `gapless` in XDG_CACHE_HOME or `~/.cache`, else a temporary
-    folder of this user's."""
+    folder of this user's, which is gone with this process."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "gapless"
     try:
@@ -94,7 +95,14 @@ def cache_folder() -> Path:
     except OSError:
         pass
     # Others can write where this lies, so it has a name that nobody can have taken before.
-    return Path(tempfile.mkdtemp(prefix="gapless-"))
+    return temporary_folder("gapless-")
+
+
+def temporary_folder(prefix: str) -> Path:
+    """A new folder that is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _candidates() -> list[tuple[Path, str]]:

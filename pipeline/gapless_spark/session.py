@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -94,9 +93,10 @@ def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) 
 
 
 def packed() -> Path:
-    """This package as a zip file, for executors that do not have it installed."""
+    """This package as a zip file, for executors that do not have it installed. It is there as long as this
+    process, for Spark's driver serves it from where it lies."""
     home = Path(__file__).parent
-    archive = Path(tempfile.mkdtemp(prefix="gapless-spark-")) / "gapless_spark.zip"
+    archive = java.temporary_folder("gapless-spark-") / "gapless_spark.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in sorted(home.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

@@ -117,3 +117,29 @@ def test_a_session_without_a_java_on_the_machine(tmp_path: Path) -> None:
     assert conf == {"spark.driver.memory": "512m", "spark.sql.session.timeZone": "UTC"}
     assert count == 3
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "from gapless_spark.session import packed as made",
+        "from gapless_spark.java import cache_folder as made",
+    ],
+)
+def test_temporary_folders_end_with_the_process(tmp_path: Path, made: str) -> None:
+    """A service that may write nowhere else starts often: what it leaves each time would pile up."""
+    (tmp_path / "file").touch()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "pipeline"),
+        "TMPDIR": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "file" / "within"),
+    }
+    script = f"{made}\npath = made()\nprint(path, path.exists())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    path, there = done.stdout.split()
+    assert there == "True"
+    assert path.startswith(f"{tmp_path}/gapless-")
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
