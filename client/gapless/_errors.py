@@ -93,7 +93,7 @@ class RateLimited(GaplessError):
 
 
 class Unavailable(GaplessError):
-    """The service cannot reach its database, or is not ready. The detail says whether something may be stored."""
+    """The database is away, or the service not ready. The detail says whether something may be stored."""
 
 
 class ServerError(GaplessError):
