@@ -130,13 +130,14 @@ analyze gapless.deliveries, gapless.settled_ahead;
 -- One channel's messages are read by both columns of its index at once, also where one would do, and bounds are written
 -- so that nobody can guess how many rows lie between them. Asked for `channel_id = x order by id limit n`, the planner
 -- takes a channel that has many messages to have them everywhere, and walks the whole log by its primary key until it
--- meets the first, or else reads all of the channel and sorts. The plain bound of the id is for leaving out segments.
+-- meets the first, or else reads all of the channel and sorts. The plain bound of the id leaves out segments, which are
+-- 2^24 ids: it says no more than that, or the planner would again take few rows to be above it where there are many.
 create or replace function gapless.seq_at(p_channel_id bigint, p_id bigint) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select greatest(
         coalesce((select m.seq from gapless.messages m
                   where (m.channel_id, m.id) >= ((select p_channel_id), 0::bigint)
-                    and (m.channel_id, m.id) <= ((select p_channel_id), (select p_id)) and m.id <= (select p_id)
+                    and (m.channel_id, m.id) <= ((select p_channel_id), (select p_id)) and m.id <= p_id
                   order by m.channel_id desc, m.id desc limit 1), 0),
         coalesce((select t.last_seq from gapless.trims t
                   where t.channel_id = p_channel_id and t.last_id <= p_id
@@ -291,7 +292,7 @@ begin
               from gapless.channels c cross join lateral (
                   select x.* from gapless.messages x
                   where (x.channel_id, x.id) > (c.id, greatest(p_after, c.trimmed_id))
-                    and (x.channel_id, x.id) <= (c.id, upto) and x.id > (select p_after)
+                    and (x.channel_id, x.id) <= (c.id, upto) and x.id >= p_after - p_after % 16777216
                   order by x.channel_id, x.id limit p_limit) m
               where c.id = targets[1]) h;
         return;
@@ -304,7 +305,7 @@ begin
                 select m.id, m.channel_id, m.key, m.type, m.created_at, m.expires_at, m.size
                 from gapless.messages m
                 where (m.channel_id, m.id) > (c.id, greatest(p_after, c.trimmed_id))
-                  and (m.channel_id, m.id) <= (c.id, upto) and m.id > (select p_after)
+                  and (m.channel_id, m.id) <= (c.id, upto) and m.id >= p_after - p_after % 16777216
                 order by m.channel_id, m.id limit stretch
             ) m
         ), bound as (

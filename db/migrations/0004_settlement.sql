@@ -199,7 +199,7 @@ begin
         select from gapless.channels c cross join lateral (
             select m.created_at from gapless.messages m
             where (m.channel_id, m.id) > (c.id, greatest(p_frontier, c.trimmed_id))
-              and (m.channel_id, m.id) <= (c.id, c.last_id) and m.id > (select p_frontier)
+              and (m.channel_id, m.id) <= (c.id, c.last_id) and m.id >= p_frontier - p_frontier % 16777216
             order by m.channel_id, m.id limit 1) m
         where c.namespace_id = s.namespace_id and c.name = any(s.names) and m.created_at <= oldest);
 end $$;

@@ -19,7 +19,7 @@ from (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
-          and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id > (select $2::bigint)
+          and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id >= $2::bigint - $2::bigint % 16777216
           and ($4::timestamptz is null or m.created_at >= $4)
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
         order by m.channel_id, m.id limit $7) m
@@ -34,7 +34,7 @@ from (
     select m.*, sum(m.size) over (order by m.id desc) - m.size as bytes_before from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
-          and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id < (select $3::bigint)
+          and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id < $3::bigint
           and ($4::timestamptz is null or m.created_at >= $4)
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
         order by m.channel_id desc, m.id desc limit $7) m

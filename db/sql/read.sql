@@ -24,7 +24,7 @@ from c cross join lateral (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > (c.id, greatest($3::bigint, c.trimmed_id))
-          and (m.channel_id, m.id) <= (c.id, c.last_id) and m.id > (select $3::bigint)
+          and (m.channel_id, m.id) <= (c.id, c.last_id) and m.id >= $3::bigint - $3::bigint % 16777216
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
         order by m.channel_id, m.id limit $4) m
 ) m
@@ -63,7 +63,7 @@ from (
              select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
                  select m.* from gapless.messages m
                  where (m.channel_id, m.id) > (c.id, greatest($4::bigint, c.trimmed_id))
-                   and (m.channel_id, m.id) <= (c.id, $5::bigint) and m.id > (select $4::bigint)
+                   and (m.channel_id, m.id) <= (c.id, $5::bigint) and m.id >= $4::bigint - $4::bigint % 16777216
                    and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
                  order by m.channel_id, m.id limit $6) m
          ) m
@@ -101,7 +101,7 @@ from (
             select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
                 select m.* from gapless.messages m
                 where (m.channel_id, m.id) > (c.id, greatest($3::bigint, s.start, c.trimmed_id))
-                  and (m.channel_id, m.id) <= (c.id, $4::bigint) and m.id > (select $3::bigint)
+                  and (m.channel_id, m.id) <= (c.id, $4::bigint) and m.id >= $3::bigint - $3::bigint % 16777216
                   and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
                 order by m.channel_id, m.id limit $5) m
         ) m
@@ -122,7 +122,7 @@ order by kind, id
 select c.id as channel_id, coalesce((
     select m.id from gapless.messages m
     where (m.channel_id, m.id) > (c.id, c.trimmed_id) and (m.channel_id, m.id) <= (c.id, $5::bigint)
-      and m.id <= (select $5::bigint)
+      and m.id <= $5
       and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
     order by m.channel_id desc, m.id desc offset $4 limit 1), c.trimmed_id) as start
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
