@@ -240,3 +240,18 @@ async def test_few_dead_letters_among_many(
     finally:
         await session.close()
     assert read < 200, f"{name} read {read} dead letters"
+
+
+@pytest.mark.parametrize("settings", ['{"max_messages": 11990}', '{"max_age": 3600}'])
+async def test_retention_looks_at_what_it_moves(filled: Database, settings: str) -> None:
+    """Wherever in the log the channel's messages lie."""
+    session: asyncpg.Connection = await asyncpg.connect(filled.owner_url)
+    try:
+        await session.execute("begin")
+        await session.fetch("select gapless.set_channel(1, 'burst', $1::jsonb, false)", settings)
+        await session.fetch("select gapless.trim_channels(10)")
+        read = await session.fetchval(TUPLES_READ, "messages%")
+        await session.execute("rollback")
+    finally:
+        await session.close()
+    assert read < 500, f"it read {read} messages"
