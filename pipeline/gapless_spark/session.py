@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from gapless_spark import java
@@ -85,7 +89,8 @@ def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) 
     for key, value in _settings(options, java_options, options.local and not submitted).items():
         builder = builder.config(key, value)
     began_at = time.monotonic()
-    session = _made(builder.getOrCreate, options)
+    with _undisturbed():
+        session = _made(builder.getOrCreate, options)
     say(f"session ready after {time.monotonic() - began_at:.1f} s")
     if not str(session.sparkContext.master).startswith("local"):
         session.sparkContext.addPyFile(str(packed()))
@@ -102,6 +107,41 @@ def packed() -> Path:
             if path.is_file() and "__pycache__" not in path.parts:
                 file.write(path, path.relative_to(home.parent))
     return archive
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """An interrupt within the block is raised at its end. A Java that is left alone while it starts would not
+    notice, and stay for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    late: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        handler = before[number]
+        try:
+            if callable(handler):
+                handler(number, frame)
+            elif handler == signal.SIG_DFL:
+                late.append(number)
+        except KeyboardInterrupt:
+            late.append(number)
+
+    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # Spark takes SIGINT for itself once it runs, to cancel its jobs.
+            if signal.getsignal(number) is hear:
+                signal.signal(number, handler)
+    if late and before[late[0]] == signal.SIG_DFL:
+        signal.raise_signal(late[0])
+    if late:
+        raise KeyboardInterrupt
 
 
 def _connect(options: SessionOptions) -> SparkSession:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,8 +108,7 @@ def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp
     )
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["rows"] == 1
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (java,) = (int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "java\n")
+    (java,) = (pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n")
     os.kill(java, signal.SIGKILL)
     plain_log.owner.append("a", ["2"])
     _, err = process.communicate(timeout=60)
@@ -115,3 +116,39 @@ def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp
     assert "Spark's Java process ended" in err.splitlines()[-1]
     assert "hush" not in err
     assert run("export", *out, "--json").stdout.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_interrupted_while_java_starts_it_leaves_none_behind(plain_log: Log, tmp_path: Path) -> None:
+    plain_log.owner.append("a", ["1"])
+    out = ["--to", str(tmp_path / "out"), "--database-url", plain_log.url, "--master", "local[1]"]
+    process = subprocess.Popen(
+        command("export", *out), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while "Spark on" not in process.stderr.readline():
+        assert process.poll() is None
+    while not (started := children(process.pid)):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "ending after this batch" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Exception" not in err
+    for pid in started:
+        wait_until_gone(pid)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until_gone(pid: int) -> None:
+    """Until the process has ended; it is not ours to wait for."""
+    with suppress(ProcessLookupError):
+        waiting = os.pidfd_open(pid)
+        try:
+            assert select.select([waiting], [], [], 30)[0], f"process {pid} is still there"
+        finally:
+            os.close(waiting)
