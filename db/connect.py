@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,22 +103,21 @@ class Pool:
     def __init__(self, config: DatabaseConfig, *, application: str, size: int, wait_s: float = 10.0) -> None:
         self._config = config
         self._application = application
-        self._free: asyncio.LifoQueue[asyncpg.Connection | None] = asyncio.LifoQueue()
-        for _ in range(size):
-            self._free.put_nowait(None)
+        self._free: list[asyncpg.Connection | None] = [None] * size
+        self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
         self._size = size
         self._wait_s = wait_s
         self._blocks = load()
 
     def __repr__(self) -> str:
-        return f"Pool({self._application}: {self._free.qsize()} of {self._size} free)"
+        return f"Pool({self._application}: {len(self._free)} of {self._size} free)"
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[asyncpg.Connection]:
         """A live connection. One that failed or was cancelled in use is closed, never handed on."""
         try:
             async with asyncio.timeout(self._wait_s):
-                connection = await self._free.get()
+                connection = await self._take()
         except TimeoutError as error:
             raise unavailable("all database connections are busy") from error
         healthy = False
@@ -132,7 +132,28 @@ class Pool:
             if connection is not None and not healthy:
                 connection.terminate()
                 connection = None
-            self._free.put_nowait(connection)
+            self._give(connection)
+
+    async def _take(self) -> asyncpg.Connection | None:
+        """In turn: whoever gives one back and wants one again at once comes after all who wait."""
+        if self._free:
+            return self._free.pop()
+        turn: asyncio.Future[asyncpg.Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give(turn.result())
+            raise
+
+    def _give(self, connection: asyncpg.Connection | None) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(connection)
+                return
+        self._free.append(connection)
 
     async def fetch(self, name: str, *args: object) -> list[Any]:
         """All rows of the named block. Raises GaplessError `unavailable` or `storage_full`."""
@@ -159,9 +180,6 @@ class Pool:
 
     async def close(self) -> None:
         """Close what is free; whatever is in use is closed by whoever returns it last."""
-        closing: Sequence[asyncpg.Connection | None] = [
-            self._free.get_nowait() for _ in range(self._free.qsize())
-        ]
-        for connection in closing:
-            if connection is not None:
+        while self._free:
+            if (connection := self._free.pop()) is not None:
                 connection.terminate()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import pytest
 
@@ -46,3 +48,32 @@ async def test_whatever_the_driver_says_of_a_broken_connection_is_unavailable(
 
 def test_what_is_logged_of_a_database_holds_no_password() -> None:
     assert "secret" not in repr(DatabaseConfig("postgresql://gapless:secret@db/gapless"))
+
+
+async def test_who_waits_for_a_connection_gets_its_turn(database: Database) -> None:
+    """However soon whoever has it wants it again."""
+    pool = Pool(DatabaseConfig(database.service_url), application="test", size=1, wait_s=5)
+
+    async def again_and_again() -> None:
+        while True:
+            await pool.fetchval("schema_version")
+
+    greedy = asyncio.create_task(again_and_again())
+    try:
+        assert await asyncio.gather(*(pool.fetchval("schema_version") for _ in range(3)))
+    finally:
+        greedy.cancel()
+        await asyncio.wait([greedy])
+        await pool.close()
+
+
+async def test_whoever_gives_up_waiting_takes_nothing_along(database: Database) -> None:
+    pool = Pool(DatabaseConfig(database.service_url), application="test", size=1)
+    async with pool.acquire():
+        waiting = [asyncio.create_task(pool.fetchval("schema_version")) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+    # This one was given the connection, and has not run since.
+    waiting[1].cancel()
+    assert await waiting[2]
+    await pool.close()
