@@ -294,7 +294,9 @@ end $$;
 
 -- Rewrites the tables of what is under way when dead rows outweigh what lives in them. Copy and truncate does not
 -- wait for old snapshots, as vacuum must: a transaction that stays open for hours elsewhere cannot make queues
--- slow. Whoever decides meanwhile waits for some milliseconds. Returns the bytes given back.
+-- slow. Whoever decides meanwhile waits for some milliseconds. For the same reason an old snapshot finds a table
+-- empty that was rewritten since, and a dump would keep that: while one runs there is nothing to be done. Returns
+-- the bytes given back.
 create function gapless.compact(p_min_bytes bigint) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms' as $$
@@ -320,6 +322,8 @@ begin
             -- All who decide or count come to progress first: none of them sees one table rewritten and not another.
             lock table gapless.progress in access exclusive mode;
             locked := true;
+            exit when exists (select from pg_stat_activity a
+                              where a.datname = current_database() and a.application_name = 'pg_dump');
         end if;
         execute format('lock table gapless.%I in access exclusive mode', tables[i]);
         execute format('create temporary table gapless_compacting on commit drop as select * from gapless.%I', tables[i]);

@@ -88,3 +88,19 @@ async def test_compacting_gives_space_back_under_an_old_snapshot(
         assert await queues.maintenance.compact(65_536) == 0
     assert bodies(await queues.take(subscription)) == ["3"]
     assert (await queues.stats("q")).in_flight == 3
+
+
+async def test_a_dump_finds_the_tables_full(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """To a snapshot of before, a table that was rewritten is empty: a backup must not be made of that."""
+    await two_out(queues)
+    async with sessions(database.owner_url, 1) as (dump,):
+        await dump.execute("set application_name = 'pg_dump'")
+        async with dump.transaction(isolation="repeatable_read", readonly=True):
+            await dump.fetchval("select count(*) from gapless.migrations")
+            assert await queues.maintenance.compact(ALWAYS) == 0
+            assert await dump.fetchval("select count(*) from gapless.progress") == 1
+    before = await owner.fetchval("select pg_relation_filenode('gapless.progress')")
+    await queues.maintenance.compact(ALWAYS)
+    assert await owner.fetchval("select pg_relation_filenode('gapless.progress')") != before
