@@ -440,7 +440,8 @@ begin
     return oldest.lower;
 end $$;
 
--- As in 0001, reading each channel by its index: see gapless.seq_at. Of what goes, the places where subscriptions stand are marked: from there on they lose it.
+-- As in 0001, reading each channel by its index: see gapless.seq_at. Of what goes, the places where subscriptions stand
+-- are marked: from there on they lose it.
 create or replace function gapless.purge_rows(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
