@@ -63,15 +63,18 @@ async def test_its_subscription_is_made_anew_while_a_replay_waits(
 
 
 async def test_a_message_that_is_under_way_again(queues: Queues, owner: asyncpg.Connection) -> None:
-    """A subscription that was moved back has it again already: then it begins again there, once."""
+    """A subscription that was moved back has it again already: then it begins again there, once, and the
+    lease that is out is its first attempt."""
     subscription, letter = await one_dead(queues, max_deliver=2, backoff=[])
     await queues.subscriptions.seek("default", "q", "earliest")
+    await queues.nack(subscription, *await queues.take(subscription))
     (delivery,) = await queues.take(subscription)
+    assert delivery.attempt == 2
     assert await queues.dead_letters.replay("default", letter) == ("q", 1)
     assert await queues.take(subscription) == []
     await queues.nack(subscription, delivery)
     (delivery,) = await queues.take(subscription)
-    assert delivery.attempt == 1
+    assert delivery.attempt == 2
     await queues.ack(subscription, delivery)
     await nothing_left(owner)
 
