@@ -21,7 +21,9 @@ class DatabaseFacts:
     """`clock_ahead_s`: how far the database's clock is ahead of this machine's, in seconds, give or take
     half of `round_trip_s`. `role` is who the service is in the database; `role_error` is why it cannot be
     that role. `schema_version` is None before the first migration, `schema_wanted` what this program has.
-    `pooled`: connections change their server process between statements.
+    `max_locks`: for how many a transaction room is made in the table that all connections share; a statement
+    over the whole log locks each of its `segments`. `pooled`: connections change their server process between
+    statements.
     """
 
     version: str
@@ -39,6 +41,8 @@ class DatabaseFacts:
     prepared_transactions: int
     max_connections: int
     connections: int
+    max_locks: int
+    segments: int
     oldest_transaction_s: float
     clock_ahead_s: float
     round_trip_s: float
@@ -89,6 +93,8 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
         prepared_transactions=server["prepared"],
         max_connections=server["max_connections"],
         connections=server["connections"],
+        max_locks=server["max_locks"],
+        segments=server["segments"],
         oldest_transaction_s=server["oldest_transaction"],
         clock_ahead_s=server["clock"] - (asked_at + round_trip_s / 2),
         round_trip_s=round_trip_s,

@@ -28,6 +28,8 @@ grant connect on database {DATABASE} to {SERVICE}
 # What the service needs and the machine can bear; `postgres.local.conf` in the home may say otherwise.
 _SETTINGS = {
     "max_connections": "200",
+    # A statement over the whole log locks each segment and its indexes, and there is one for each day.
+    "max_locks_per_transaction": "512",
     "max_wal_size": "'2GB'",
     "checkpoint_timeout": "'5min'",
     "autovacuum_naptime": "'15s'",

@@ -9,6 +9,10 @@ select current_setting('server_version') as version, current_setting('server_ver
        current_setting('max_prepared_transactions')::integer as max_prepared_transactions,
        (select count(*) from pg_prepared_xacts p where p.database = current_database()) as prepared,
        current_setting('max_connections')::integer as max_connections,
+       current_setting('max_locks_per_transaction')::integer as max_locks,
+       (select count(*) from pg_inherits i join pg_class c on c.oid = i.inhparent
+        join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = 'gapless' and c.relname = 'messages') as segments,
        (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as connections,
        -- Of other users only those that this role may see.
        coalesce((select max(extract(epoch from clock_timestamp() - a.xact_start)) from pg_stat_activity a

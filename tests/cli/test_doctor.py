@@ -140,6 +140,8 @@ SOUND = DatabaseFacts(
     prepared_transactions=0,
     max_connections=200,
     connections=10,
+    max_locks=64,
+    segments=3,
     oldest_transaction_s=0.0,
     clock_ahead_s=0.01,
     round_trip_s=0.001,
@@ -173,6 +175,7 @@ SOUND = DatabaseFacts(
         ({"pooled": True}, "pooling", Word.FAIL),
         ({"clock_ahead_s": -9.0}, "clock", Word.WARN),
         ({"connections": 195}, "connections", Word.WARN),
+        ({"segments": 400}, "locks", Word.WARN),
     ],
 )
 def test_each_fact_is_judged(changes: dict[str, Any], name: str, word: Word) -> None:
