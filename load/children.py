@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import random
 import resource
 import signal
 import socket
@@ -30,11 +31,25 @@ def raise_file_limit() -> int:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port on loopback that nobody listens on now, and that this process was not given before.
+
+    It lies below those that the kernel gives to connections, so that it is still there when a server that was
+    killed comes back to it.
+    """
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given.add(port)
         return port
+
+
+_given: set[int] = set()
 
 
 def parents() -> dict[int, int]:

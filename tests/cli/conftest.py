@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from types import TracebackType
 
 import pytest
 
+from load import children
 from tests.support import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -20,10 +20,8 @@ COMMAND = [sys.executable, "-P", "-m", "app.cli"]
 
 
 def free_port() -> str:
-    """A port that nobody listens on, for a service that has to come back to where it was."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    """For a service that has to come back to where it was."""
+    return str(children.free_port())
 
 
 def environment(home: Path, url: str, changes: dict[str, str]) -> dict[str, str]:

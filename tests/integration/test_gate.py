@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 import asyncpg
 import httpx
 
+from load.children import free_port
 from tests.conftest import Serve
 from tests.integration.queueing import Delivery, Host, Queue
 from tests.support import RunningService, eventually
@@ -24,13 +24,6 @@ LATE = [
     "select bool_and(deliver_at < clock_timestamp()) from gapless.scheduled",
 ]
 ROUTE = {"name": "route", "pattern": ">", "applies_to": "subscriptions"}
-
-
-def free_port() -> int:
-    """A port that nobody has."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @asynccontextmanager
