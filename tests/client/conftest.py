@@ -12,6 +12,8 @@ import pytest
 if find_spec("gapless") is None:
     sys.path.insert(0, str(Path(__file__).parents[2] / "client"))
 
+from gapless import Client
+
 from tests.client.faces import AsyncFace, Face, SyncFace
 from tests.client.raw_server import RawServer
 
@@ -21,6 +23,13 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     """Each test with it runs once on either face of the client, with virtual time and no chance."""
     with SyncFace() if request.param == "sync" else AsyncFace() as face:
         yield face
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[Client]:
+    """The blocking face, of a service that tests share."""
+    with Client(server_url) as client:
+        yield client
 
 
 @pytest.fixture

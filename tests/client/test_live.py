@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -33,12 +33,6 @@ from tests.client.cutting_proxy import CuttingProxy
 from tests.support import RunningService, eventually
 
 PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
-
-
-@pytest.fixture
-def client(server_url: str) -> Iterator[Client]:
-    with Client(server_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,12 +36,6 @@ from tests.client.cutting_proxy import CuttingProxy
 from tests.support import RunningService
 
 PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
-
-
-@pytest.fixture
-def client(server_url: str) -> Iterator[Client]:
-    with Client(server_url) as client:
-        yield client
 
 
 @pytest.fixture
