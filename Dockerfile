@@ -24,10 +24,6 @@ RUN useradd --system --uid 10001 --home-dir /var/lib/gapless --create-home --she
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/gapless /opt/gapless
 ENV PATH=/opt/venv/bin:$PATH \
-    PYTHONPATH=/opt/gapless:/opt/gapless/client \
-    PYTHONSAFEPATH=1 \
-    PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1 \
     GAPLESS_HOST=0.0.0.0 \
     GAPLESS_PORT=8080 \
     GAPLESS_HOME=/var/lib/gapless
@@ -38,5 +34,5 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 CMD ["python", "-I", "-c", \
     "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + os.environ['GAPLESS_PORT'] + '/healthz', timeout=2)"]
-ENTRYPOINT ["python", "-m", "app.cli"]
+ENTRYPOINT ["python", "-I", "/opt/gapless/app/program.py", "app.cli"]
 CMD ["serve"]

@@ -36,6 +36,7 @@ class Gatekeeper:
         namespace: str,
         file: Path | None,
         allow_private: bool,
+        auto_create: bool,
     ) -> None:
         self._gate = gate
         self._maintenance = maintenance
@@ -44,6 +45,7 @@ class Gatekeeper:
         self._namespace = namespace
         self._file = file
         self._allow_private = allow_private
+        self._auto_create = auto_create
         self._obstacle = "the definitions are not loaded yet"
 
     async def run(self) -> None:
@@ -54,8 +56,10 @@ class Gatekeeper:
                 self._gate.open([self._namespace])
                 log.info("definitions are loaded")
             except (GaplessError, OSError, UnicodeDecodeError) as error:
-                self._obstacle = f"the definitions cannot be loaded: {error}"
-                log.warning("%s", self._obstacle)
+                # Anybody may ask whether this is ready; where its files lie is for the log.
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                self._obstacle = f"the definitions cannot be loaded: {why}"
+                log.warning("the definitions cannot be loaded: %s", error)
                 await asyncio.sleep(RETRY_S)
 
     async def check(self) -> None:
@@ -73,12 +77,15 @@ class Gatekeeper:
 
     async def _check_schema(self) -> None:
         version = await self._maintenance.schema_version()
+        if not await self._maintenance.takes_writes():
+            raise unavailable("the database takes no writes: it is a standby, or read-only")
         if version != len(migrations()):
             raise unavailable(f"the schema is at version {version}, this program needs {len(migrations())}")
 
     async def _load(self) -> None:
         await self._check_schema()
         await self._namespaces.ensure(self._namespace)
+        await self._namespaces.set_auto_create(self._auto_create)
         await failpoints.reach("definitions.load")
         if self._file is not None:
             text = await asyncio.to_thread(self._file.read_bytes)

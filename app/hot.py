@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import problem
+from app.browsers.rules import is_preflight
 from app.routes import deliveries
 from app.routes.publish import publish_many, publish_one
 from app.stream.consume import consume
@@ -39,6 +40,14 @@ _ON_SUBSCRIPTIONS: Final[dict[str, Handler]] = {
     "extend": deliveries.extend,
 }
 
+_ALONE: Final[dict[str, tuple[Handler, str]]] = {
+    "/v1/messages": (publish_many, "publish"),
+    "/v1/transactions": (deliveries.transact, "transaction"),
+    "/v1/ack": (deliveries.ack, "queue"),
+    "/v1/nack": (deliveries.nack, "queue"),
+    "/v1/extend": (deliveries.extend, "queue"),
+}
+
 
 def request_id() -> bytes:
     """A new id for the X-Request-Id of an answer, unique among all processes."""
@@ -56,6 +65,9 @@ class HotPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if is_preflight(scope["method"], scope["headers"]):
+            await _answer_preflight(send)
+            return
         handler, face = _route(scope["method"], scope["path"])
         if handler is None:
             await self._app(scope, receive, send)
@@ -67,17 +79,22 @@ def _route(method: str, path: str) -> tuple[Handler | None, str]:
     if method == "POST":
         if path.startswith(_CHANNELS) and path.endswith(_MESSAGES):
             return publish_one, "publish"
-        if path == "/v1/messages":
-            return publish_many, "publish"
         if path.startswith(_SUBSCRIPTIONS):
             return _ON_SUBSCRIPTIONS.get(path[path.rfind("/") + 1 :]), "queue"
-        if path == "/v1/transactions":
-            return deliveries.transact, "transaction"
-    elif path.startswith(_SUBSCRIPTIONS) and path.endswith("/consume") and method in ("GET", "HEAD"):
+        return _ALONE.get(path, (None, ""))
+    if path.startswith(_SUBSCRIPTIONS) and path.endswith("/consume") and method in ("GET", "HEAD"):
         return consume, "consume"
-    elif path == "/v1/subscribe" and method in ("GET", "HEAD"):
+    if path == "/v1/subscribe" and method in ("GET", "HEAD"):
         return subscribe, "sse"
     return None, ""
+
+
+async def _answer_preflight(send: Send) -> None:
+    """Whose origin may not use this service does not get here, and what it may do is said by the headers that
+    `app.browsers` gave this answer."""
+    REQUESTS.labels("preflight", 204).inc()
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"x-request-id", request_id())]})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _answer(

@@ -4,9 +4,13 @@
 ends the connection. Limits:
 
 - request target 16 KiB (414), 100 header fields or 32 KiB of them (431)
-- exactly one Host on HTTP/1.1 (400); framing that two readers could understand differently (400)
+- HTTP/1.1 or 1.0 with exactly one Host (400), and what `app.browsers` refuses; framing that two readers
+  could understand differently (400)
 - head complete within 10 s of its first byte, body never still for 10 s nor slower than 500 bytes/s (408)
 - 64 MiB on the wire for one request, 64 KiB of it without a byte of body (trailers, chunk extensions)
+- so many connections, and so many bytes held for all of them (see `app.connections`): whoever holds a part
+  the longest is refused (429), or cut off
+- a client takes something of its answer every few seconds, or is cut off
 
 A request's `scope["extensions"]["gapless"]` is the connection itself, for `abort` and `write_buffer_size`.
 """
@@ -20,18 +24,20 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
-from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import httptools
-from starlette.types import Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app import problem
+from app.browsers.rules import Browsers
+from app.connections import Shared, unacknowledged_bytes
+from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_request, framed
 from app.problem import Headers
+from app.telemetry import CUT_OFF
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -44,6 +50,12 @@ MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
 MAX_SILENT_BYTES: Final = 64 * 1024
 MAX_DRAINED_BYTES: Final = 1024 * 1024
 MIN_BODY_BYTES_PER_S: Final = 500
+
+FAREWELL_S: Final = 2.0
+"""A reader that was too slow has so long to take what waits for it, and the word that it was."""
+MAX_CLOSED_AT_ONCE: Final = 64
+MAX_LINGERING: Final = 200
+"""Connections beyond the bound that may still read why they were refused."""
 
 refusals: Counter[Code] = Counter()
 """How many requests this process refused before they reached the application, by code."""
@@ -67,101 +79,43 @@ class _RefusedError(Exception):
         self.error = error
 
 
-class _Event:
-    """asyncio.Event without the queue of waiters that each of those keeps, used or not (some 800 bytes)."""
-
-    __slots__ = ("_is_set", "_waiters")
-
-    def __init__(self, is_set: bool = False) -> None:
-        self._is_set = is_set
-        self._waiters: list[asyncio.Future[None]] | None = None
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    async def wait(self) -> Literal[True]:
-        while not self._is_set:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # Those that gave up are left behind here, so that waiting with a time limit gathers none.
-            self._waiters = [*(w for w in self._waiters or () if not w.done()), waiter]
-            await waiter
-        return True
+_shared: WeakKeyDictionary[ServerState, Shared[GaplessHttpProtocol]] = WeakKeyDictionary()
 
 
-class _Pipeline(list[Any]):
-    """The part of a deque that uvicorn uses, for requests that wait their turn; empty on most connections."""
-
-    __slots__ = ()
-
-    def appendleft(self, item: Any) -> None:
-        self.insert(0, item)
-
-
-class Watch:
-    """The connections of one server that owe bytes, each with the moment (loop time) it must have sent them.
-
-    One timer serves them all and runs only while there are any: an idle stream costs nothing here.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, tick_s: float) -> None:
-        self._loop = loop
-        self._tick_s = tick_s
-        self._owing: dict[GaplessHttpProtocol, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._owing)
-
-    def __contains__(self, connection: object) -> bool:
-        return connection in self._owing
-
-    def expect(self, connection: GaplessHttpProtocol, by: float) -> None:
-        """Have the connection's `timed_out` called at `by`, within one tick, unless it is dropped before."""
-        self._owing[connection] = by
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._tick_s, self._tick)
-
-    def drop(self, connection: GaplessHttpProtocol) -> None:
-        """Expect nothing of the connection any more."""
-        self._owing.pop(connection, None)
-
-    def _tick(self) -> None:
-        now = self._loop.time()
-        for connection in [c for c, by in self._owing.items() if by <= now]:
-            connection.timed_out(now)
-        self._timer = self._loop.call_later(self._tick_s, self._tick) if self._owing else None
-
-
-_watches: WeakKeyDictionary[ServerState, Watch] = WeakKeyDictionary()
+def buffers() -> tuple[int, int]:
+    """Bytes that this process holds for connections, and how many of those had to give way for others."""
+    budgets = [shared.budget for shared in _shared.values()]
+    return sum(b.held_bytes for b in budgets), sum(b.gave_way for b in budgets)
 
 
 class GaplessHttpProtocol(HttpToolsProtocol):
-    """One connection. The class attributes are in seconds; tests make them shorter."""
+    """One connection. A server makes a subclass with its own `browsers`; the other class attributes are in
+    seconds, and tests make them shorter."""
 
     # The base class stays just below the number of attributes up to which instances share their keys, so
     # what is added here lives in slots: a connection is paid for ten thousand times.
     __slots__ = (
+        "_begun",
+        "_default_headers",
         "_extensions",
         "_phase",
         "_phase_began",
         "_received",
         "_segment",
+        "_shared",
         "_silent",
+        "_untaken",
         "_watch",
+        "farewell",
         "on_lost",
     )
 
+    max_connections: int = 25_000
+    buffer_bytes: int = 128 * 1024 * 1024
+    slow_reader_s: float = 10.0
+    browsers: Browsers = Browsers()
     patience_s: float = 9.5
+    flow: Flow
     linger_s: float = 2.0
     tick_s: float = 0.5
 
@@ -173,15 +127,24 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        watch = _watches.get(server_state)
-        if watch is None:
-            watch = _watches[server_state] = Watch(self.loop, self.tick_s)
-        self._watch = watch
-        self.pipeline = _Pipeline()  # type: ignore[assignment]
+        shared = _shared.get(server_state)
+        if shared is None:
+            kind = type(self)
+            shared = _shared[server_state] = Shared(
+                self.loop, kind.tick_s, kind.buffer_bytes, kind.timed_out, kind.not_taken
+            )
+        self._shared = shared
+        self._watch = shared.senders
+        self.pipeline = Pipeline()  # type: ignore[assignment]
         self._extensions: dict[str, Any] = {"gapless": self}
         self.on_lost: Callable[[], None] | None = None
         """Called once when the connection is gone; a stream handler sets it instead of watching `receive`."""
+        self.farewell: bytes | None = None
+        """What a stream says to a client that was too slow, last of all."""
+        self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
+        self._begun = 0  # Requests that began in the segment being parsed.
+        self._untaken = 0  # Bytes that were written and not taken, when last looked at.
         self._phase_began = 0.0
         self._received = 0  # Bytes of this request before the segment being parsed.
         self._segment = 0  # Bytes of that segment.
@@ -199,16 +162,11 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if self.transport.get_write_buffer_size() or not cycle.response_started or cycle.response_complete:
             return False
-        self.transport.write(_framed(data))
+        chunk = framed(data) if cycle.chunked_encoding else data
+        self.transport.write(chunk)
+        if self.flow.write_paused:
+            self._shared.budget.hold(self, 0, chunk)
         return True
-
-    def write_last(self, data: bytes, linger_s: float) -> None:
-        """End a streamed answer with these bytes behind all that still waits here, for a client that has not
-        been reading: it has `linger_s` seconds to take them before the connection is cut."""
-        self.cycle.response_complete = True
-        self.transport.write(_framed(data) + b"0\r\n\r\n")
-        self.transport.close()
-        self.loop.call_later(linger_s, self.transport.abort)
 
     def write_buffer_size(self) -> int:
         """Bytes written and not yet taken by the kernel."""
@@ -218,39 +176,88 @@ class GaplessHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow._is_writable_event = _Event(is_set=True)  # type: ignore[assignment]
+        self.flow = Flow(transport)
+        transport.set_write_buffer_limits(high=0)  # Whatever is not taken at once is told, and counted.
         self._watch.expect(self, self.loop.time() + self.patience_s)
+        if len(self.connections) > self.max_connections:
+            self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.drop(self)
+        self._shared.readers.drop(self)
+        self._shared.budget.release(self)
+        if isinstance(exc, TimeoutError):
+            CUT_OFF.labels("silent").inc()
         super().connection_lost(exc)
-        if self.on_lost is not None:
-            self.on_lost()
-            self.on_lost = None
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        told, self.on_lost = self.on_lost, None
+        if told is not None:
+            told()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self._untaken_bytes()
+        self._shared.readers.expect(self, self.loop.time() + self.slow_reader_s)
+        held_bytes = max(self.transport.get_write_buffer_size(), self.flow.written_bytes)
+        self._shared.budget.hold(self, held_bytes)
+
+    def resume_writing(self) -> None:
+        self._shared.readers.drop(self)
+        self._shared.budget.release(self)
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        if not self.flow.write_paused:
+            self._shared.budget.release(self)
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        before = self._phase
+        self._begun = 0
         self._segment = len(data)
         self._silent += self._segment
-        if self._phase is _Phase.DRAIN:
+        if before is _Phase.DRAIN:
             if self._silent > MAX_DRAINED_BYTES:
                 self.abort()
             return
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._refuse(self._why(error, data))
-        else:
+        if not self._parsed(data):
+            return
+        if self._begun <= 1:  # Else most of the segment belonged to the requests before this one.
             self._received += self._segment
+        # Empty lines between requests put nothing off: they are as good as silence.
+        if before is not _Phase.IDLE or self._phase is not _Phase.IDLE or self._begun:
             self._expect_more()
+
+    def _parsed(self, data: bytes) -> bool:
+        """Hand a segment to the parser; false when the connection went over, or was refused."""
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+                if self._should_upgrade():
+                    self._watch.drop(self)
+                    self.handle_websocket_upgrade()
+                    return False
+                if not self._parsed_again():
+                    return False
+            except httptools.HttpParserError as error:
+                self._refuse(self._why(error, rest))
+                return False
+            else:
+                return True
 
     # Called by the parser.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._begun += 1
+        self._unset_keepalive_if_required()
         self.scope["extensions"] = self._extensions
+        self._default_headers = self.server_state.default_headers
         self._enter(_Phase.HEAD)
 
     def on_url(self, url: bytes) -> None:
@@ -265,9 +272,11 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._should_upgrade():
             return  # The parser ends the message here; `_upgrade` begins it anew.
         super().on_headers_complete()
+        self.cycle.__class__ = UnframedCycle if self.parser.get_http_version() == "1.0" else Cycle
         self._enter(_Phase.BODY)
         if not self.parser.should_upgrade():
-            self.cycle.message_event = _Event()  # type: ignore[assignment]
+            self.cycle.default_headers = self._default_headers
+            self.cycle.message_event = Event()  # type: ignore[assignment]
             # Trailers would be added to the headers that the application is already reading.
             self.headers = []
 
@@ -285,15 +294,70 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     def timed_out(self, now: float) -> None:
         """The client sent nothing, or too little, for too long; `now` is loop time in seconds."""
         cycle = self.cycle
-        if self._phase is _Phase.BODY and (self.flow.read_paused or cycle.waiting_for_100_continue):
-            # It waits for us: the application has not asked for more yet.
+        in_body = self._phase is _Phase.BODY
+        if (in_body and cycle.waiting_for_100_continue) or (
+            self.flow.read_paused and (in_body or self._phase is _Phase.HEAD)
+        ):
+            # It waits for us: for the application to ask for more, or for answers to what came before.
             self._phase_began, self._received = now, 0
             self._watch.expect(self, now + self.patience_s)
-        elif self._phase is _Phase.HEAD or (self._phase is _Phase.BODY and not cycle.response_complete):
+        elif self._phase is _Phase.HEAD or (in_body and not cycle.response_complete):
             self._refuse(GaplessError(Code.REQUEST_TIMEOUT, "the request did not arrive in time"))
         else:
             self._watch.drop(self)
             self._close()
+
+    def not_taken(self, now: float) -> None:
+        """The client has had `slow_reader_s` to take something of what waits for it; `now` is loop time."""
+        left = self._untaken_bytes()
+        if left < self._untaken:
+            self._untaken = left
+            self._shared.readers.expect(self, now + self.slow_reader_s)
+            return
+        self._shared.readers.drop(self)
+        CUT_OFF.labels("slow_consumer").inc()
+        if self.farewell is None or self.transport.is_closing():
+            self.abort()
+            return
+        # Behind all that waits: whoever reads on within a moment is told. Nothing else is written.
+        cycle, last = self.cycle, self.farewell
+        cycle.response_complete = cycle.disconnected = True
+        self.transport.write(framed(last) + b"0\r\n\r\n" if cycle.chunked_encoding else last)
+        self.transport.close()
+        self.loop.call_later(FAREWELL_S, self.transport.abort)
+        self._tell_lost()
+        self.flow.resume_writing()
+
+    def give_way(self) -> None:
+        """What is held for this connection is needed: it held some of all for the longest."""
+        if self._phase is _Phase.BODY and not self.flow.write_paused:
+            self._refuse(
+                GaplessError(Code.RATE_LIMITED, "too many unfinished requests at once", retry_after=1)
+            )
+        else:
+            CUT_OFF.labels("buffers_full").inc()
+            self.abort()
+
+    def _untaken_bytes(self) -> int:
+        socket = self.transport.get_extra_info("socket")
+        return self.transport.get_write_buffer_size() + unacknowledged_bytes(socket.fileno())
+
+    def _make_room(self) -> None:
+        """One connection too many: those that wait for nothing make room, or the new one is told to go."""
+        now = self.loop.time()
+        if now >= self._shared.look_at:
+            idle = [c for c in self.connections if isinstance(c, GaplessHttpProtocol) and c._is_idle()]
+            for connection in idle[:MAX_CLOSED_AT_ONCE]:
+                connection.transport.close()
+            if idle:
+                return
+            self._shared.look_at = now + self.tick_s
+        self._refuse(GaplessError(Code.RATE_LIMITED, "too many connections", retry_after=2))
+        if len(self.connections) > self.max_connections + MAX_LINGERING:
+            self.abort()
+
+    def _is_idle(self) -> bool:
+        return self._phase is _Phase.IDLE and self.cycle is not None and self.cycle.response_complete
 
     def _close(self) -> None:
         if self._phase is _Phase.DRAIN:
@@ -316,13 +380,20 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         # The exact count is worth its time only when this many bytes, target and body among them, arrived.
         if self._received + self._segment > MAX_FIELDS_BYTES < sum(len(n) + len(v) for n, v in headers):
             raise _RefusedError(_too_many_fields())
-        if sum(name == b"host" for name, _ in headers) != 1 and self.parser.get_http_version() == "1.1":
-            raise _RefusedError(_bad_request("exactly one Host header is required"))
+        admission = self.browsers.admit(self.parser.get_method(), self.url, headers)
+        if admission.headers:
+            self._default_headers = [*self._default_headers, *admission.headers]
+        if admission.refusal is not None:
+            raise _RefusedError(admission.refusal)
+        version = self.parser.get_http_version()
+        if version != "1.1" and (version != "1.0" or any(n == b"transfer-encoding" for n, _ in headers)):
+            raise _RefusedError(bad_request("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
 
     def _expect_more(self) -> None:
         """After a segment was parsed: say by when the next one must come, or that none is due."""
         if self._phase is _Phase.IDLE:
             self._watch.drop(self)
+            self._shared.budget.commit(self)
             self._keep_alive()
             return
         error = self._excess()
@@ -335,7 +406,10 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         by = self._phase_began + self.patience_s
         if self._phase is _Phase.BODY:
             by = min(now + self.patience_s, by + self._received / MIN_BODY_BYTES_PER_S)
-        self._watch.expect(self, by)
+            if not self.flow.write_paused:
+                self._shared.budget.hold(self, self._received)
+        if self._phase is not _Phase.DRAIN:
+            self._watch.expect(self, by)
 
     def _excess(self) -> GaplessError | None:
         """What is already too much of a request that is not complete."""
@@ -343,26 +417,21 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         if self._phase is _Phase.HEAD:
             return _too_many_fields() if too_many_fields or self._received > MAX_HEAD_BYTES else None
         if too_many_fields or self._silent > MAX_SILENT_BYTES:
-            return _bad_request("too many bytes of the body are not body")
+            return bad_request("too many bytes of the body are not body")
         if self._received > MAX_REQUEST_BYTES:
             return GaplessError(Code.PAYLOAD_TOO_LARGE, f"longer than {MAX_REQUEST_BYTES} bytes")
         return None
 
     def _keep_alive(self) -> None:
-        # Any bytes stop the keep-alive timer. When they did not lead to a request (a body that came after its
-        # answer, empty lines), nobody else would start it again.
+        # Nobody else starts the timer when a body ends after its answer.
         if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
-    def _upgrade(self, rest: bytes) -> None:
-        """Go over to WebSocket. Any other offer (Java's HttpClient makes one for HTTP/2 with each request) is
-        ignored; since the parser takes no body after one, it gets the head again, without the offer."""
-        if self._should_upgrade():
-            self._watch.drop(self)
-            self.handle_websocket_upgrade()
-            return
+    def _parsed_again(self) -> bool:
+        """Ignore an offer that is not WebSocket (Java's HttpClient makes one for HTTP/2 with each request).
+        Since the parser takes no body after one, it gets the head again, without the offer."""
         line = b"%b %b HTTP/%b\r\n" % (
             self.parser.get_method(),
             self.url,
@@ -371,20 +440,26 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         fields = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(line + fields + b"\r\n" + rest)
+        try:
+            self.parser.feed_data(line + fields + b"\r\n")
+        except httptools.HttpParserError as error:
+            self._refuse(self._why(error, memoryview(line)))
+            return False
+        return True
 
     # Refusals.
 
-    def _why(self, error: httptools.HttpParserError, data: bytes) -> GaplessError:
+    def _why(self, error: httptools.HttpParserError, data: memoryview) -> GaplessError:
         if isinstance(error.__context__, _RefusedError):
             return error.__context__.error
         if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
             return GaplessError(Code.METHOD_NOT_ALLOWED, "no such method")
-        return _bad_request("not a valid HTTP request")
+        return bad_request("not a valid HTTP request")
 
     def _refuse(self, error: GaplessError) -> None:
         """Answer with a problem and close; only close when another answer is due or under way."""
         refusals[error.code] += 1
+        self._shared.budget.release(self)
         logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
         if not self._may_answer():
             self._watch.drop(self)
@@ -409,60 +484,12 @@ class GaplessHttpProtocol(HttpToolsProtocol):
 
     def _answer(self, error: GaplessError) -> bytes:
         status, headers, body = problem.render(error)
-        headers += self.server_state.default_headers
+        headers += self._default_headers
         headers += [(b"x-request-id", uuid.uuid4().hex.encode()), (b"connection", b"close")]
         if status == 405:
             headers.append((b"allow", _ALLOW))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body
-
-
-async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole answer. On a connection of this server that is one write, where ASGI's two messages would
-    be two: for a short answer the write is most of the work. `headers` hold the content length."""
-    cycle = getattr(send, "__self__", None)
-    if isinstance(cycle, RequestResponseCycle) and _takes_one_write(cycle):
-        lines = [STATUS_LINE[status]]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
-        lines += (b"\r\n", body)
-        cycle.response_started = cycle.response_complete = True
-        cycle.transport.write(b"".join(lines))
-        cycle.message_event.set()
-        cycle.on_response()
-        return
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def answer_json(
-    scope: Scope, send: Send, status: int, content: bytes, *, replayed: bool = False
-) -> None:
-    """Send JSON as a whole answer. `replayed`: it is that of an earlier request with the same key."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(content)),
-        (b"x-request-id", scope["state"]["request_id"]),
-    ]
-    if replayed:
-        headers.append((b"idempotent-replayed", b"true"))
-    await answer(send, status, headers, content)
-
-
-def _takes_one_write(cycle: RequestResponseCycle) -> bool:
-    """Whether nothing out of the ordinary is to be said or waited for: the base class knows all of that."""
-    if cycle.response_started or cycle.disconnected or not cycle.keep_alive:
-        return False
-    return not cycle.default_headers and not cycle.flow.write_paused
-
-
-@lru_cache(maxsize=1)
-def _framed(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _bad_request(detail: str) -> GaplessError:
-    return GaplessError(Code.INVALID_REQUEST, detail, status=400)
 
 
 def _too_many_fields() -> GaplessError:

@@ -12,6 +12,7 @@ from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from app import hot, openapi, problem
+from app.program import CHECKOUT
 from app.routes import (
     channels,
     consuming,
@@ -24,7 +25,7 @@ from app.routes import (
     scheduled,
     subscriptions,
 )
-from app.settings import CHECKOUT, Settings
+from app.settings import Settings
 from app.telemetry import REQUESTS
 from app.wiring import Service
 

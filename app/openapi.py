@@ -218,12 +218,18 @@ ASYNCAPI: Final[dict[str, Any]] = {
             "Goodbye": {
                 "type": "object",
                 "required": ["reason"],
-                "properties": {"reason": {"enum": ["shutdown", "slow_consumer", "credential_expired"]}},
+                "properties": {
+                    "reason": {"enum": ["shutdown", "slow_consumer", "credential_expired", "history_changed"]}
+                },
             },
             "Farewell": {
                 "type": "object",
                 "required": ["reason"],
-                "properties": {"reason": {"enum": ["shutdown", "slow_consumer", "subscription_deleted"]}},
+                "properties": {
+                    "reason": {
+                        "enum": ["shutdown", "slow_consumer", "subscription_deleted", "history_changed"]
+                    }
+                },
             },
         }
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from app.wire import consuming, settings
+from subscriptions.domain.delivery import MAX_CHANNELS
 
 JSON: Final = "application/json"
 Responses = dict[int | str, dict[str, Any]]
@@ -64,7 +65,7 @@ _START: Final = {
     "minimum": 0,
     "examples": ["earliest"],
 }
-_CHANNELS: Final = _list(_NAME, minItems=1, maxItems=128)
+_CHANNELS: Final = _list(_NAME, minItems=1, maxItems=MAX_CHANNELS)
 _FILTER: Final = {
     **_closed({"types": _list(_STRING, maxItems=128), "keys": _list(_STRING, maxItems=128)}),
     "type": ["object", "null"],
@@ -94,6 +95,7 @@ _PUSH: Final = {
     **_closed({"url": _STRING, "secret": {"type": "string", "pattern": "^whsec_"}}, "url secret"),
     "type": ["object", "null"],
 }
+_CHANGED_PUSH: Final = {**_PUSH, "required": ["url"]}
 _RETENTION: Final = {
     **_closed(
         {
@@ -148,7 +150,8 @@ DEFINITIONS: Final[dict[str, Any]] = {
     "SubscriptionDefinition": _closed(
         {"name": _NAME, "channels": _CHANNELS, "start": _START, **_SETTINGS, "push": _PUSH}, "channels"
     ),
-    "SubscriptionChange": _closed({"name": _NAME, "channels": _CHANNELS, **_SETTINGS, "push": _PUSH}),
+    "SubscriptionChange": _closed({"name": _NAME, "channels": _CHANNELS, **_SETTINGS, "push": _CHANGED_PUSH}),
+    "Binding": _closed({"channels": _CHANNELS}, "channels"),
     "Seek": _closed({"to": _START}, "to"),
     "Subscription": _open(
         {
@@ -179,7 +182,7 @@ DEFINITIONS: Final[dict[str, Any]] = {
                         "channels": _CHANNELS,
                         "start": _START,
                         **_SETTINGS,
-                        "push": {**_PUSH, "required": ["url"]},
+                        "push": _CHANGED_PUSH,
                         "paused": _BOOLEAN,
                     },
                     "name channels",

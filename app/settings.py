@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from app.browsers.names import allowed_host, allowed_origin
+from app.program import CHECKOUT
+
+POSTGRES_SCHEMES = ("postgresql", "postgres")
+REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
 class LogLevel(StrEnum):
@@ -25,6 +32,32 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+def _items(given: object) -> object:
+    """In a variable a list is written with commas; in the file it is a list."""
+    return [item for item in map(str.strip, given.split(",")) if item] if isinstance(given, str) else given
+
+
+def _listed(items: Iterable[str]) -> str:
+    return ",".join(items)
+
+
+_List = tuple[str, ...]
+_Hosts: TypeAlias = Annotated[
+    _List,
+    NoDecode,
+    BeforeValidator(_items),
+    AfterValidator(lambda names: tuple(map(allowed_host, names))),
+    PlainSerializer(_listed),
+]
+_Origins: TypeAlias = Annotated[
+    _List,
+    NoDecode,
+    BeforeValidator(_items),
+    AfterValidator(lambda origins: tuple(map(allowed_origin, origins))),
+    PlainSerializer(_listed),
+]
 
 
 class Settings(BaseSettings):
@@ -42,11 +75,24 @@ class Settings(BaseSettings):
     migrate_url: str | None = Field(None, description="The owner's credentials, where they differ.")
     redis_url: str | None = Field(None, description="Redis 7 or newer, or Valkey; none: an embedded one.")
     allow_anonymous: bool = Field(False, description="Serve beyond loopback without credentials.")
+    allowed_hosts: _Hosts = Field(
+        (), description="Host names this service answers to, with commas; addresses and localhost always."
+    )
+    allowed_origins: _Origins = Field(
+        (),
+        description="Origins of other sites whose pages may use it, with commas: https://chat.example.org.",
+    )
     auto_create_channels: bool = Field(True, description="Whether a first publish makes its channel.")
     max_streams: int = Field(
         10_000, ge=1, le=1_000_000, description="Live streams a process serves, and as many of deliveries."
     )
     tail_bytes: int = Field(128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of hot tails a process.")
+    max_connections: int = Field(25_000, ge=16, le=1_000_000, description="Connections a process serves.")
+    buffer_bytes: int = Field(
+        128 * 1024 * 1024,
+        ge=16 * 1024 * 1024,
+        description="Bytes a process holds of unfinished requests and of answers that nobody has taken yet.",
+    )
     segment_age: float = Field(86_400.0, gt=0, description="Seconds after which a new segment begins.")
     maintenance_interval: float = Field(10.0, gt=0, description="Seconds between rounds of retention.")
     namespace: str = Field(
@@ -59,7 +105,23 @@ class Settings(BaseSettings):
         description="JSON file of definitions; a start imports it, if it changed, before anything expires.",
     )
     webhook_allow_private: bool = Field(False, description="Let webhooks reach private addresses.")
-    slow_reader_timeout: float = Field(10.0, gt=0, description="Seconds a reader may take nothing.")
+    metrics_interval: float = Field(
+        15.0, ge=1, description="Seconds between measurements of the durable subscriptions."
+    )
+    metrics_subscriptions: int = Field(
+        200, ge=0, le=10_000, description="Durable subscriptions that metrics tell one by one, the oldest."
+    )
+    slow_reader_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds a reader may take nothing.")
+
+    @field_validator("database_url", "migrate_url", "redis_url")
+    @classmethod
+    def _is_of_a_kind_served(cls, url: str | None, info: ValidationInfo) -> str | None:
+        schemes = REDIS_SCHEMES if info.field_name == "redis_url" else POSTGRES_SCHEMES
+        scheme, separator, _ = (url or "").partition("://")
+        if url is not None and not (separator and scheme.lower() in schemes):
+            wanted = " or ".join(f"{name}://" for name in schemes)
+            raise ValueError(f"must begin with {wanted}" + (f", not with {scheme}://" if separator else ""))
+        return url
 
     @classmethod
     def settings_customise_sources(

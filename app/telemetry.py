@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import (
@@ -16,9 +17,11 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
+
+from app.shelf import Shelf
 
 _SUM: Final[dict[str, Any]] = {"multiprocess_mode": "livesum"}
 _MAX: Final[dict[str, Any]] = {"multiprocess_mode": "livemax"}
@@ -33,7 +36,15 @@ PUBLISH_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )
 STREAMS = Gauge("gapless_streams", "Live streams open now.", **_SUM)
-CUT_OFF = Counter("gapless_streams_cut_total", "Streams ended by the server, by reason.", ["reason"])
+CUT_OFF = Counter(
+    "gapless_streams_cut_total", "Streams and other answers ended by the server, by reason.", ["reason"]
+)
+BUFFERED = Gauge(
+    "gapless_buffered_bytes", "Bytes of unfinished requests and of answers that nobody has taken yet.", **_SUM
+)
+GAVE_WAY = Gauge(
+    "gapless_connections_gave_way", "Connections refused or cut off because those bytes were used up.", **_SUM
+)
 FEEDS = Gauge("gapless_feeds", "Feeds open now, each shared by readers of one selection.", **_SUM)
 WAITING = Gauge("gapless_publishes_waiting", "Publishes that no transaction has taken up yet.", **_SUM)
 MEMBERS = Gauge("gapless_members", "Streams of deliveries open now, webhooks' included.", **_SUM)
@@ -45,16 +56,47 @@ UNSETTLED = Gauge(
 )
 REFUSED = Gauge("gapless_requests_refused", "Requests refused before routing, by code.", ["code"], **_SUM)
 RESTARTS = Gauge("gapless_worker_restarts", "How often this worker's place was filled again.", **_SUM)
+SETTLED_LAG = Gauge(
+    "gapless_settled_lag_seconds", "For how long the settled id has stood still below ids taken.", **_MAX
+)
+HEAD = Gauge("gapless_head_id", "The last id taken, as last seen.", **_MAX)
+SETTLED_ID = Gauge("gapless_settled_id", "The settled id.", **_MAX)
+HEARS = Gauge(
+    "gapless_redis_connected", "Whether Redis is heard: 1, or 0 in any worker.", multiprocess_mode="livemin"
+)
+UNHINTED = Counter(
+    "gapless_hints_missed_total",
+    "Messages found by a sweep before any hint; what is published in SQL has none.",
+)
 FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")
 
 
+_shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+SHELF: Final = Shelf(Path(_shared) if _shared else None)
+if not _shared:
+    REGISTRY.register(SHELF)
+
+
 def metrics() -> tuple[bytes, str]:
-    """The exposition and its content type; of all workers when there are several."""
+    """The exposition and its content type; of all workers when there are several. Raises OSError."""
     registry: CollectorRegistry = REGISTRY
-    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+    if _shared:
+        _forget_the_dead(Path(_shared))
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(SHELF)
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _forget_the_dead(folder: Path) -> None:
+    """What a worker had open when it died is not open any more. Its counts stay."""
+    for pid in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            mark_process_dead(pid, os.fspath(folder))  # type: ignore[no-untyped-call]
+        except PermissionError:
+            continue
 
 
 def configure_logging(level: str) -> None:

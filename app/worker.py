@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import socket
 from contextlib import suppress
 from types import FrameType
 
 import uvicorn
 
-from app.http_protocol import GaplessHttpProtocol
+from app.browsers.rules import EVERY_ANSWER, Browsers
+from app.http_protocol import FAREWELL_S, GaplessHttpProtocol
 from app.main import Application
 from app.settings import Settings
 from app.telemetry import configure_logging
 
 GRACE_S = 8
 DRAIN_S = 0.5
-
-
 READY_PATIENCE_S = 30.0
+UNSENT_BYTES = 256 * 1024
+OTHER_FILES = 256
+"""Files that are no clients' connections: databases, webhooks, logs."""
 
 
 class Server(uvicorn.Server):
@@ -77,16 +80,49 @@ def _settle_garbage_collection() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def _protocol(settings: Settings) -> type[GaplessHttpProtocol]:
+    """The HTTP protocol with the bounds and the rules for browsers. Some files are not for connections.
+
+    Once credentials can be required, `any_host` is whether they are.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    class Bounded(GaplessHttpProtocol):
+        __slots__ = ()
+        max_connections = min(settings.max_connections, max(16, files - OTHER_FILES))
+        buffer_bytes = settings.buffer_bytes
+        slow_reader_s = settings.slow_reader_timeout
+        browsers = Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False)
+
+    return Bounded
+
+
+def _bound(listening: socket.socket, slow_reader_s: float) -> None:
+    """What the kernel does for each connection; accepted sockets inherit this.
+
+    It ends one whose peer confirms nothing for so long, and tells its client nothing: it comes after this
+    process, which says goodbye first. It takes little more than it can send, so that what nobody reads waits
+    here, where it is counted.
+    """
+    if option := getattr(socket, "TCP_NOTSENT_LOWAT", None):
+        listening.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
+    if option := getattr(socket, "TCP_USER_TIMEOUT", None):
+        patience_s = slow_reader_s + FAREWELL_S + 1
+        listening.setsockopt(socket.IPPROTO_TCP, option, int(patience_s * 1000))
+
+
 def main() -> None:
     """Serve until SIGTERM. The environment is the supervisor's; see `SupervisorConfig`."""
     settings = Settings()
     configure_logging(settings.log_level)
     listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))
+    _bound(listening, settings.slow_reader_timeout)
     ready = os.environ.get("GAPLESS_READY_FD")
     application = Application(settings)
     config = uvicorn.Config(
         application,
-        http=GaplessHttpProtocol,
+        http=_protocol(settings),
+        headers=list(EVERY_ANSWER),
         ws="none",
         loop="uvloop",
         lifespan="on",

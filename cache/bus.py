@@ -1,7 +1,8 @@
 """Hints through Redis: one publish a commit, one channel an installation.
 
-Redis may be away, slow, restarted or emptied at any time: sending never waits, and whatever may have been
-missed is answered by looking into the database.
+Redis may be away, slow, restarted, emptied, or no Redis at all, at any time and in the midst of an answer.
+Sending never waits, whatever fails is begun anew, and what may have been missed is answered by looking into
+the database.
 """
 
 from __future__ import annotations
@@ -9,44 +10,54 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from prometheus_client import Counter
-from redis.asyncio import Redis
-from redis.asyncio.client import PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+
+from cache.link import STEP_TIMEOUT_S, Address, Link, LinkError
 
 log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1000
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
-SEND_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
-HEALTH_CHECK_S = 5
-MAX_SILENCES = 2
-COUNT_EVERY_S = 0.25
+LOOK_EVERY_S = 0.25
+"""How often Redis is asked how many listen, and sends this process something to hear."""
+PING_EVERY_S = 1.0
+MAX_SILENCE_S = 3.0
+"""What was asked is answered, and what was sent is heard, by then: else the connection is begun anew."""
+TELL_EVERY_S = 60.0
+"""At most one line a connection in the log."""
+MAX_TOLD = 200
+"""Of what Redis answered, in a log line."""
 
 DROPPED = Counter("gapless_hints_dropped_total", "Hints not sent because Redis did not take them.")
 SENT = Counter("gapless_hints_sent_total", "Hints sent through Redis.")
 HEARD = Counter("gapless_hints_heard_total", "Hints received through Redis.")
+FAILURES = Counter("gapless_redis_failures_total", "Connections to Redis that failed, or that it ended.")
 
-_FAILURES = (RedisError, OSError, TimeoutError)
+_EXPECTED = (RedisError, OSError, TimeoutError, LinkError)
+"""How Redis fails. Anything else is handled as these are, and told with its trace."""
 
 
 class RedisBus:
     """Implements `HintBus`.
 
     `heard` gets every payload of other processes and of this one; `maybe_missed` is called whenever hints
-    may have been lost: at each (re)subscription, which is the only sign redis-py gives of a lost connection.
+    may have been lost: at each (re)subscription.
     """
 
     def __init__(
         self, url: str, topic: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]
     ) -> None:
+        self._address = Address(url)
         self._topic = topic
+        self._own_topic = f"{topic}:{secrets.token_hex(8)}"
+        """What only this process hears: the proof that what is sent is heard."""
         self._heard = heard
         self._maybe_missed = maybe_missed
         self._queue: deque[bytes] = deque()
@@ -56,9 +67,8 @@ class RedisBus:
         """Whether nobody but this process listens, as far as Redis said a moment ago: then a hint is not
         worth making. A process that comes later finds what it missed by its first sweep."""
         self.connected = False
-        # Two clients: a send that hangs must not hold up what is heard.
-        self._sender = _client(url, SEND_TIMEOUT_S)
-        self._listener = _client(url, None)
+        self._unheard_since: float | None = None
+        """When Redis took the first of what it should have sent back since."""
 
     def __repr__(self) -> str:
         return f"RedisBus({'connected' if self.connected else 'away'}, {len(self._queue)} to send)"
@@ -74,102 +84,161 @@ class RedisBus:
 
     async def run(self) -> None:
         """Send and listen until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._send_loop())
-                tasks.create_task(self._listen_loop())
-                tasks.create_task(self._count_loop())
-        finally:
-            await _close(self._sender)
-            await _close(self._listener)
+        async with asyncio.TaskGroup() as tasks:
+            # Two connections: a send that hangs must not hold up what is heard.
+            tasks.create_task(self._keep("sending hints", self._send_over, self._sending_ended))
+            tasks.create_task(self._keep("hearing hints", self._listen_over, self._listening_ended))
 
-    async def ping(self) -> bool:
-        """Whether Redis answers now."""
-        try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                return bool(await self._sender.ping())
-        except _FAILURES:
-            return False
-
-    async def _send_loop(self) -> None:
+    async def _keep(
+        self, what: str, use: Callable[[Link], Awaitable[None]], ended: Callable[[], None]
+    ) -> None:
+        """Use one connection after another, whatever becomes of each, until cancelled."""
+        tell_at = _now()
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._queue:
-                _end_if_cancelled()
-                payloads = list(self._queue)
-                self._queue.clear()
-                self._queued_bytes = 0
-                try:
-                    async with (
-                        asyncio.timeout(SEND_TIMEOUT_S),
-                        self._sender.pipeline(transaction=False) as pipe,
-                    ):
-                        for payload in payloads:
-                            pipe.publish(self._topic, payload)
-                        await pipe.execute()
-                    SENT.inc(len(payloads))
-                except _FAILURES:
-                    DROPPED.inc(len(payloads))
-                    _end_if_cancelled()
-                    with contextlib.suppress(*_FAILURES):
-                        await self._sender.connection_pool.disconnect(inuse_connections=True)
-                    await asyncio.sleep(RECONNECT_S)
-            _end_if_cancelled()
-
-    async def _count_loop(self) -> None:
-        """Ask Redis how many listen."""
-        while True:
-            try:
-                async with asyncio.timeout(SEND_TIMEOUT_S):
-                    [(_, listeners)] = await self._sender.pubsub_numsub(self._topic)
-                self.alone = self.connected and listeners <= 1
-            except _FAILURES:
-                self.alone = False
-            _end_if_cancelled()
-            await asyncio.sleep(COUNT_EVERY_S)
-
-    async def _listen_loop(self) -> None:
-        while True:
-            pubsub = self._listener.pubsub()
-            try:
-                await pubsub.subscribe(self._topic)
-                await self._listen(pubsub)
-            except _FAILURES as error:
-                if self.connected:
-                    log.warning("Redis is away, delivery falls back to the sweep: %s", error)
-            finally:
-                self.connected = False
-                await _close(pubsub)
-            _end_if_cancelled()
+            error = await self._use_one(use, ended)
+            FAILURES.inc()
+            if _now() >= tell_at:
+                trace = None if isinstance(error, _EXPECTED) else error
+                log.warning("%s failed, the sweep goes on: %s", what, _words(error), exc_info=trace)
+                tell_at = _now() + TELL_EVERY_S
             await asyncio.sleep(RECONNECT_S)
 
-    async def _listen(self, pubsub: PubSub) -> None:
-        silent = 0
+    async def _use_one(
+        self, use: Callable[[Link], Awaitable[None]], ended: Callable[[], None]
+    ) -> BaseException:
+        """Why it ended. Only a cancellation of this very task is passed on: one that arose inside, as that of
+        a stream whose connection was torn down, is a failure like others. What else may be raised when a
+        connection dies, driver, event loop and libraries decide, so there is no list of it."""
+        link = None
+        try:
+            link = await Link.open(self._address)
+            await use(link)
+            raise LinkError("nobody ended it")
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+            _end_if_cancelled()
+            return error
+        finally:
+            ended()
+            if link is not None:
+                await _close(link)
+            _end_if_cancelled()
+
+    # --- sending
+
+    async def _send_over(self, link: Link) -> None:
+        look_at = _now()
         while True:
-            message = await pubsub.get_message(timeout=HEALTH_CHECK_S)
-            silent = silent + 1 if message is None else 0
-            if message is None:
-                # A connection that is dead without saying so does not answer when asked.
-                if silent > MAX_SILENCES:
-                    raise TimeoutError("Redis does not answer")
-                await pubsub.ping()
-            elif message["type"] == "subscribe":
-                self.connected = True
-                self._maybe_missed()
-            elif message["type"] == "message":
+            while self._queue:
+                await self._publish(link)
+            if _now() >= look_at:
+                await self._look(link)
+                look_at = _now() + LOOK_EVERY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(look_at - _now()):
+                    await self._arrived.wait()
+            _end_if_cancelled()
+
+    async def _publish(self, link: Link) -> None:
+        payloads = self._take()
+        sent = 0
+        try:
+            answers = await link.ask([("PUBLISH", self._topic, payload) for payload in payloads])
+            sent = sum(isinstance(answer, int) for answer in answers)
+            _refuse_errors(answers)
+        finally:
+            SENT.inc(sent)
+            DROPPED.inc(len(payloads) - sent)
+
+    async def _look(self, link: Link) -> None:
+        """Ask how many listen, and send this process something to hear."""
+        asked: list[tuple[str, ...]] = [("PUBSUB", "NUMSUB", self._topic)]
+        if self.connected:
+            asked.append(("PUBLISH", self._own_topic, ""))
+            self._unheard_since = self._unheard_since or _now()
+        listeners, *published = await link.ask(asked)
+        _refuse_errors(published)
+        match listeners:
+            case [_, int(count)]:
+                self.alone = self.connected and count <= 1
+            case RedisError():  # Its user may not ask: then hints are always made.
+                self.alone = False
+            case _:
+                raise LinkError(f"an answer to something else: {_words(listeners)}")
+
+    def _take(self) -> list[bytes]:
+        payloads = list(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._arrived.clear()
+        return payloads
+
+    def _sending_ended(self) -> None:
+        self.alone = False
+        self._unheard_since = None
+        DROPPED.inc(len(self._take()))
+
+    # --- listening
+
+    async def _listen_over(self, link: Link) -> None:
+        await link.tell("SUBSCRIBE", self._topic, self._own_topic)
+        owed_since: float | None = _now()
+        ping_at = _now() + PING_EVERY_S
+        while True:
+            now = _now()
+            for since in (owed_since, self._unheard_since):
+                if since is not None and now - since > MAX_SILENCE_S:
+                    raise TimeoutError("Redis answers nothing, or does not pass on what it takes")
+            if owed_since is None and now >= ping_at:
+                await link.tell("PING")
+                owed_since, ping_at = now, now + PING_EVERY_S
+            answer = await link.read(PING_EVERY_S)
+            _end_if_cancelled()
+            if answer is not None and self._take_in(answer):
+                owed_since = None
+
+    def _take_in(self, answer: Any) -> bool:
+        """Whether it is what was asked for."""
+        match answer:
+            case [b"message", bytes(topic), bytes(payload)] if topic == self._topic.encode():
                 HEARD.inc()
-                self._heard(message["data"])
+                self._heard(payload)
+                return False
+            case [b"message", bytes(topic), bytes()] if topic == self._own_topic.encode():
+                self._unheard_since = None
+                return False
+            case [b"subscribe", bytes(topic), int()]:
+                if topic == self._own_topic.encode():
+                    self.connected = True
+                    log.info("hints are heard through Redis")
+                    self._maybe_missed()
+                return self.connected
+            case [b"pong", bytes()]:
+                return True
+        raise LinkError(f"nobody asked for this: {_words(answer)}")
+
+    def _listening_ended(self) -> None:
+        self.connected = False
+        self.alone = False
+        self._unheard_since = None
 
 
-def _client(url: str, timeout_s: float | None) -> Redis:
-    return Redis.from_url(
-        url,
-        socket_connect_timeout=SEND_TIMEOUT_S,
-        socket_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        health_check_interval=HEALTH_CHECK_S,
-    )
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _refuse_errors(answers: list[Any]) -> None:
+    """Raise the first that is no number of receivers."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, int):
+            raise LinkError(f"an answer to something else: {_words(answer)}")
+
+
+def _words(what: object) -> str:
+    """For a log line: whatever Redis put into it, on one line and short."""
+    text = f"{type(what).__name__}: {what}" if isinstance(what, BaseException) else repr(what)
+    return ascii(text[:MAX_TOLD])[1:-1]
 
 
 def _end_if_cancelled() -> None:
@@ -179,9 +248,7 @@ def _end_if_cancelled() -> None:
         raise asyncio.CancelledError
 
 
-async def _close(closable: Redis | PubSub) -> None:
-    try:
-        async with asyncio.timeout(SEND_TIMEOUT_S):
-            await closable.aclose()
-    except _FAILURES:
-        pass
+async def _close(link: Link) -> None:
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        async with asyncio.timeout(STEP_TIMEOUT_S):
+            await link.close()

@@ -14,7 +14,7 @@ import msgspec
 from db.connect import FAILURES, QUERIES, DatabaseConfig, connect, translate
 from db.queries import load
 from db.rows import microseconds
-from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
 from subscriptions.domain.model import Append, Appended, NewMessage, Position
 
 T = TypeVar("T")
@@ -62,12 +62,13 @@ class Appender:
         then asked again, which cannot double them; a batch with none of them unkeyed may be repeated whole.
         """
         for attempt in count(1):
-            connection = await self._connected()
-            await self._know(connection, batch)
             try:
-                places, arguments = arguments_of(batch, self._namespaces, self._create)
-                QUERIES.labels("append").inc()
+                # Connecting is part of it: a server that accepts and says nothing takes no longer than this.
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S + 1):
+                    connection = await self._connected()
+                    await self._know(connection, batch)
+                    places, arguments = arguments_of(batch, self._namespaces, self._create)
+                    QUERIES.labels("append").inc()
                     row = await connection.fetchrow(self._sql, *arguments)
                 return answers_of(batch, places, row)
             except _RETRY_WHOLE:
@@ -76,7 +77,7 @@ class Appender:
             except _LOST as error:
                 self.terminate()
                 if attempt >= ATTEMPTS or not all(a.idempotency_key for a in batch):
-                    raise unavailable(
+                    raise UnreachableError(
                         "the connection was lost while committing: the message is stored once or not at all;"
                         " to be sure, repeat the request with an Idempotency-Key"
                     ) from error
@@ -196,7 +197,7 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
         if status == _STORED:
             rows = zip(append.messages, ids[at:end], seqs[at:end], expires[at:end], strict=True)
             positions = tuple([Position(i, m.channel, s, created_at_us, e) for m, i, s, e in rows])
-            answers.append(_stored(append.namespace, positions, heads))
+            answers.append(_stored(append.namespace, positions, heads, row["fences"]))
         elif status == _REPLAYED:
             assert replays is not None
             answers.append(_replayed(replays[number]))
@@ -207,7 +208,7 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
 
 
 def _stored(
-    namespace: str, positions: tuple[Position, ...], heads: dict[Place, tuple[int, int, int]]
+    namespace: str, positions: tuple[Position, ...], heads: dict[Place, tuple[int, int, int]], fences: int
 ) -> Appended:
     newest = {position.channel: position for position in positions}
     before = {channel: heads[namespace, channel] for channel in newest}
@@ -215,7 +216,7 @@ def _stored(
     assert added == len(positions), "seq is dense under the channel's lock"
     for channel, position in newest.items():
         heads[namespace, channel] = (before[channel][0], position.id, position.seq)
-    return Appended(positions, before=before)
+    return Appended(positions, before=before, fences=fences)
 
 
 def _replayed(first: dict[str, Any]) -> Appended:

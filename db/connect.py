@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
 from prometheus_client import Counter
 
 from db.queries import load
-from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,33 @@ QUERIES = Counter("gapless_db_queries_total", "Statements sent to Postgres, by b
 
 SERVICE_ROLE = "gapless_service"
 CONNECT_TIMEOUT_S = 5.0
+SESSION: Mapping[str, str] = MappingProxyType(
+    {
+        # Functions take a lock and then read: with one snapshot for all they would read what was before.
+        "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
+        "default_transaction_deferrable": "off",
+        # How values are written, and what names mean.
+        "timezone": "UTC",
+        "datestyle": "ISO",
+        "intervalstyle": "postgres",
+        "bytea_output": "hex",
+        "extra_float_digits": "1",
+        "standard_conforming_strings": "on",
+        "search_path": "pg_catalog",
+        # A policy on rows is refused: what it hides would be missing without a word.
+        "row_security": "off",
+        # How statements are planned.
+        "jit": "off",
+        "plan_cache_mode": "auto",
+    }
+)
+"""What every session of the service has, whatever its role, its database or its server prefers."""
+COMMIT_TO_DISK = (
+    "select pg_catalog.set_config('synchronous_commit', 'on', false)"
+    " where pg_catalog.current_setting('synchronous_commit') = 'off'"
+)
+"""What is answered is on disk. A stronger setting than `on` stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +75,11 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
     """
     milliseconds = str(int(timeout_s * 1000))
     settings = {
+        **SESSION,
         "application_name": f"gapless {application}",
         "statement_timeout": milliseconds,
         "lock_timeout": milliseconds,
         "idle_in_transaction_session_timeout": milliseconds,
-        "timezone": "UTC",
-        "jit": "off",
-        "search_path": "pg_catalog",
     }
     if config.small_tables:
         settings["enable_seqscan"] = "off"
@@ -62,8 +88,11 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             connection: asyncpg.Connection = await asyncpg.connect(config.url, server_settings=settings)
+            await connection.execute(COMMIT_TO_DISK)
     except FAILURES as error:
-        raise unavailable(f"the database cannot be reached: {type(error).__name__}") from error
+        raise UnreachableError(
+            f"the database cannot be reached: {type(error).__name__}; nothing was stored"
+        ) from error
     return connection
 
 
@@ -80,6 +109,10 @@ def translate(error: BaseException) -> GaplessError:
         return error
     if getattr(error, "sqlstate", None) == "GL413":
         return TooMuchAtOnceError()
+    if getattr(error, "sqlstate", None) == "GL429":
+        return GaplessError(Code.RATE_LIMITED, str(error), retry_after=60)
+    if getattr(error, "sqlstate", None) == "GL500":
+        return unavailable(str(error))
     if isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
         return GaplessError(
             Code.STORAGE_FULL, "the database is out of space; nothing was stored", retry_after=5
@@ -88,6 +121,8 @@ def translate(error: BaseException) -> GaplessError:
         return unavailable("something else holds what this needs in the database; nothing was stored")
     return unavailable()
 
+
+Check = Callable[[list[Any], asyncpg.Connection], Awaitable[None]]
 
 FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """All that a driver call may raise for a reason outside this program. The last one is what the driver says of
@@ -155,12 +190,15 @@ class Pool:
                 return
         self._free.append(connection)
 
-    async def fetch(self, name: str, *args: object) -> list[Any]:
-        """All rows of the named block. Raises GaplessError `unavailable` or `storage_full`."""
+    async def fetch(self, name: str, *args: object, check: Check | None = None) -> list[Any]:
+        """All rows of the named block. Raises GaplessError `unavailable` or `storage_full`, and what `check`
+        raises, which sees the rows and the connection that gave them: that connection is closed then."""
         QUERIES.labels(name).inc()
         try:
             async with self.acquire() as connection, asyncio.timeout(self._config.statement_timeout_s + 2):
                 rows: list[Any] = await connection.fetch(self._blocks[name], *args)
+                if check is not None:
+                    await check(rows, connection)
                 return rows
         except FAILURES as error:
             # A lock that others hold is everyday; anything else the database says deserves a look.

@@ -10,7 +10,7 @@ import msgspec
 from db.connect import Pool, TooMuchAtOnceError
 from db.namespaces import Namespaces
 from db.rows import message, microseconds
-from subscriptions.domain.delivery import Claimed, Delivery, Nack, Receipt, Settled, Settlement, Touched
+from subscriptions.domain.delivery import Claimed, Delivery, Hand, Nack, Receipt, Settled, Settlement, Touched
 
 _MESSAGE, _NOTE = range(2)
 _DONE, _ENDED, _UNKNOWN = range(3)
@@ -32,17 +32,26 @@ class Deliveries:
         self._pool = pool
         self._namespaces = namespaces
 
-    async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
+    async def claim(
+        self, subscription_id: int, settled: int, limit: int, holder: int = 0, hands: Sequence[Hand] = ()
+    ) -> Claimed:
+        hands = hands[:limit] or [Hand(0, 0)] * limit
         touched: tuple[Touched, ...] = ()
         for _ in range(ROUNDS):
             try:
-                *rows, last = await self._pool.fetch("claim", subscription_id, settled, limit)
+                members, places = [hand.member for hand in hands], [hand.place for hand in hands]
+                asked = (subscription_id, settled, limit, members, places)
+                *rows, last = await (
+                    self._pool.fetch("claim_streamed", *asked, holder)
+                    if holder
+                    else self._pool.fetch("claim", *asked)
+                )
                 break
             except TooMuchAtOnceError:
                 # What has to die first is large: a little of it at a time, and then the claim.
                 _, died = await self.reap(subscription_id, settled, FEW)
                 touched += died
-                limit = 1
+                limit, hands = 1, hands[:1]
         else:
             raise TooMuchAtOnceError
         note = msgspec.json.decode(last["note"])
@@ -54,6 +63,7 @@ class Deliveries:
             note["status"] == "gone",
             note["status"] == "paused",
             touched + await self._touched(note.get("touched")),
+            note.get("doubt", False),
         )
 
     async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
@@ -109,13 +119,26 @@ class Deliveries:
         return [row["id"] for row in await self._pool.fetch("reapable", ids)]
 
     async def reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
+        row = await self._few_at_a_time("reap", subscription_id, settled, limit=limit)
+        return row["done"] or 0, await self._namespaces.touched(row["touched"])
+
+    async def departed(self, namespaces: Collection[str]) -> list[tuple[int, int]]:
+        ids = await self._namespaces.ids(namespaces)
+        return [(row["holder"], row["subscription_id"]) for row in await self._pool.fetch("departed", ids)]
+
+    async def release_departed(
+        self, holder: int, subscription_id: int, limit: int
+    ) -> tuple[int, tuple[Touched, ...]]:
+        row = await self._few_at_a_time("release_departed", holder, subscription_id, limit=limit)
+        return row["done"], await self._namespaces.touched(row["touched"])
+
+    async def _few_at_a_time(self, block: str, *arguments: object, limit: int) -> Any:
+        """Of a decision that may bury more than a transaction should hold."""
         while True:
             try:
-                row = await self._pool.fetchrow("reap", subscription_id, settled, limit)
-                break
+                return await self._pool.fetchrow(block, *arguments, limit)
             except TooMuchAtOnceError:
                 limit = max(1, limit // 4)
-        return row["done"] or 0, await self._namespaces.touched(row["touched"])
 
     async def _touched(self, value: Any) -> tuple[Touched, ...]:
         return await self._namespaces.touched(None if value is None else msgspec.json.encode(value).decode())
@@ -137,7 +160,12 @@ def _halves(receipts: Sequence[Receipt]) -> tuple[Sequence[Receipt], Sequence[Re
 
 def _delivery(row: Any) -> Delivery:
     return Delivery(
-        message(row, row["channel"]), row["lease"], row["attempts"], microseconds(row["deadline"])
+        message(row, row["channel"]),
+        row["lease"],
+        row["attempts"],
+        microseconds(row["deadline"]),
+        row["member"],
+        row["company"],
     )
 
 

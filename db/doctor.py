@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from db.connect import CONNECT_TIMEOUT_S, FAILURES, SERVICE_ROLE
+from db.connect import CONNECT_TIMEOUT_S, FAILURES, SERVICE_ROLE, SESSION
 from db.migrate import MIN_SERVER_VERSION, migrations
 from db.queries import load
 
@@ -22,8 +22,8 @@ class DatabaseFacts:
     half of `round_trip_s`. `role` is who the service is in the database; `role_error` is why it cannot be
     that role. `schema_version` is None before the first migration, `schema_wanted` what this program has.
     `max_locks`: for how many a transaction room is made in the table that all connections share; a statement
-    over the whole log locks each of its `segments`. `pooled`: connections change their server process between
-    statements.
+    over the whole log locks each of its `segments`. `hidden`: connections to this database of which the role
+    sees nothing. `pooled`: connections change their server process between statements.
     """
 
     version: str
@@ -41,6 +41,7 @@ class DatabaseFacts:
     prepared_transactions: int
     max_connections: int
     connections: int
+    hidden: int
     max_locks: int
     segments: int
     oldest_transaction_s: float
@@ -93,6 +94,7 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
         prepared_transactions=server["prepared"],
         max_connections=server["max_connections"],
         connections=server["connections"],
+        hidden=server["hidden"],
         max_locks=server["max_locks"],
         segments=server["segments"],
         oldest_transaction_s=server["oldest_transaction"],
@@ -126,7 +128,7 @@ async def _connect(url: str, settings: dict[str, str]) -> asyncpg.Connection:
         connection: asyncpg.Connection = await asyncpg.connect(
             url,
             command_timeout=STATEMENT_TIMEOUT_S,
-            server_settings={"application_name": "gapless doctor", **settings},
+            server_settings={**SESSION, "application_name": "gapless doctor", **settings},
         )
     return connection
 

@@ -17,6 +17,8 @@ from subscriptions.domain.model import MAX_ID, Channel, Message, Retention
 from subscriptions.ports import HistoryQuery
 
 EXPORT_BATCH = 1000
+EXPORT_BYTES = 256 * 1024
+"""Payload of one batch of an export: its reader may be slow, and holds one in several forms."""
 
 
 class History:
@@ -43,15 +45,15 @@ class History:
         more, left, follows = True, query.limit, query.after is not None
         while more and left > 0:
             part = replace(query, after=after, before=before, limit=min(EXPORT_BATCH, left))
-            messages, more = await self._page(part, row["id"], follows=follows)
+            messages, more = await self._page(part, row["id"], follows=follows, max_bytes=EXPORT_BYTES)
             if messages:
-                yield messages
                 left -= len(messages)
                 follows = True
                 if query.ascending:
                     after = messages[-1].id
                 else:
                     before = messages[-1].id
+                yield messages
 
     async def message(self, namespace: str, channel: str, message_id: int) -> Message:
         row = await self._channel_row(namespace, channel)
@@ -115,10 +117,10 @@ class History:
         return 0 if time is None else int(await self._pool.fetchval("id_before", time))
 
     async def _page(
-        self, query: HistoryQuery, channel_id: int, *, follows: bool
+        self, query: HistoryQuery, channel_id: int, *, follows: bool, max_bytes: int = PAGE_BYTES
     ) -> tuple[list[Message], bool]:
         """A page and whether more is there. `follows`: whoever reads it has what came before, so that a page
-        of which retention took the beginning would leave a hole."""
+        of which retention took the beginning would leave a hole, and so would one that retention emptied."""
         rows = await self._pool.fetch(
             "history_up" if query.ascending else "history_down",
             channel_id,
@@ -128,12 +130,16 @@ class History:
             list(query.types) or None,
             list(query.keys) or None,
             query.limit + 1,
-            PAGE_BYTES,
+            max_bytes,
         )
-        if query.ascending and follows and rows and (query.after or 0) < (rows[0]["trimmed_id"] or 0):
+        floor = rows[0]["trimmed_id"]
+        if floor is None:
+            raise _no_channel(query.channel)
+        if query.ascending and follows and (query.after or 0) < floor:
             raise GaplessError(Code.CURSOR_EXPIRED, "retention overtook this reader")
+        rows = [row for row in rows if row["id"] is not None]
         messages = [message_of(row, query.channel) for row in rows[: query.limit]]
-        return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= PAGE_BYTES
+        return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= max_bytes
 
 
 def _refuse_expired(query: HistoryQuery, row: Any) -> None:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from prometheus_client import Counter
+
 from db.connect import Pool
+
+OVERDUE = Counter(
+    "gapless_overdue_publishers_total",
+    "Transactions that held the publishing lock for too long: ended, or refused by Postgres.",
+    ["outcome"],
+)
 
 
 class Maintenance:
@@ -29,6 +39,19 @@ class Maintenance:
 
     async def compact(self, min_bytes: int) -> int:
         return int(await self._pool.fetchval("compact", min_bytes))
+
+    async def holders(self) -> frozenset[str]:
+        return frozenset(await self._pool.fetchval("holders"))
+
+    async def end_holders(self, holders: Collection[str]) -> tuple[int, int]:
+        row = await self._pool.fetchrow("end_holders", list(holders))
+        OVERDUE.labels("ended").inc(row["ended"])
+        OVERDUE.labels("refused").inc(row["refused"])
+        return int(row["ended"]), int(row["refused"])
+
+    async def takes_writes(self) -> bool:
+        """Whether this is a primary that can be written to. Raises GaplessError `unavailable`."""
+        return bool(await self._pool.fetchval("takes_writes"))
 
     async def schema_version(self) -> int:
         """The newest migration that ran. Raises GaplessError `unavailable`."""

@@ -1,7 +1,11 @@
-"""Forward-only migrations, safe when many processes start at once.
+"""Forward-only migrations, then the functions; safe when many processes start at once.
 
-Each file `NNNN_name.sql` runs once, in its own transaction, under one advisory lock for all; `roles.sql` runs
-with the last of them. There is no way down: a mistake is mended by a further migration.
+Each file `migrations/NNNN_name.sql` makes tables or moves data. It runs once, in its own transaction. There
+is no way down: a mistake is mended by a further migration. Each file `functions/*.sql` defines functions,
+every one of them in one place. It is applied whenever its text differs from what was applied last, all
+changed files in one transaction with the grants of `roles.sql`. One advisory lock covers both. A worker of
+the program before may still run meanwhile, so a function keeps its signature: one with another signature
+gets another name.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from pathlib import Path
 
 import asyncpg
 
-from db.connect import CONNECT_TIMEOUT_S
+from db.connect import CONNECT_TIMEOUT_S, SESSION
 
 MIGRATIONS_DIR = Path(__file__).with_name("migrations")
+FUNCTIONS_DIR = Path(__file__).with_name("functions")
+ROLES_FILE = Path(__file__).with_name("roles.sql")
 LOCK = 1195462740
 ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 MIN_SERVER_VERSION = 140000
@@ -36,7 +42,11 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        return hashlib.sha256(self.sql.encode()).hexdigest()
+        return _digest(self.sql)
+
+
+def _digest(sql: str) -> str:
+    return hashlib.sha256(sql.encode()).hexdigest()
 
 
 def migrations() -> list[Migration]:
@@ -49,9 +59,15 @@ def migrations() -> list[Migration]:
     return found
 
 
+def function_files() -> dict[str, str]:
+    """The text of each file of functions by its name, in the order of names; the grants come last."""
+    found = {file.stem: file.read_text() for file in sorted(FUNCTIONS_DIR.glob("*.sql"))}
+    return {**found, ROLES_FILE.stem: ROLES_FILE.read_text()}
+
+
 async def migrate(url: str, *, admin_url: str | None = None, patience_s: float = 60.0) -> list[str]:
-    """Bring the database at `url` (its owner's credentials) to the newest schema; names of what ran. Roles
-    that a step needs are made by `admin_url` if it is given.
+    """Bring the database at `url` (its owner's credentials) to the newest schema; names of what ran, files of
+    functions as `functions/name`. Roles that a step needs are made by `admin_url` if it is given.
 
     Waits up to `patience_s` seconds for a database that does not answer yet. Raises MigrationError.
     """
@@ -73,7 +89,9 @@ async def _connect(url: str, patience_s: float) -> asyncpg.Connection:
     while True:
         try:
             connection: asyncpg.Connection = await asyncpg.connect(
-                url, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": "gapless migrate"}
+                url,
+                timeout=CONNECT_TIMEOUT_S,
+                server_settings={**SESSION, "application_name": "gapless migrate"},
             )
             return connection
         except (OSError, TimeoutError, asyncpg.CannotConnectNowError) as error:
@@ -85,32 +103,20 @@ async def _connect(url: str, patience_s: float) -> asyncpg.Connection:
 
 
 async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s: float) -> list[str]:
-    # Looked for first: a service that may not make a schema can still see that it has nothing to make.
-    if await connection.fetchval("select to_regclass('gapless.migrations')") is None:
-        await connection.execute("create schema if not exists gapless")
-        await connection.execute(
-            "create table gapless.migrations (version integer primary key, name text not null,"
-            " checksum text not null, applied_at timestamptz not null default now())"
-        )
-    rows = await connection.fetch("select version, checksum from gapless.migrations")
-    applied = {row["version"]: row["checksum"] for row in rows}
-    steps = migrations()
-    if applied and max(applied) > len(steps):
-        raise MigrationError(
-            f"the schema is at version {max(applied)}, newer than this program's {len(steps)}: update Gapless"
-        )
-    for step in steps:
-        if applied.get(step.version, step.checksum) != step.checksum:
-            raise MigrationError(f"migration {step.version} was changed after it ran here")
-    pending = [step for step in steps if step.version not in applied]
-    if pending and admin_url is not None:
+    await _make_books(connection)
+    pending = await _pending(connection)
+    changed = await _changed(connection)
+    if (pending or changed) and admin_url is not None:
         # A server that an earlier version made lacks the roles that came since.
         admin = await _connect(admin_url, patience_s)
         try:
             await _make_roles(admin)
+            # So that a publisher that takes its own limits away can be ended: see gapless.end_holders.
+            owner = await connection.fetchval("select quote_ident(current_user)")
+            await admin.execute(f"grant pg_signal_backend to {owner}")
         finally:
             await admin.close(timeout=5)
-    if pending:
+    if pending or changed:
         await _make_roles(connection)
     for step in pending:
         async with connection.transaction():
@@ -121,10 +127,68 @@ async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s
                 step.name,
                 step.checksum,
             )
-            if step is pending[-1]:
-                # In one transaction with it: nobody would notice that a newest schema lacks its grants.
-                await connection.execute((MIGRATIONS_DIR / "roles.sql").read_text())
-    return [f"{step.version:04} {step.name}" for step in pending]
+    if pending or changed:
+        await _apply(connection, changed)
+    return [f"{step.version:04} {step.name}" for step in pending] + [
+        f"functions/{name}" for name in changed if name != ROLES_FILE.stem
+    ]
+
+
+async def _make_books(connection: asyncpg.Connection) -> None:
+    # Looked for first: a service that may not make a schema can still see that it has nothing to make.
+    if await connection.fetchval("select to_regclass('gapless.migrations')") is None:
+        await connection.execute("create schema if not exists gapless")
+        await connection.execute(
+            "create table gapless.migrations (version integer primary key, name text not null,"
+            " checksum text not null, applied_at timestamptz not null default now())"
+        )
+    if await connection.fetchval("select to_regclass('gapless.function_files')") is None:
+        await connection.execute(
+            "create table gapless.function_files (name text primary key, checksum text not null,"
+            " applied_at timestamptz not null default now())"
+        )
+
+
+async def _pending(connection: asyncpg.Connection) -> list[Migration]:
+    rows = await connection.fetch("select version, checksum from gapless.migrations")
+    applied = {row["version"]: row["checksum"] for row in rows}
+    steps = migrations()
+    if applied and max(applied) > len(steps):
+        raise MigrationError(
+            f"the schema is at version {max(applied)}, newer than this program's {len(steps)}: update Gapless"
+        )
+    for step in steps:
+        if applied.get(step.version, step.checksum) != step.checksum:
+            raise MigrationError(f"migration {step.version} was changed after it ran here")
+    return [step for step in steps if step.version not in applied]
+
+
+async def _changed(connection: asyncpg.Connection) -> list[str]:
+    """Files of functions whose text is not what was applied last."""
+    rows = await connection.fetch("select name, checksum from gapless.function_files")
+    applied = {row["name"]: row["checksum"] for row in rows}
+    return [name for name, sql in function_files().items() if applied.get(name) != _digest(sql)]
+
+
+async def _apply(connection: asyncpg.Connection, changed: list[str]) -> None:
+    """Define the functions of these files, and grant anew.
+
+    In one transaction: nobody would notice that a newest schema lacks its grants, and functions of two
+    versions would call one another.
+    """
+    files = function_files()
+    async with connection.transaction():
+        # A function may call one of a file that comes later.
+        await connection.execute("set local check_function_bodies = off")
+        for name in changed:
+            if name != ROLES_FILE.stem:
+                await connection.execute(files[name])
+        await connection.execute(files[ROLES_FILE.stem])
+        await connection.executemany(
+            "insert into gapless.function_files (name, checksum) values ($1, $2)"
+            " on conflict (name) do update set checksum = excluded.checksum, applied_at = now()",
+            [(name, _digest(files[name])) for name in changed],
+        )
 
 
 async def _make_roles(connection: asyncpg.Connection) -> None:

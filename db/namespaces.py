@@ -41,6 +41,10 @@ class Namespaces:
         """Make it if it is missing."""
         return int(await self._pool.fetchval("ensure_namespace", name))
 
+    async def set_auto_create(self, on: bool) -> None:
+        """Whether a publish in SQL makes its channel, in every namespace."""
+        await self._pool.fetch("set_auto_create", on)
+
     async def touched(self, text: str | None) -> tuple[Touched, ...]:
         """Which channels a decision published to, from the JSON that the database tells it in."""
         if text is None:

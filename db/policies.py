@@ -25,6 +25,8 @@ from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.pattern import to_regex
 
 APPLY_TIMEOUT_S = 60.0
+SLICE = 1000
+"""So many channels are written by one statement."""
 
 
 class Policies:
@@ -75,6 +77,8 @@ class Policies:
             async with self._pool.acquire() as connection, asyncio.timeout(APPLY_TIMEOUT_S):
                 transaction = connection.transaction()
                 await transaction.start()
+                names = [definition.name for definition in wanted.subscriptions]
+                await connection.execute(self._blocks["lock_defined_subscriptions"], namespace_id, names)
                 await connection.execute(self._blocks["lock_definitions"])
                 if digest is not None and not await connection.fetchval(
                     self._blocks["import_once"], namespace_id, digest
@@ -186,9 +190,10 @@ class _Writer:
 
     async def write(self, wanted: Definitions, changes: list[Change]) -> None:
         changed = {(change.kind, change.name) for change in changes}
-        for channel in wanted.channels:
-            if ("channel", channel.name) in changed:
-                await self._call("set_channel", channel.name, _text(channel.settings), False)
+        channels = [channel for channel in wanted.channels if ("channel", channel.name) in changed]
+        for at in range(0, len(channels), SLICE):
+            part = channels[at : at + SLICE]
+            await self._call("set_channels", [c.name for c in part], [_text(c.settings) for c in part])
         for policy in wanted.policies:
             if ("policy", policy.name) in changed:
                 await self._call("put_policy", *_columns(policy))
@@ -202,14 +207,15 @@ class _Writer:
         settings = _text(definition.settings)
         channels = split(definition.channels)
         if is_there:
-            await self._call("change_subscription", definition.name, *channels, settings, True)
+            await self._call("change_subscription", definition.name, *channels, settings, True, None)
             return
         push = definition.settings.get("push")
         if push is not None and "secret" not in push:
             raise invalid(
                 f"subscriptions.{definition.name}.push.secret", "is required for a subscription that is new"
             )
-        made = await self._call("create_subscription", definition.name, *channels, definition.start, settings)
+        start = definition.start
+        made = await self._call("create_subscription", definition.name, *channels, start, settings, None)
         if made["subscription_id"] is None:
             raise invalid(f"subscriptions.{definition.name}.start", "lies in the future of this log")
 

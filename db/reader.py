@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import asyncpg
+
 from db.connect import Pool
+from db.queries import load
 from db.rows import message
+from subscriptions.domain.errors import unavailable
 from subscriptions.domain.model import Message
 from subscriptions.domain.pattern import to_regex
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
-from subscriptions.ports import Head, Page, Span, Trim
+from subscriptions.ports import Head, Lost, Page, Span, Trim
 
 PAGE_BYTES = 4 * 1024 * 1024
 """A page ends with the message that reaches this many bytes of payload, whatever its limit in messages."""
+
+FRESH_CHANNELS = 4000
+"""Of channels that are read from their own starts, so many at most are begun with in one page."""
 
 STRETCH = 5000
 """Messages of the whole log that one page of many channels looks through."""
@@ -31,28 +38,69 @@ class Reader:
     def __init__(self, pages: Pool, control: Pool) -> None:
         self._pages = pages
         self._control = control
+        self._fences_sql = load()["fences"]
+        self._fences: int | None = None
 
     async def tick(self) -> Tick:
-        row = await self._control.fetchrow("tick")
+        (row,) = await self._control.fetch("tick", check=self._is_not_of_the_past)
+        self._fences = row["fences"]
         holders = frozenset(row["holders"])
-        return Tick(row["last_id"], int(row["lsn"]), int(row["flushed"]), holders, row["life"])
+        return Tick(
+            row["last_id"],
+            int(row["lsn"]),
+            int(row["flushed"]),
+            holders,
+            row["life"],
+            row["fences"],
+            row["epoch"],
+            row["newest"],
+        )
 
-    async def log_identity(self) -> tuple[str, bytes]:
-        """The log's epoch and the secret that signs its hints."""
-        row = await self._control.fetchrow("log_identity")
-        return row["epoch"], row["hint_secret"]
+    async def _is_not_of_the_past(self, rows: list[Any], connection: asyncpg.Connection) -> None:
+        """A connection to a primary that was replaced may outlive it."""
+        if self._fences is not None and rows[0]["fences"] < self._fences:
+            raise unavailable("this connection leads to a database that was replaced")
+
+    async def _is_current(self, rows: list[Any], connection: asyncpg.Connection) -> None:
+        """What was read is of the log as the last tick saw it: no fence was put up until after the read."""
+        if self._fences is not None and await connection.fetchval(self._fences_sql) != self._fences:
+            raise unavailable("the log's history may have changed")
+
+    async def disown(self, epoch: str) -> None:
+        await self._control.fetch("disown", epoch)
+
+    async def hint_secret(self) -> bytes:
+        """The secret that signs hints and receipts."""
+        return bytes(await self._control.fetchval("hint_secret"))
+
+    async def lost(self, selection: Selection, cursor: int) -> Lost | None:
+        if not self._fences:
+            return None
+        row = await self._pages.fetchrow("lost", selection.namespace, selection.single, cursor)
+        return Lost(row["first_id"], cursor) if row is not None and row["first_id"] <= cursor else None
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
-        rows = await self._control.fetch("heads", [n for n, _ in channels], [c for _, c in channels])
+        names = [n for n, _ in channels], [c for _, c in channels]
+        rows = await self._control.fetch("heads", *names, check=self._is_current)
         return {(r["namespace"], r["name"]): Head(r["id"], r["last_id"], r["last_seq"]) for r in rows}
 
-    async def page(self, selection: Selection, after: int, upto: int | None, limit: int) -> Page:
+    async def page(
+        self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = PAGE_BYTES
+    ) -> Page:
         types, keys = list(selection.types) or None, list(selection.keys) or None
         if selection.single is not None:
             rows = await self._pages.fetch(
-                "page_channel", selection.namespace, selection.single, after, limit, types, keys, PAGE_BYTES
+                "page_channel",
+                selection.namespace,
+                selection.single,
+                after,
+                limit,
+                types,
+                keys,
+                max_bytes,
+                check=self._is_current,
             )
-            return _channel_page(rows, after, limit)
+            return _channel_page(rows, after, limit, max_bytes)
         assert upto is not None, "several channels are read up to the watermark"
         rows = await self._pages.fetch(
             "page_channels",
@@ -64,14 +112,15 @@ class Reader:
             limit,
             types,
             keys,
-            PAGE_BYTES,
+            max_bytes,
             STRETCH,
+            check=self._is_current,
         )
         end = next(r["id"] for r in rows if r["kind"] == _END)
-        return _page(rows, after, end, limit)
+        return _page(rows, after, end, limit, max_bytes)
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
-        *rows, end = await self._control.fetch("span", after, upto, limit, PAGE_BYTES)
+        *rows, end = await self._control.fetch("span", after, upto, limit, PAGE_BYTES, check=self._is_current)
         messages = tuple((r["namespace"], message(r, r["channel"])) for r in rows)
         return Span(messages, end["id"], trimmed=end["seq"] > after)
 
@@ -85,24 +134,37 @@ class Reader:
             upto,
             list(selection.types) or None,
             list(selection.keys) or None,
+            check=self._is_current,
         )
         return {r["channel_id"]: r["start"] for r in rows}
 
     async def page_from(
-        self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int
+        self,
+        selection: Selection,
+        starts: dict[int, int],
+        after: int,
+        upto: int,
+        limit: int,
+        max_bytes: int = PAGE_BYTES,
     ) -> Page:
+        # A channel has nothing up to its own start, so the page may end where the next of many begins.
+        ahead = sorted(start for start in starts.values() if after < start < upto)
+        if len(ahead) > FRESH_CHANNELS:
+            upto = ahead[FRESH_CHANNELS]
+        begun = [(channel_id, start) for channel_id, start in starts.items() if start < upto]
         rows = await self._pages.fetch(
             "page_from",
-            list(starts),
-            list(starts.values()),
+            [channel_id for channel_id, _ in begun],
+            [start for _, start in begun],
             after,
             upto,
             limit,
             list(selection.types) or None,
             list(selection.keys) or None,
-            PAGE_BYTES,
+            max_bytes,
+            check=self._is_current,
         )
-        return _page(rows, after, upto, limit)
+        return _page(rows, after, upto, limit, max_bytes)
 
     async def since(self, selection: Selection, time: datetime) -> int | None:
         first = await self._pages.fetchval(
@@ -126,21 +188,21 @@ def _trims(rows: list[Any]) -> tuple[Trim, ...]:
     return tuple(Trim(r["channel"], r["channel_id"], r["seq"], r["id"]) for r in rows if r["kind"] == _TRIM)
 
 
-def _is_cut(rows: list[Any], messages: int, limit: int) -> bool:
+def _is_cut(rows: list[Any], messages: int, limit: int, max_bytes: int) -> bool:
     """Whether a bound may have ended these rows: the last one reached it."""
-    return messages == limit or sum(r["size"] for r in rows) >= PAGE_BYTES
+    return messages == limit or sum(r["size"] for r in rows) >= max_bytes
 
 
-def _page(rows: list[Any], after: int, upto: int, limit: int) -> Page:
+def _page(rows: list[Any], after: int, upto: int, limit: int, max_bytes: int) -> Page:
     messages = _messages(rows)
-    complete_to = messages[-1].id if _is_cut(rows, len(messages), limit) else upto
+    complete_to = messages[-1].id if _is_cut(rows, len(messages), limit, max_bytes) else upto
     return Page(after, complete_to, 0, messages, _trims(rows))
 
 
-def _channel_page(rows: list[Any], after: int, limit: int) -> Page:
+def _channel_page(rows: list[Any], after: int, limit: int, max_bytes: int) -> Page:
     messages = _messages(rows)
     head = next((r for r in rows if r["kind"] == _HEAD), None)
-    if _is_cut(rows, len(messages), limit):
+    if _is_cut(rows, len(messages), limit, max_bytes):
         assert head is not None, "messages come with their channel"
         return Page(after, messages[-1].id, messages[-1].seq, messages, _trims(rows), head["channel_id"])
     if head is None:

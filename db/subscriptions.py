@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -10,19 +10,23 @@ import msgspec
 from db.connect import Pool
 from db.namespaces import Namespaces
 from db.rows import microseconds
-from subscriptions.domain.delivery import Definition, Settings, Stats, Subscription
-from subscriptions.domain.errors import Code, GaplessError, invalid
-from subscriptions.domain.pattern import is_pattern, to_regex
+from subscriptions.domain.delivery import MAX_CHANNELS, Definition, Settings, Stats, Subscription
+from subscriptions.domain.errors import Code, GaplessError, invalid, unavailable
+from subscriptions.domain.pattern import check_budget, is_pattern, to_regex
 
 _PLAIN = ("ack_wait", "max_deliver", "backoff", "max_in_flight", "ordering")
 
 
 class Subscriptions:
-    """Definitions over one pool."""
+    """Definitions over one pool. `settled` gives an id that is settled, the newest that is known; None: none
+    is known yet, and the database finds one by time."""
 
-    def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
+    def __init__(
+        self, pool: Pool, namespaces: Namespaces, settled: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._pool = pool
         self._namespaces = namespaces
+        self._settled = settled
 
     async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
         row = await self._pool.fetchrow(
@@ -32,6 +36,7 @@ class Subscriptions:
             *split(definition.channels),
             definition.start,
             _text(definition.settings),
+            self._settled(),
         )
         if row["subscription_id"] is None:
             raise invalid("start", "lies in the future of this log")
@@ -51,6 +56,10 @@ class Subscriptions:
         counted = await self._pool.fetchrow("subscription_stats", row["id"])
         if counted is None:
             raise no_subscription(name)
+        if counted["cursor"] is None:
+            raise unavailable(
+                f"subscription {name} has no progress: it was restored from a dump that is not whole"
+            )
         return subscription(row, namespace, _stats(counted))
 
     async def page(
@@ -70,17 +79,38 @@ class Subscriptions:
             *(split(channels) if channels is not None else (None, None, None)),
             _text(settings),
             False,
+            self._settled(),
         )
         if found is None:
             raise no_subscription(name)
+        if found == 0:
+            raise invalid("push.secret", "is required: there is none to keep")
         return await self.get(namespace, name, stats=False)
+
+    async def bind(self, namespace: str, name: str, channels: tuple[str, ...], bound: bool) -> Subscription:
+        namespace_id = await self._namespaces.id(namespace)
+        done: int | None = 0
+        while done == 0:
+            # Whoever comes in between changed something itself, and then this begins again.
+            there: list[str] = (await self._row(namespace, name))["channels"]
+            wanted = _with(there, channels) if bound else [text for text in there if text not in channels]
+            if wanted == there:
+                break
+            if not wanted:
+                raise invalid("channels", "would leave the subscription without any; delete it instead")
+            arguments = (namespace_id, name, there, *split(wanted), self._settled())
+            done = await self._pool.fetchval("replace_channels", *arguments)
+        if done is None:
+            raise no_subscription(name)
+        return await self.get(namespace, name, stats=True)
 
     async def delete(self, namespace: str, name: str) -> None:
         if not await self._pool.fetchval("drop_subscription", await self._namespaces.id(namespace), name):
             raise no_subscription(name)
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
-        moved = await self._pool.fetchval("seek_subscription", await self._namespaces.id(namespace), name, to)
+        namespace_id = await self._namespaces.id(namespace)
+        moved = await self._pool.fetchval("seek_subscription", namespace_id, name, to, self._settled())
         if moved is False:
             raise invalid("to", "lies in the future of this log")
         return await self.get(namespace, name, stats=True)
@@ -91,6 +121,12 @@ class Subscriptions:
         ):
             raise no_subscription(name)
         return await self.get(namespace, name, stats=True)
+
+    async def pause_pushed(self, namespace: str, name: str, url: str) -> bool:
+        paused: bool = await self._pool.fetchval(
+            "pause_pushed", await self._namespaces.id(namespace), name, url
+        )
+        return paused
 
     async def by_id(self, ids: Sequence[int]) -> list[Subscription]:
         """Those of these that are still there."""
@@ -109,6 +145,16 @@ class Subscriptions:
         if row is None:
             raise no_subscription(name)
         return row
+
+
+def _with(there: list[str], more: Sequence[str]) -> list[str]:
+    """All of them, each once. Raises where these are more than one subscription may have."""
+    wanted = list(dict.fromkeys((*there, *more)))
+    if wanted != there:
+        if len(wanted) > MAX_CHANNELS:
+            raise invalid("channels", f"would be more than {MAX_CHANNELS} together with those there")
+        check_budget(wanted, "channels")
+    return wanted
 
 
 def no_subscription(name: str) -> GaplessError:

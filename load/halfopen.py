@@ -27,7 +27,7 @@ CLIENT = """
 import socket, sys, time
 for channel in ("busy", "silent"):
     s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-    s.sendall(f"GET /v1/subscribe?channel={channel} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
+    s.sendall(f"GET /v1/subscribe?channel={channel} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n".encode())
     globals()[channel] = s
 time.sleep(600)
 """

@@ -17,6 +17,7 @@ from subscriptions.domain.delivery import (
     DeadLetterFilter,
     Definition,
     Definitions,
+    Hand,
     Nack,
     Policy,
     Receipt,
@@ -49,6 +50,15 @@ class Trim:
     channel_id: int
     first_seq: int
     trimmed_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Ids from `first_id` to `last_id`, in which there may have been messages of a past that the log does not
+    hold any more."""
+
+    first_id: int
+    last_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +115,30 @@ class AppendPort(Protocol):
 
 
 class ReadPort(Protocol):
-    """The log as readers need it. Every method raises GaplessError `unavailable` when it cannot be asked."""
+    """The log as readers need it. Every method raises GaplessError `unavailable` when it cannot be asked, and
+    when what it read is of another history than the last tick."""
 
-    async def tick(self) -> Tick: ...
+    async def tick(self) -> Tick:
+        """One reading of where the log stands. Puts up a fence first where the log's history has changed."""
+        ...
+
+    async def disown(self, epoch: str) -> None:
+        """Put up a fence if `epoch` is in force: more of it was seen than the database holds."""
+        ...
+
+    async def lost(self, selection: Selection, cursor: int) -> Lost | None:
+        """What a reader at `cursor` may have seen of a past that the log does not hold; None: nothing."""
+        ...
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
         """Heads of (namespace, name) pairs; those that do not exist are left out."""
         ...
 
-    async def page(self, selection: Selection, after: int, upto: int | None, limit: int) -> Page:
-        """What a selection holds in (after, upto], at most `limit` messages of it."""
+    async def page(
+        self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = ...
+    ) -> Page:
+        """What a selection holds in (after, upto], at most `limit` messages of it; it ends with the message
+        that reaches `max_bytes` of payload."""
         ...
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
@@ -122,11 +146,17 @@ class ReadPort(Protocol):
         ...
 
     async def last(self, selection: Selection, count: int, upto: int) -> dict[int, int]:
-        """Channel id → id after which its newest `count` messages up to `upto` begin."""
+        """Channel id → the id right before its newest `count` messages up to `upto`."""
         ...
 
     async def page_from(
-        self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int
+        self,
+        selection: Selection,
+        starts: dict[int, int],
+        after: int,
+        upto: int,
+        limit: int,
+        max_bytes: int = ...,
     ) -> Page:
         """As `page`, each channel from its own start; channels without one are left out. `trims` names those
         of which retention removed something above both."""
@@ -199,6 +229,15 @@ class MaintenancePort(Protocol):
         """Rewrite queue tables of at least this size that are mostly dead rows; bytes given back."""
         ...
 
+    async def holders(self) -> frozenset[str]:
+        """The transactions that hold the publishing lock."""
+        ...
+
+    async def end_holders(self, holders: Collection[str]) -> tuple[int, int]:
+        """End those of these transactions that still hold it: how many were ended, and how many the database
+        did not allow to be."""
+        ...
+
 
 class SubscriptionPort(Protocol):
     """Durable subscriptions as definitions. Every method raises GaplessError: `unavailable`, and
@@ -223,6 +262,11 @@ class SubscriptionPort(Protocol):
         """Only the settings named change; one that is None is cleared."""
         ...
 
+    async def bind(self, namespace: str, name: str, channels: tuple[str, ...], bound: bool) -> Subscription:
+        """Add these channels or patterns to those it reads, or take them away. What is so already changes
+        nothing. Raises `invalid_request` where none or too many would be left."""
+        ...
+
     async def delete(self, namespace: str, name: str) -> None: ...
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
@@ -231,12 +275,20 @@ class SubscriptionPort(Protocol):
 
     async def pause(self, namespace: str, name: str, paused: bool) -> Subscription: ...
 
+    async def pause_pushed(self, namespace: str, name: str, url: str) -> bool:
+        """Pause it if it is pushed to `url` at this very moment; whether it is."""
+        ...
+
 
 class DeliveryPort(Protocol):
     """Claims and settlements: each a single decision of the database. Raise GaplessError `unavailable`."""
 
-    async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
-        """Lease up to `limit` messages. `settled`: nothing can appear at or below this id any more."""
+    async def claim(
+        self, subscription_id: int, settled: int, limit: int, holder: int = 0, hands: Sequence[Hand] = ()
+    ) -> Claimed:
+        """Lease up to `limit` messages, the first for the first of `hands`, but that what is in doubt goes
+        only where few are held; without `hands` all are for one pull. `settled`: nothing can appear at or
+        below this id any more. `holder`: the process with which these leases end."""
         ...
 
     async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
@@ -250,7 +302,8 @@ class DeliveryPort(Protocol):
     async def extend(self, receipts: Sequence[Receipt], ack_wait_s: float | None) -> list[Settled]: ...
 
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
-        """End leases: due again at once. What was never `delivered` does not count as an attempt."""
+        """End leases, all that one member held: due again at once. What was never `delivered` does not count
+        as an attempt."""
         ...
 
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
@@ -279,6 +332,20 @@ class ReapPort(Protocol):
     async def reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
         """How many messages were decided, at most about `limit`. Passes over a subscription that somebody
         else decides about at the moment."""
+        ...
+
+
+class DeparturePort(Protocol):
+    """Processes that are gone, and the leases of their streams. Raise GaplessError `unavailable`."""
+
+    async def departed(self, namespaces: Collection[str]) -> list[tuple[int, int]]:
+        """(process, subscription) where a process that is gone still holds leases."""
+        ...
+
+    async def release_departed(
+        self, holder: int, subscription_id: int, limit: int
+    ) -> tuple[int, tuple[Touched, ...]]:
+        """End about `limit` of them, of each stream all at once; how many."""
         ...
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ from tests.support import RunningService
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "main")
 TEMPLATE = f"gapless_template_{PROCESS}"
 _numbers = itertools.count(1)
+
+# A run in the background of a shell begins with Ctrl-C ignored, and everything it starts inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +112,14 @@ def _in(url: str, name: str) -> str:
 
 
 async def make_database(server: EmbeddedPostgres | External) -> Database:
-    """A copy of the template."""
+    """A copy of the template, whose log begins here."""
     name = f"gapless_{PROCESS}_{next(_numbers)}"
     admin = await asyncpg.connect(server.admin_url)
     await admin.execute(f"create database {name} template {TEMPLATE} owner gapless_owner")
     await admin.close()
+    owner = await asyncpg.connect(_in(server.owner_url, name))
+    await owner.execute("select gapless.fence()")
+    await owner.close()
     return Database(
         name, _in(server.owner_url, name), _in(server.service_url, name), _in(server.admin_url, name)
     )

@@ -40,7 +40,7 @@ class Bad:
     def request(self) -> bytes:
         if self.raw is not None:
             return self.raw
-        fields = {"Host": "x", **self.headers}
+        fields = {"Host": "localhost", **self.headers}
         if self.body and "Transfer-Encoding" not in fields:
             fields.setdefault("Content-Length", str(len(self.body)))
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

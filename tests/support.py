@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from app import program
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,13 +32,19 @@ async def eventually(look: Callable[[], Any], timeout_s: float = 20.0) -> Any:
 class RunningService:
     """`gapless serve` as a child process on a free port. `url` is set once it is ready."""
 
-    def __init__(self, environment: dict[str, str], arguments: tuple[str, ...] = ()) -> None:
-        command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", "0", *arguments]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+    def __init__(
+        self,
+        environment: dict[str, str],
+        arguments: tuple[str, ...] = (),
+        *,
+        command: tuple[str, ...] = program.command("app.cli"),
+        folder: Path | None = None,
+    ) -> None:
         self._lines: list[str] = []
         self.process = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            [*command, "serve", "--port", "0", *arguments],
+            env={**os.environ, **environment},
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

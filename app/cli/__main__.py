@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 import typer
 
-from app.cli import bench, channels, history, publish, serve, spark, subscribe, version
+from app.cli import backup, bench, channels, history, publish, serve, spark, subscribe, version
 from app.cli.doctor import command as doctor
 from app.cli.failures import end
 from app.cli.helping import Command, Group
@@ -23,9 +25,9 @@ And a queue:
   gapless subscriptions create billing 'orders.>'
   gapless consume billing --exec ./charge
 
-gapless COMMAND --help shows examples of each. Commands other than serve, migrate, doctor, bench,
-export and analyze talk to the server at --url, GAPLESS_URL or http://127.0.0.1:8080, with the token in
-GAPLESS_TOKEN if there is one.
+gapless COMMAND --help shows examples of each. Commands other than serve, migrate, doctor, backup,
+restore, psql, bench, export and analyze talk to the server at --url or GAPLESS_URL, else where serve listens
+by GAPLESS_HOST, GAPLESS_PORT and gapless.toml, with the token in GAPLESS_TOKEN if there is one.
 """
 
 app = typer.Typer(
@@ -36,7 +38,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.callback()(version.root)
 app.command(
     "serve", cls=Command, short_help="Run the service until Ctrl-C or SIGTERM.", epilog=serve.EXAMPLES
 )(serve.serve)
@@ -86,6 +90,19 @@ app.command(
     "doctor", cls=Command, short_help="Say what is used, what is wrong, what to do.", epilog=doctor.EXAMPLES
 )(doctor.doctor)
 app.command(
+    "backup", cls=Command, short_help="Back up the embedded Postgres.", epilog=backup.BACKUP_EXAMPLES
+)(backup.backup)
+app.command("restore", cls=Command, short_help="Restore such a backup.", epilog=backup.RESTORE_EXAMPLES)(
+    backup.restore
+)
+app.command(
+    "psql",
+    cls=Command,
+    short_help="Open psql on the database.",
+    epilog=backup.PSQL_EXAMPLES,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)(backup.psql)
+app.command(
     "bench",
     cls=Command,
     short_help="Measure it against its peers on this machine.",
@@ -105,6 +122,9 @@ app.command("version", cls=Command, short_help="Print the versions.", epilog=ver
 
 def main() -> None:
     """Run the command line. Whatever goes wrong is told in one line."""
+    # A shell starts what goes to its background with Ctrl-C ignored, and Python leaves it so. But whoever
+    # sends that signal to one of these commands wants it to end in order.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app(prog_name="gapless")
     except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import typer
 
+from app import program
 from app.cli.failures import Failure
+from app.program import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = """
 Options, handed on to python -m load.bench:
 
-  --only NAME   publish, batch, fanout, latency, memory or herd; may be repeated
-  --short       seconds in place of minutes; less steady
-  --json FILE   write the figures here too
+  --only NAME       publish, batch, fanout, latency, memory, herd, queue or bloat; may be repeated
+  --short           seconds in place of minutes; less steady
+  --json FILE       write the figures here too
+  --messages N      of bloat: how many, a multiple of 1000
+  --pin-seconds S   of bloat: how long the snapshot is held
 
 Examples:
 
@@ -34,9 +35,10 @@ def bench(context: typer.Context) -> None:
     """Measure this service against its peers on this machine. Takes all options of load.bench."""
     if not (CHECKOUT / "load" / "bench").is_dir():
         raise Failure(f"the benchmarks are not here ({CHECKOUT / 'load'} is missing): use a whole checkout")
-    paths = [str(CHECKOUT), str(CHECKOUT / "client"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-P", "-m", "load.bench", *context.args]
+    # For what it starts itself, as other users of the client do.
+    paths = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "client")])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    command = [*program.command("load.bench"), *context.args]
     process = subprocess.Popen(command, env=environment)
     while True:
         try:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
+from app.cli.terminal import printable_lines
+
 if TYPE_CHECKING:
     from gapless import GaplessError
 
@@ -38,9 +40,9 @@ def usage(text: str) -> Failure:
 
 
 def say(text: str) -> None:
-    """One line on stderr; whoever read that may have gone, which is no reason to fail."""
+    """One line or more on stderr; whoever read that may have gone, which is no reason to fail."""
     with suppress(OSError):
-        print(f"gapless: {text}", file=sys.stderr, flush=True)
+        print(f"gapless: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 def failure_from(error: GaplessError, url: str) -> Failure:

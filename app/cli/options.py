@@ -9,10 +9,25 @@ import typer
 
 from app.cli.failures import usage
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_URL = ""
+"""Not given: `Url` finds it out."""
+
+
+def _found_out(url: str) -> str:
+    from app.cli.address import served_at
+
+    return url or served_at()
+
 
 Url = Annotated[
-    str, typer.Option("--url", envvar="GAPLESS_URL", help="Where the server is. GAPLESS_TOKEN: its token.")
+    str,
+    typer.Option(
+        "--url",
+        envvar="GAPLESS_URL",
+        help="Where the server is. GAPLESS_TOKEN: its token.",
+        callback=_found_out,
+        show_default="where serve listens by the settings here",
+    ),
 ]
 Types = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="Only this key; may be repeated.")]

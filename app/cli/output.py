@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from app.cli.terminal import shown_json
+
 if TYPE_CHECKING:
     from gapless import Channel, Ephemeral, Message, Published
 
@@ -22,8 +24,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def write_line(value: Any, *, flush: bool = True) -> None:
-    """One value as JSON on one line. With `flush` whoever reads a pipe has it when this returns."""
-    sys.stdout.buffer.write(_encode(value) + b"\n")
+    """One value as JSON on one line. With `flush` whoever reads a pipe has it when this returns; a terminal
+    gets no character that it would obey."""
+    sys.stdout.buffer.write(shown_json(_encode(value)) + b"\n")
     if flush:
         sys.stdout.buffer.flush()
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from app.cli.failures import Failure, usage
+from app.cli.failures import Failure, say, usage
+from app.cli.preparing import Preparation, metrics_folder, needed
 
 if TYPE_CHECKING:
     from app.settings import Settings
-    from app.supervisor.config import Endpoints
 
 EXAMPLES = """
 Examples:
@@ -33,6 +31,9 @@ Examples:
 serve does this too at its start; run it alone where the service has no right to change the schema.
 """
 Level = Literal["debug", "info", "warning", "error"]
+PATIENCE_S = 60.0
+"""How long `migrate` waits for a database that is away. `serve` waits until it is there."""
+ASK_AGAIN_S = 0.5
 
 
 def settings_from(**flags: object) -> Settings:
@@ -46,7 +47,10 @@ def settings_from(**flags: object) -> Settings:
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        lines = [f"GAPLESS_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+        lines = [
+            f"GAPLESS_{'.'.join(map(str, e['loc'])).upper()}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        ]
         raise usage("; ".join(lines)) from None
     except (tomllib.TOMLDecodeError, OSError) as error:
         file = os.environ.get("GAPLESS_CONFIG", "gapless.toml")
@@ -76,6 +80,7 @@ def serve(
     if file is not None and not Path(file).is_file():
         raise usage(f"GAPLESS_CONFIG names {file}, which is not there")
     _refuse_open(settings)
+    _tell_of_unknown_names(settings)
     # The owner's credentials are for the migration only: workers do not inherit them.
     os.environ.pop("GAPLESS_MIGRATE_URL", None)
     raise typer.Exit(_run(settings))
@@ -96,9 +101,9 @@ def _run(settings: Settings) -> int:
         environment=_environment(settings),
     )
     try:
-        return run(config, lambda endpoints: _prepare(settings, endpoints))
+        return run(config, Preparation(settings), needs=needed(settings))
     except MigrationError as error:
-        raise Failure(str(error)) from None
+        raise Failure(f"{needed(settings)}: {error}") from None
 
 
 def migrate_command() -> None:
@@ -107,23 +112,41 @@ def migrate_command() -> None:
     url = settings.migrate_url or settings.database_url
     if url is None:
         raise usage("set GAPLESS_DATABASE_URL; an embedded Postgres is migrated by serve")
-    typer.echo("\n".join(f"migrated {name}" for name in _migrate(url)) or "nothing to migrate")
+    typer.echo("\n".join(f"migrated {name}" for name in _migrate(settings, url)) or "nothing to migrate")
 
 
-def _migrate(url: str, admin_url: str | None = None) -> list[str]:
+def _migrate(settings: Settings, url: str) -> list[str]:
     import asyncio
+    import time
 
-    from db.migrate import MigrationError, migrate
+    from app.supervisor.waiting import Waiting
+    from db.arrival import AwayError, migrate_now
+    from db.migrate import MigrationError
 
-    try:
-        return asyncio.run(migrate(url, admin_url=admin_url))
-    except MigrationError as error:
-        raise Failure(str(error)) from None
+    deadline = time.monotonic() + PATIENCE_S
+    with Waiting(say, needed(settings)) as waiting:
+        while True:
+            try:
+                names = asyncio.run(migrate_now(url))
+            except MigrationError as error:
+                raise Failure(f"{needed(settings)}: {error}") from None
+            except AwayError as error:
+                if time.monotonic() > deadline:
+                    raise Failure(f"{needed(settings)} is away: {error}") from None
+                waiting.because(str(error))
+            else:
+                waiting.arrived()
+                return names
+            time.sleep(ASK_AGAIN_S)
 
 
-def _prepare(settings: Settings, endpoints: Endpoints) -> None:
-    for name in _migrate(settings.migrate_url or endpoints.owner_url, endpoints.admin_url):
-        print(f"migrated {name}", file=sys.stderr, flush=True)
+def _tell_of_unknown_names(settings: Settings) -> None:
+    from app.cli.doctor.check import Word
+    from app.cli.doctor.settings import check_names
+
+    check = check_names(settings)
+    if check.word is not Word.OK:
+        say(check.detail)
 
 
 def _refuse_open(settings: Settings) -> None:
@@ -141,8 +164,5 @@ def _environment(settings: Settings) -> dict[str, str]:
     values: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True, exclude={"migrate_url"})
     environment = {f"GAPLESS_{name.upper()}": str(value) for name, value in values.items()}
     if settings.workers > 1:
-        folder = settings.home.absolute() / "metrics"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        environment["PROMETHEUS_MULTIPROC_DIR"] = os.fspath(folder)
+        environment["PROMETHEUS_MULTIPROC_DIR"] = os.fspath(metrics_folder(settings))
     return environment

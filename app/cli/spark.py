@@ -12,12 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
+from app import program
 from app.cli.failures import Failure, say
 from app.cli.serve import settings_from
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 URL = "GAPLESS_DATABASE_URL"
-PACKAGE = Path(__file__).resolve().parent.parent.parent / "pipeline"
 _PR_SET_PDEATHSIG = 1
 FORWARDED = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -42,10 +41,10 @@ def analyze(context: typer.Context) -> None:
 
 def _hand_over(job: str, arguments: list[str]) -> None:
     """Run the job in place of this process, or as a child of it while it keeps a Postgres."""
-    command = [sys.executable, "-P", "-m", "gapless_spark", job, *arguments]
+    command = [*program.command("gapless_spark"), job, *arguments]
     if not arguments and job == "export":
         command.append("--help")
-    if "--help" in command or _names_a_database(arguments):
+    if {"-h", "--help"} & set(command) or _names_a_database(arguments):
         _replace(command, {})
     if importlib.util.find_spec("pyspark") is None:
         raise Failure(f"Spark is not installed here: run it as ./gapless {job}, which installs it")
@@ -64,12 +63,12 @@ def _replace(command: list[str], more: dict[str, str]) -> None:
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """This process' variables, where the package is, and the database: by a variable, for everybody on the
-    machine can read arguments."""
-    paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
+    """This process' variables, where Spark's workers find the package and nothing else, and the database: by
+    a variable, for everybody on the machine can read arguments."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": str(program.FOLDERS["gapless_spark"]),
+        "PYTHONSAFEPATH": "1",
         "GAPLESS_PROGRAM": "gapless",
         **more,
     }

@@ -32,7 +32,7 @@ def subscribe(
         list[str], typer.Argument(metavar="CHANNEL", help="Channels or patterns.", show_default=False)
     ],
     after: After = None,
-    last: Annotated[int | None, typer.Option(min=0, max=1000, help="Begin with the last N of each.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, max=1000, help="Begin with the last N of each.")] = None,
     since: Since = None,
     from_: Annotated[Literal["earliest", "latest"] | None, typer.Option("--from", help="Start here.")] = None,
     types: Types = None,

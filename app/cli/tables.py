@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from app.cli.output import moment, until_closed, write_line
+from app.cli.terminal import printable
 
 T = TypeVar("T")
 
@@ -71,14 +72,6 @@ def _show_table(items: Iterable[T], columns: Sequence[Column[T]]) -> None:
         # As plain text: a name or an error in square brackets is no style.
         table.add_row(*(Text(printable(column.text(item))) for column in columns))
     Console().print(table)
-
-
-def printable(text: str) -> str:
-    """What a terminal only shows: characters that it would obey, which anybody may have put into an error or
-    a message, are written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def number(value: int | None) -> str:

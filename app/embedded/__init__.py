@@ -3,9 +3,9 @@
 The API is synchronous: it serves a supervising process and test sessions, never an event loop.
 """
 
-from app.embedded.errors import EmbeddedError
+from app.embedded.errors import EmbeddedError, PassingError
 from app.embedded.home import HomeLock
 from app.embedded.postgres import EmbeddedPostgres
 from app.embedded.redis import EmbeddedRedis
 
-__all__ = ["EmbeddedError", "EmbeddedPostgres", "EmbeddedRedis", "HomeLock"]
+__all__ = ["EmbeddedError", "EmbeddedPostgres", "EmbeddedRedis", "HomeLock", "PassingError"]

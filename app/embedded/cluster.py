@@ -1,12 +1,16 @@
 """A Postgres data folder: made whole or not at all, and configured anew before each start."""
 
+import functools
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 
+from app.embedded import folders, processes
 from app.embedded.binaries import PostgresBinaries
 from app.embedded.errors import EmbeddedError
 from app.embedded.identity import Identity
@@ -14,6 +18,13 @@ from app.embedded.identity import Identity
 OWNER = "gapless_owner"
 SERVICE = "gapless_service"
 DATABASE = "gapless"
+CONFIGURATION = "postgresql.conf"
+ACCESS = "pg_hba.conf"
+
+_REMOVAL_S = 5.0
+
+ROLES = ("postgres", OWNER, SERVICE, "gapless_publisher", "gapless_reader")
+"""Those that a new cluster has."""
 
 _BOOTSTRAP = f"""
 create role {OWNER} login
@@ -43,50 +54,104 @@ _SETTINGS = {
 
 def major_of(data: Path) -> int | None:
     """The version of Postgres that made the folder, None where there is none yet."""
-    try:
-        return int((data / "PG_VERSION").read_text())
-    except FileNotFoundError:
+    told = folders.read_plain(data / "PG_VERSION")
+    if told is None:
         return None
+    if not told.strip().isdigit():
+        raise EmbeddedError(f"{data}/PG_VERSION names no version; move the folder aside")
+    return int(told)
 
 
 def create(data: Path, binaries: PostgresBinaries, identity: Identity) -> None:
     """Make the folder with the roles and the database in it. It gets its name once it is complete."""
-    for half_made in data.parent.glob(f"{data.name}.partial-*"):
-        shutil.rmtree(half_made)
-    partial = data.with_name(f"{data.name}.partial-{os.getpid()}")
-    partial.mkdir(mode=0o700)
-    identity.own(partial)
+    partial = make_partial(data, identity)
+    fill(partial, binaries, identity)
+    finish(partial, data)
+
+
+def fill(partial: Path, binaries: PostgresBinaries, identity: Identity) -> None:
+    """Make a new cluster with the roles and the database in an empty folder."""
     initdb = [str(binaries.program("initdb")), "-D", str(partial), "-U", "postgres", "-A", "trust"]
-    _run([*initdb, "--no-locale", "--encoding=UTF8", "--data-checksums", "--no-instructions"], identity)
+    run([*initdb, "--no-locale", "--encoding=UTF8", "--data-checksums", "--no-instructions"], identity)
     # Single-user mode has no socket and no second writer, and ends with a checkpoint on disk.
     single = [str(binaries.program("postgres")), "--single", "-D", str(partial), "postgres"]
-    answer = _run(single, identity, _BOOTSTRAP.encode())
+    answer = run(single, identity, _BOOTSTRAP.encode())
     if "ERROR:" in answer or "FATAL:" in answer:
         raise EmbeddedError(f"making the database failed:\n{answer}")
+
+
+def make_partial(data: Path, identity: Identity) -> Path:
+    """An empty folder beside the data, to be given its name once it is complete. What earlier ones left of
+    theirs goes; the programs of one that was killed just now may still write there for a moment."""
+    for half_made in data.parent.glob(f"{data.name}.partial-*"):
+        processes.wait_until(functools.partial(_removed, half_made), _REMOVAL_S)
+    partial = Path(tempfile.mkdtemp(prefix=f"{data.name}.partial-", dir=data.parent))
+    identity.own(partial)
+    return partial
+
+
+def finish(partial: Path, data: Path) -> None:
+    """Give a complete folder its name, for good."""
     partial.rename(data)
-    _sync(data.parent)
+    folders.sync(data.parent)
 
 
-def configure(data: Path, identity: Identity) -> None:
-    """Write the configuration files: who can enter the socket's folder is trusted, nobody else gets in."""
-    local = data.with_name("postgres.local.conf")
+def decide(partial: Path, data: Path) -> None:
+    """From here on a complete folder counts in place of the data: `take_up` puts it there."""
+    restored = _restored(data)
+    shutil.rmtree(restored, ignore_errors=True)
+    finish(partial, restored)
+
+
+def take_up(data: Path) -> Path | None:
+    """Give a folder that was decided on its place; where the data went that was there, if any. Killed on the
+    way, it is to be called again, and goes on where it was."""
+    restored, aside = _restored(data), None
+    if not restored.exists():
+        return None
+    if data.exists():
+        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        aside = data.with_name(f"{data.name}.before-{moment}-{os.urandom(2).hex()}")
+        data.rename(aside)
+    finish(restored, data)
+    return aside
+
+
+def _restored(data: Path) -> Path:
+    return data.with_name(f"{data.name}.restored")
+
+
+def _removed(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def configure(home: Path) -> None:
+    """Write the configuration files: who can enter the socket's folder is trusted, nobody else gets in.
+
+    They lie in the home and not with the data: root writes them, and the data may be another user's, who
+    could put a link in their place.
+    """
+    local = home / "postgres.local.conf"
     if not local.exists():
-        local.write_text(
-            "# Settings of your own for the embedded Postgres. What durability rests on stays on.\n"
+        folders.replace(
+            local, "# Settings of your own for the embedded Postgres. What durability rests on stays on.\n"
         )
     settings = {**_SETTINGS, **_memory(), **_recovery()}
-    lines = [f"# Written at each start. Settings of your own go into {local.name} beside this folder."]
+    lines = [f"# Written at each start. Settings of your own go into {local.name} beside this file."]
     lines += [f"{name} = {value}" for name, value in settings.items()]
-    _write(data / "postgresql.conf", "\n".join([*lines, f"include_if_exists = {_quoted(str(local))}", ""]))
-    _write(data / "pg_hba.conf", "local all all trust\n")
-    for name in ("postgresql.conf", "pg_hba.conf"):
-        identity.own_file(data / name)
+    lines += [f"include_if_exists = {_quoted(str(local))}", ""]
+    folders.replace(home / CONFIGURATION, "\n".join(lines))
+    # The second line is for base backups: a rule for all databases leaves replication out.
+    folders.replace(home / ACCESS, "local all all trust\nlocal replication postgres trust\n")
 
 
-def promises(sockets: Path, cluster_name: str) -> list[str]:
+def promises(home: Path, sockets: Path, cluster_name: str) -> list[str]:
     """The settings no file may change: what durability rests on, and who can reach the server."""
     folder = '"' + str(sockets).replace('"', '""') + '"'
     settings = {
+        "config_file": str(home / CONFIGURATION),
+        "hba_file": str(home / ACCESS),
         "fsync": "on",
         "full_page_writes": "on",
         "synchronous_commit": "on",
@@ -118,7 +183,8 @@ def _recovery() -> dict[str, str]:
     return {"recovery_init_sync_method": "syncfs" if trusted else "fsync"}
 
 
-def _run(program: list[str], identity: Identity, text: bytes = b"") -> str:
+def run(program: list[str], identity: Identity, text: bytes = b"") -> str:
+    """What a program of Postgres' says, as the identity. Raises `EmbeddedError` if it fails."""
     command = identity.command(program, death_signal=signal.SIGKILL)
     environment = {**os.environ, "LC_ALL": "C"}  # its messages are read above
     result = subprocess.run(
@@ -134,24 +200,6 @@ def _run(program: list[str], identity: Identity, text: bytes = b"") -> str:
     if result.returncode != 0:
         raise EmbeddedError(f"{Path(program[0]).name} ended with {result.returncode}:\n{answer.strip()}")
     return answer
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file at once: a crash leaves the old one or the new one."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _quoted(text: str) -> str:

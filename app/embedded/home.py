@@ -3,26 +3,41 @@
 import fcntl
 import hashlib
 import os
-import stat
 import tempfile
+import time
 from pathlib import Path
 
-from app.embedded.errors import EmbeddedError
+from app.embedded import processes
+from app.embedded.errors import EmbeddedError, HomeTakenError, disk_full, in_words, is_out_of_space
 
 _SOCKET_PATH_LIMIT = 103  # bytes with its ending zero: 108 on Linux, 104 on macOS
 _LONGEST_SOCKET_NAME = "/.s.PGSQL.5432.lock"
+_DYING_S = 5.0
+_POLL_S = 0.02
 
 
 def prepare(home: Path) -> Path:
-    """Make the home where it is missing, closed to others, and answer its absolute path."""
+    """Make the home where it is missing, closed to others, and answer its absolute path.
+
+    Refuses one of another user: whoever owns it could change whatever is done in it. Root's own will do, for
+    that is what a container's volume is.
+    """
     home = home.absolute()
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
+        if is_out_of_space(error):
+            raise disk_full(home.parent) from error
         raise EmbeddedError(
             f"cannot make {home}: {error.strerror}; set GAPLESS_HOME to another folder"
         ) from None
-    return home.resolve()
+    home = home.resolve()
+    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):
+        raise EmbeddedError(
+            f"{home} belongs to user {owner}, not to this one ({os.geteuid()}): run Gapless as its owner,"
+            " or set GAPLESS_HOME to another folder"
+        )
+    return home
 
 
 def digest(home: Path) -> str:
@@ -38,18 +53,10 @@ def socket_folder(home: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"gapless-{os.geteuid()}-{digest(home)}"
 
 
-def make_private(folder: Path, owners: set[int]) -> None:
-    """Make a folder that only its owner can enter; who can enter it, can use the servers.
-
-    Refuses a link, and one that someone outside `owners` made: the short folder lies where all can write.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in owners:
-        raise EmbeddedError(
-            f"{folder} belongs to someone else; remove it or set GAPLESS_HOME to a shorter path"
-        )
-    folder.chmod(0o700)
+def owners(home: Path) -> set[int]:
+    """Whose the folders in a home may be: this user's, and that of the user who owns the data."""
+    data = home / "postgres"
+    return {os.geteuid(), data.lstat().st_uid} if data.exists() else {os.geteuid()}
 
 
 class HomeLock:
@@ -60,28 +67,47 @@ class HomeLock:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Raises `EmbeddedError` that names the process which holds the lock."""
+        """Raises `HomeTakenError` that names the process which holds the lock.
+
+        A holder that was killed holds it until the kernel has ended it: that is waited for, up to 5 s.
+        """
         prepare(self.path.parent)
+        with in_words(self.path.parent):
+            self._take()
+
+    def _take(self) -> None:
         # A bare descriptor: a file object would let go of the lock once nobody refers to it.
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except PermissionError:
             owner = self.path.parent.stat().st_uid
             raise EmbeddedError(
                 f"{self.path.parent} is not this user's (owner {owner}); set GAPLESS_HOME to another folder"
             ) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 32).decode().strip() or "unknown"
+            self._lock(descriptor)
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
             os.close(descriptor)
-            raise EmbeddedError(
-                f"{self.path.parent} is served by another Gapless already (process {holder});"
-                " stop it, or set GAPLESS_HOME to another folder"
-            ) from None
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            raise
         self._descriptor = descriptor
+
+    def _lock(self, descriptor: int) -> None:
+        deadline = time.monotonic() + _DYING_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+                if time.monotonic() > deadline or processes.is_running(holder):
+                    raise HomeTakenError(
+                        f"{self.path.parent} is served by another Gapless already (process {holder});"
+                        " stop it, or set GAPLESS_HOME to another folder"
+                    ) from None
+                time.sleep(_POLL_S)
+            else:
+                return
 
     def release(self) -> None:
         if self._descriptor is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from app.embedded import folders
 from app.embedded.errors import EmbeddedError
 
 _ENTER = str(Path(__file__).with_name("enter.py"))
@@ -37,21 +38,17 @@ class Identity:
 
     def own(self, folder: Path) -> None:
         """Hand a folder over, with all that is in it, where the identity is another user of the machine."""
-        if self.kind is not Kind.USER:
-            return
-        self.own_file(folder)
-        for parent, names, files in os.walk(folder):
-            for name in (*names, *files):
-                self.own_file(Path(parent) / name)
+        if self.kind is Kind.USER:
+            folders.give(folder, self.uid, self.gid)
+
+    def owner(self) -> tuple[int, int] | None:
+        """Whom what it works on has to belong to, None where that is this user."""
+        return (self.uid, self.gid) if self.kind is Kind.USER else None
 
     def admit(self, home: Path) -> None:
         """Let another user of the machine walk through root's home to what is its own there, no more."""
         if self.kind is Kind.USER and home.stat().st_uid == 0:
             home.chmod(0o711)
-
-    def own_file(self, path: Path) -> None:
-        if self.kind is Kind.USER:
-            os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
 def own_identity() -> Identity:

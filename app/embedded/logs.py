@@ -2,8 +2,11 @@
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+from app.embedded.folders import make_private
 
 
 class LogFile:
@@ -18,13 +21,15 @@ class LogFile:
         self.limit_bytes = limit_bytes
 
     def open(self) -> IO[bytes]:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.path.parent, {os.geteuid()})
         self.rotate()
         return self.path.open("ab", buffering=0)
 
     def rotate(self) -> None:
+        """On a full disk there is no older copy: cutting the file short makes room at least."""
         if self.path.exists() and self.path.stat().st_size > self.limit_bytes:
-            shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
+            with suppress(OSError):
+                shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
             os.truncate(self.path, 0)
 
     def tail(self, count: int = 5) -> str:

@@ -17,6 +17,7 @@ from app.embedded.logs import LogFile
 
 Process = subprocess.Popen[bytes]
 _POLL_S = 0.005
+_EXITING = 0x4  # PF_EXITING among the flags that the kernel tells of a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,32 @@ def end_leftovers(find: Callable[[], list[int]], steps: Sequence[tuple[int, floa
         if wait_until(lambda: not find(), patience_s):
             return
     raise EmbeddedError(f"processes {find()} of an earlier run cannot be ended")
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process of this number runs: one that is ending, or that nobody has buried, does not."""
+    return pid.isdigit() and int(pid) in {process.pid for process in running()}
+
+
+def await_the_dying(name: str, patience_s: float = 5.0) -> None:
+    """Wait until no program of this name is being ended by the kernel.
+
+    Such a one has no command line any more by which `running` could tell whose it was, but it still holds
+    memory that it shared. Any installation's will do: they are all gone in a moment.
+    """
+    wait_until(lambda: name not in _dying(), patience_s)
+
+
+def _dying() -> set[str]:
+    """The names of the processes that are between their end and the table of the dead (Linux)."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
+            state, *facts = rest.split()
+            if state not in (b"Z", b"X") and int(facts[5]) & _EXITING:
+                found.add(name.decode(errors="replace"))
+    return found
 
 
 def running() -> list[Running]:

@@ -6,9 +6,9 @@ import socket
 from pathlib import Path
 from urllib.parse import quote
 
-from app.embedded import home, processes
+from app.embedded import folders, home, processes
 from app.embedded.binaries import find_redis
-from app.embedded.errors import EmbeddedError
+from app.embedded.errors import EmbeddedError, PassingError, in_words
 from app.embedded.identity import own_identity
 from app.embedded.logs import LogFile
 
@@ -46,17 +46,21 @@ class EmbeddedRedis:
         """Start the server, empty, and return once it answers. A leftover of a killed run is ended first."""
         if self.alive():
             return
+        with in_words(self.home):
+            self._start()
+
+    def _start(self) -> None:
         processes.end_leftovers(self._leftovers, _STOP)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        if not self.socket.parent.exists():
-            home.make_private(self.socket.parent, {os.geteuid()})
+        folders.make_private(self.folder, {os.geteuid()})
+        # It lies beside Postgres' socket, so the folder may be the one of the user who owns the data.
+        folders.make_private(self.socket.parent, home.owners(self.home))
         self.socket.unlink(missing_ok=True)
         program = [str(find_redis()), *self._settings()]
         process = processes.spawn(program, own_identity(), signal.SIGTERM, self.log)
         self._process = process
         if not processes.wait_until(lambda: self._answers() or process.poll() is not None, START_TIMEOUT_S):
             processes.end(process, _STOP)
-            raise EmbeddedError(f"Redis did not answer after {START_TIMEOUT_S:.0f} s, see {self.log.path}")
+            raise PassingError(f"Redis did not answer after {START_TIMEOUT_S:.0f} s, see {self.log.path}")
         if process.poll() is not None:
             raise EmbeddedError(f"Redis ended with {process.returncode} as it started:\n{self.log.tail()}")
 

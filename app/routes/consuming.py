@@ -70,6 +70,21 @@ def _settlements(routes: APIRouter, service: Callable[[], Service]) -> None:
         """Move deadlines: the new ones count from now."""
         return Handled(deliveries.extend, service())
 
+    @routes.post("/v1/ack", responses=results, openapi_extra=takes("Ack"))
+    async def ack_any() -> Response:
+        """Settle deliveries of whatever subscriptions. Answered after the commit."""
+        return Handled(deliveries.ack, service())
+
+    @routes.post("/v1/nack", responses=results, openapi_extra=takes("Nack"))
+    async def nack_any() -> Response:
+        """Give deliveries of whatever subscriptions back: for later, or as dead letters."""
+        return Handled(deliveries.nack, service())
+
+    @routes.post("/v1/extend", responses=results, openapi_extra=takes("Extend"))
+    async def extend_any() -> Response:
+        """Move deadlines of deliveries of whatever subscriptions."""
+        return Handled(deliveries.extend, service())
+
 
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from app.http_protocol import GaplessHttpProtocol, answer_json
+from app.http_answers import answer_json
+from app.http_protocol import GaplessHttpProtocol
 from app.telemetry import DELIVERED, PUBLISHED, REQUESTS, SETTLED
 from app.wire.body import read_body
 from app.wire.consuming import (
@@ -59,7 +60,7 @@ async def pull(service: Service, scope: Scope, receive: Receive, send: Send) -> 
 
 async def ack(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     """Settle; answered after the commit, one result a receipt."""
-    name = _name(service, scope, "ack")
+    name = _named(service, scope, "ack")
     texts = parse_receipts(await _body(scope, receive, MAX_BODY_BYTES))
     settled = await service.consumers.ack(service.namespace, name, _decoded(service, texts))
     await _results(scope, send, texts, settled)
@@ -67,7 +68,7 @@ async def ack(service: Service, scope: Scope, receive: Receive, send: Send) -> N
 
 async def nack(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     """Give back: for later, or as dead letters."""
-    name = _name(service, scope, "nack")
+    name = _named(service, scope, "nack")
     texts, how = parse_nack(await _body(scope, receive, MAX_BODY_BYTES))
     settled = await service.consumers.nack(service.namespace, name, _decoded(service, texts), how)
     await _results(scope, send, texts, settled)
@@ -75,7 +76,7 @@ async def nack(service: Service, scope: Scope, receive: Receive, send: Send) -> 
 
 async def extend(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     """Move deadlines away."""
-    name = _name(service, scope, "extend")
+    name = _named(service, scope, "extend")
     texts, ack_wait_s = parse_extend(await _body(scope, receive, MAX_BODY_BYTES))
     settled = await service.consumers.extend(service.namespace, name, _decoded(service, texts), ack_wait_s)
     await _results(scope, send, texts, settled)
@@ -150,6 +151,14 @@ def _name(service: Service, scope: Scope, verb: str) -> str:
     name = check_channel(scope["path"][_PREFIX : -len(verb) - 1], "name")
     service.require_ready()
     return name
+
+
+def _named(service: Service, scope: Scope, verb: str) -> str | None:
+    """As `_name`; None where the path names none, for the receipts know their subscriptions."""
+    if scope["path"] != f"/v1/{verb}":
+        return _name(service, scope, verb)
+    service.require_ready()
+    return None
 
 
 async def _body(scope: Scope, receive: Receive, limit: int, *, optional: bool = False) -> bytes:

@@ -111,14 +111,18 @@ async def _stream(service: Service, query: HistoryQuery, encode: Encode) -> Resp
     """The first batch is read before the status is sent, so that a refusal is still a status."""
     batches = service.history.export(query)
     try:
-        first = await anext(batches)
+        first = [_lines(await anext(batches), encode)]
     except StopAsyncIteration:
         first = []
 
     async def lines() -> AsyncIterator[bytes]:
-        yield _lines(first, encode)
-        async for batch in batches:
-            yield _lines(batch, encode)
+        while first:
+            yield first.pop()
+        # A reader may be slow: nothing but the lines is held for it meanwhile.
+        while (batch := await anext(batches, None)) is not None:
+            text, batch = _lines(batch, encode), None
+            yield text
+            del text
 
     return StreamingResponse(lines(), media_type=NDJSON)
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.http_protocol import answer_json
+from app.http_answers import answer_json
 from app.telemetry import PUBLISH_SECONDS, PUBLISHED, REQUESTS
 from app.wire.body import read_body
 from app.wire.checks import MAX_TTL_S as MAX_AHEAD_S

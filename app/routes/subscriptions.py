@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.routes.bodies import JSON, read_json
 from app.routes.parameters import Limit, Name, only
 from app.schemas import answers, schema, takes
-from app.wire.definitions import parse_patch, parse_seek, parse_subscription
+from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription
 from app.wire.described import encode_subscription
 from app.wiring import Service
 from subscriptions.domain.delivery import Subscription
@@ -25,6 +25,7 @@ def router(service: Callable[[], Service]) -> APIRouter:
     """The routes, over whatever service is running."""
     routes = APIRouter(tags=["subscriptions"])
     _definitions(routes, service)
+    _bindings(routes, service)
     _moves(routes, service)
     return routes
 
@@ -89,6 +90,24 @@ def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
         running = service()
         await running.subscriptions.delete(running.namespace, _checked(name))
         return Response(status_code=204)
+
+
+def _bindings(routes: APIRouter, service: Callable[[], Service]) -> None:
+    @routes.post("/v1/subscriptions/{name}/bind", responses=_ONE, openapi_extra=takes("Binding"))
+    async def bind(request: Request, name: Name) -> Response:
+        """Read these channels or patterns too. What is bound already stays bound."""
+        return await answer(request, name, bound=True)
+
+    @routes.post("/v1/subscriptions/{name}/unbind", responses=_ONE, openapi_extra=takes("Binding"))
+    async def unbind(request: Request, name: Name) -> Response:
+        """Read these channels or patterns no more. One at least has to stay."""
+        return await answer(request, name, bound=False)
+
+    async def answer(request: Request, name: str, *, bound: bool) -> Response:
+        only(request, ())
+        running, raw = service(), await read_json(request)
+        channels = parse_binding(raw)
+        return _answer(await running.subscriptions.bind(running.namespace, _checked(name), channels, bound))
 
 
 def _moves(routes: APIRouter, service: Callable[[], Service]) -> None:

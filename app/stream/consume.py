@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 from app.http_protocol import GaplessHttpProtocol
 from app.stream import frames
 from app.stream.query import accepts, heartbeat, number, one, parameters
-from app.stream.writer import StreamWriter
 from app.telemetry import CUT_OFF, DELIVERED, REQUESTS
 from app.wire.deliveries import encode_delivery
 from app.wire.receipts import ReceiptCodec
@@ -25,8 +24,6 @@ logger = logging.getLogger("gapless.http")
 
 MAX_PREFETCH: Final = 1000
 DEFAULT_PREFETCH: Final = 10
-BEHIND_S: Final = 1.0
-"""A client that has not yet taken what was written is written to again after so long."""
 
 _KNOWN: Final = frozenset({"prefetch", "heartbeat", "ticket", "_"})
 _PREFIX: Final = len("/v1/subscriptions/")
@@ -78,9 +75,8 @@ async def consume(service: Service, scope: Scope, receive: Receive, send: Send) 
     REQUESTS.labels("consume", 200).inc()
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        goodbye = frames.goodbye(Farewell.SLOW_CONSUMER)
-        writer = StreamWriter(connection, send, service.settings.slow_reader_timeout, goodbye)
-        await _Stream(member, writer, connection, codec).run(query.heartbeat_s)
+        connection.farewell = frames.goodbye(Farewell.SLOW_CONSUMER)
+        await _Stream(member, send, codec).run(query.heartbeat_s)
     except ConnectionResetError:
         pass
     except Exception:
@@ -88,21 +84,18 @@ async def consume(service: Service, scope: Scope, receive: Receive, send: Send) 
         logger.exception("a stream failed", extra={"request_id": scope["state"]["request_id"].decode()})
         connection.abort()
     finally:
-        connection.on_lost = None
+        connection.on_lost = connection.farewell = None
         service.consumers.close(member)
 
 
 class _Stream:
     """Writes what one member is given to one connection."""
 
-    __slots__ = ("_codec", "_connection", "_first", "_member", "_writer")
+    __slots__ = ("_codec", "_first", "_member", "_send")
 
-    def __init__(
-        self, member: Member, writer: StreamWriter, connection: GaplessHttpProtocol, codec: ReceiptCodec
-    ) -> None:
+    def __init__(self, member: Member, send: Send, codec: ReceiptCodec) -> None:
         self._member = member
-        self._writer = writer
-        self._connection = connection
+        self._send = send
         self._codec = codec
         self._first = frames.RETRY
 
@@ -112,23 +105,21 @@ class _Stream:
         # Half a second early rather than late: clients count the seconds too.
         silence_s = heartbeat_s - 0.5
         while True:
-            # Whether a client takes anything is found out by writing: of one that is behind, soon.
-            behind = self._connection.write_buffer_size() > 0
-            deliveries = await member.next(min(silence_s, BEHIND_S) if behind else silence_s)
+            deliveries = await member.next(silence_s)
             if deliveries:
                 DELIVERED.inc(len(deliveries))
                 await self._write(b"".join(map(self._frame, deliveries)))
             elif member.farewell is None:
-                await self._writer.write(frames.HEARTBEAT)
+                await self._write(frames.HEARTBEAT)
             if member.farewell is not None:
                 CUT_OFF.labels(member.farewell.value).inc()
-                await self._write(frames.goodbye(member.farewell))
-                await self._writer.end()
+                await self._write(frames.goodbye(member.farewell), last=True)
                 return
 
-    async def _write(self, blocks: bytes) -> None:
-        first, self._first = self._first, b""
-        await self._writer.write(first + blocks)
+    async def _write(self, blocks: bytes, *, last: bool = False) -> None:
+        if blocks is not frames.HEARTBEAT:
+            blocks, self._first = self._first + blocks, b""
+        await self._send({"type": "http.response.body", "body": blocks, "more_body": not last})
 
     def _frame(self, delivery: Delivery) -> bytes:
         member = self._member

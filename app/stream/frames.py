@@ -10,7 +10,7 @@ from app.wire.cloudevents import to_cloudevent
 from app.wire.decode import decode_message
 from subscriptions.engine.entry import Entry
 from subscriptions.engine.group import Farewell
-from subscriptions.engine.subscription import Ephemeral, Gap, Goodbye, Ready
+from subscriptions.engine.subscription import Ephemeral, Gap, Goodbye, HistoryChanged, Ready
 
 RETRY: Final = b"retry: 1000\n"
 """Goes in front of the first event's block, never in a block of its own: some clients would see an event."""
@@ -48,6 +48,12 @@ def ready(said: Ready) -> bytes:
 
 def gap(said: Gap) -> bytes:
     return event(b"gap", {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed})
+
+
+def history_changed(said: HistoryChanged) -> bytes:
+    """A gap of another reason: `ids` are the first and the last one in doubt."""
+    data = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
+    return event(b"gap", data if said.channel is None else {"channel": said.channel, **data})
 
 
 def ephemeral(said: Ephemeral) -> bytes:

@@ -14,7 +14,7 @@ from app.wire.checks import check_key, check_type
 from app.wire.moments import parse_since
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
-from subscriptions.domain.pattern import check_pattern, is_pattern
+from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.start import After, Earliest, Last, Latest, Since, Start
 
@@ -53,6 +53,7 @@ def read_query(scope: Scope, namespace: str) -> StreamQuery:
         raise invalid("channel", f"at most {MAX_CHANNELS} channels and patterns")
     for text in channels:
         check_pattern(text)
+    check_budget(channels, "channel")
     selection = select(
         namespace,
         [text for text in channels if not is_pattern(text)],

@@ -12,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 from app.http_protocol import GaplessHttpProtocol
 from app.stream import frames
 from app.stream.query import read_query
-from app.stream.writer import StreamWriter
 from app.telemetry import CUT_OFF, REQUESTS, STREAMS
 from app.wiring import Service
 from subscriptions.engine.subscription import (
@@ -22,6 +21,7 @@ from subscriptions.engine.subscription import (
     Event,
     Gap,
     Goodbye,
+    HistoryChanged,
     LiveSubscription,
     Ready,
 )
@@ -57,9 +57,8 @@ async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send
     REQUESTS.labels("sse", 200).inc()
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
-        writer = StreamWriter(connection, send, service.settings.slow_reader_timeout, goodbye)
-        await _Stream(service, subscription, writer).run()
+        connection.farewell = frames.goodbye(Goodbye.SLOW_CONSUMER)
+        await _Stream(service, subscription, send).run()
     except ConnectionResetError:
         pass
     except Exception:
@@ -68,7 +67,7 @@ async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send
         connection.abort()
     finally:
         STREAMS.dec()
-        connection.on_lost = None
+        connection.on_lost = connection.farewell = None
         subscription.write = None
         service.live.unsubscribe(subscription)
 
@@ -76,12 +75,12 @@ async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send
 class _Stream:
     """Writes one subscription's events to one connection."""
 
-    __slots__ = ("_first", "_service", "_subscription", "_writer")
+    __slots__ = ("_first", "_send", "_service", "_subscription")
 
-    def __init__(self, service: Service, subscription: LiveSubscription, writer: StreamWriter) -> None:
+    def __init__(self, service: Service, subscription: LiveSubscription, send: Send) -> None:
         self._service = service
         self._subscription = subscription
-        self._writer = writer
+        self._send = send
         self._first = True
 
     async def run(self) -> None:
@@ -98,10 +97,10 @@ class _Stream:
                 data = frames.RETRY + data
                 self._first = False
             subscription.spoke_at = time.monotonic()
-            await self._writer.write(data)
+            last = isinstance(event, Goodbye)
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
             if isinstance(event, Goodbye):
                 CUT_OFF.labels(event.value).inc()
-                await self._writer.end()
                 return
 
 
@@ -115,6 +114,8 @@ def _encode(event: Event) -> bytes:
             return frames.ready(event)
         case Gap():
             return frames.gap(event)
+        case HistoryChanged():
+            return frames.history_changed(event)
         case Ephemeral():
             return frames.ephemeral(event)
         case Goodbye():

@@ -5,5 +5,6 @@
 
 from app.supervisor.config import Endpoints, SupervisorConfig
 from app.supervisor.run import run
+from app.supervisor.waiting import NotYetError
 
-__all__ = ["Endpoints", "SupervisorConfig", "run"]
+__all__ = ["Endpoints", "NotYetError", "SupervisorConfig", "run"]

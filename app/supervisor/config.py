@@ -1,9 +1,10 @@
 """What the supervisor is told, and what it tells."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from app import program
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class SupervisorConfig:
     workers: int = 1
     database_url: str | None = None
     redis_url: str | None = None
-    worker_argv: tuple[str, ...] = (sys.executable, "-P", "-m", "app.worker")
+    worker_argv: tuple[str, ...] = program.command("app.worker")
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 12.0

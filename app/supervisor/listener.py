@@ -5,7 +5,7 @@ import socket
 import time
 
 BACKLOG = 4096
-_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 _PATIENCE_S = 3.0
 
 
@@ -14,7 +14,8 @@ class ListenError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. What it accepts gives up on a peer that is silently gone after about 10 s.
+    """A socket that listens. What it accepts looks after 5 s of silence whether its peer is still there; how
+    long it waits for an answer is each worker's to say.
 
     A port held by a predecessor that was just killed comes free in a moment, so a taken one is asked for
     again for up to 3 s.

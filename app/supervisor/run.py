@@ -15,23 +15,25 @@ from app.supervisor.config import Endpoints, SupervisorConfig
 from app.supervisor.pool import Pool
 from app.supervisor.servers import Servers
 from app.supervisor.signals import Signals
+from app.supervisor.waiting import NotYetError, Waiting
 from app.supervisor.worker import Worker
 
 _TICK_S = 0.2  # signals and readiness wake the loop at once; this is for what is only due by the clock
 _FILES = 65_536
+_ASK_AGAIN_S = 0.5
 
 
-def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None]) -> int:
+def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None], needs: str = "the database") -> int:
     """Serve until SIGTERM or SIGINT, then stop in order: workers, Redis, Postgres. Returns the exit code.
 
-    `prepare` runs once, before the first worker; what it raises goes to the caller after everything it
-    needed has been stopped. SIGHUP replaces the workers one by one. A second SIGTERM or SIGINT does not
-    wait for the workers.
+    `prepare` runs before the first worker, and again for as long as it raises `NotYetError`; `needs` names
+    what is waited for then. What else it raises goes to the caller after everything it needed has been
+    stopped. SIGHUP replaces the workers one by one. A second SIGTERM or SIGINT does not wait for them.
     """
     signals = Signals()
     with signals.installed():
         try:
-            return _serve(config, prepare, signals)
+            return _serve(config, lambda servers: _prepared(prepare, servers, signals, needs), signals)
         except (EmbeddedError, listener.ListenError) as error:
             if signals.stops:
                 return 0
@@ -41,18 +43,15 @@ def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None]) -> int:
             return 0
 
 
-def _serve(config: SupervisorConfig, prepare: Callable[[Endpoints], None], signals: Signals) -> int:
+def _serve(config: SupervisorConfig, prepared: Callable[[Servers], bool], signals: Signals) -> int:
     _allow_many_files()
+    if os.geteuid() == 0:
+        _say("running as root: whoever broke into a worker would be root; better run it as an ordinary user")
     servers = Servers(config, _say, stopping=lambda: signals.stops > 0)
     try:
         with listener.listen(config.host, config.port) as listening:
-            signals.raising = True
-            if signals.stops:
+            if not prepared(servers):
                 return 0
-            try:
-                prepare(servers.endpoints)
-            finally:
-                signals.raising = False
             pool = _pool(config, servers.endpoints, listening)
             try:
                 return _watch(pool, servers, signals, listener.url(listening))
@@ -61,6 +60,26 @@ def _serve(config: SupervisorConfig, prepare: Callable[[Endpoints], None], signa
                 _stop(pool, signals, config.stop_timeout_s)
     finally:
         servers.stop()
+
+
+def _prepared(prepare: Callable[[Endpoints], None], servers: Servers, signals: Signals, needs: str) -> bool:
+    """Whether it came to an end; a request to stop ends the waiting too."""
+    with Waiting(_say, needs) as waiting:
+        while not signals.stops:
+            signals.raising = True
+            try:
+                prepare(servers.endpoints)
+            except NotYetError as error:
+                waiting.because(str(error), error.what)
+            else:
+                waiting.arrived()
+                return True
+            finally:
+                signals.raising = False
+            servers.step()
+            select.select([signals.fileno()], [], [], _ASK_AGAIN_S)
+            signals.drain()
+    return False
 
 
 def _watch(pool: Pool, servers: Servers, signals: Signals, url: str) -> int:

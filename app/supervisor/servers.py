@@ -2,17 +2,19 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from app.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, HomeLock
+from app.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, HomeLock, PassingError
 from app.embedded.logs import LogFile
+from app.embedded.processes import wait_until
 from app.supervisor.config import Endpoints, SupervisorConfig
+from app.supervisor.waiting import Say, Waiting
 
 _ROTATE_EVERY_S = 60.0
 _MAX_DELAY_S = 10.0
+_TRY_AGAIN_S = 1.0
 
-
-Say = Callable[[str], None]
+Made = TypeVar("Made")
 
 
 class Server(Protocol):
@@ -62,16 +64,18 @@ class Servers:
         admin: str | None = None
         if service is None or redis is None:
             self._lock = HomeLock(config.home)
-            self._lock.take()
+            self._insist(f"the home {config.home}", self._lock.take)
         try:
             if owner is None or service is None:
                 self._say(f"no GAPLESS_DATABASE_URL: using a Postgres of its own in {config.home}")
                 postgres = EmbeddedPostgres(config.home, interrupted=self._stopping)
-                self._begin("Postgres", postgres)
+                self._running["Postgres"] = postgres
+                self._insist("its Postgres", postgres.start)
                 owner, service, admin = postgres.owner_url, postgres.service_url, postgres.admin_url
             if redis is None:
                 self._say(f"no GAPLESS_REDIS_URL: using a Redis of its own in {config.home}")
                 own = EmbeddedRedis(config.home)
+                self._running["Redis"] = own
                 self._begin("Redis", own)
                 redis = own.url
         except BaseException:
@@ -79,9 +83,29 @@ class Servers:
             raise
         return Endpoints(owner, service, redis, admin)
 
+    def _insist(self, what: str, act: Callable[[], Made]) -> Made:
+        """Nothing goes without this: ask again for as long as what stands in its way may pass."""
+        with Waiting(self._say, what) as waiting:
+            while True:
+                try:
+                    made = act()
+                except PassingError as error:
+                    waiting.because(str(error))
+                else:
+                    waiting.arrived()
+                    return made
+                if wait_until(self._stopping, _TRY_AGAIN_S):
+                    raise EmbeddedError(f"interrupted while waiting for {what}")
+
     def _begin(self, name: str, server: Server) -> None:
-        self._running[name] = server
-        server.start()
+        """All goes without this: one that cannot start now is started later."""
+        with Waiting(self._say, f"its {name}") as waiting:
+            try:
+                server.start()
+            except PassingError as error:
+                self._try_later(name, error)
+            else:
+                waiting.arrived()
 
     def _revive(self, name: str, server: Server) -> None:
         self._say(f"{name} is gone; starting it again")
@@ -89,10 +113,13 @@ class Servers:
         try:
             server.start()
         except EmbeddedError as error:
-            self._failures[name] = self._failures.get(name, 0) + 1
-            delay_s = min(_MAX_DELAY_S, 0.5 * 2 ** self._failures[name])
-            self._retry_at[name] = time.monotonic() + delay_s
-            self._say(f"{name} did not start, next try in {delay_s:.0f} s: {error}")
+            self._try_later(name, error)
         else:
             self._failures[name] = 0
             self._say(f"{name} is back after {time.monotonic() - started_at:.1f} s")
+
+    def _try_later(self, name: str, error: EmbeddedError) -> None:
+        self._failures[name] = self._failures.get(name, 0) + 1
+        delay_s = min(_MAX_DELAY_S, 0.5 * 2 ** self._failures[name])
+        self._retry_at[name] = time.monotonic() + delay_s
+        self._say(f"{name} did not start, next try in {delay_s:.0f} s: {error}")

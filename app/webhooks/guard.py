@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
@@ -24,6 +25,8 @@ from app.webhooks.addresses import is_public
 MAX_ADDRESSES: Final = 4
 """So many of a host's addresses are tried; all of them are checked."""
 LOOKUP_THREADS: Final = 32
+MAX_FOUND: Final = 1000
+"""So many names that were found are remembered."""
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """Addresses of a host, best first. Raises OSError when there are none."""
@@ -34,18 +37,44 @@ class UnreachableError(Exception):
 
 
 class SystemLookup:
-    """Asks the system's resolver, on threads of its own: strangers' slow name servers hold up nobody else."""
+    """Asks the system's resolver, on threads of its own: strangers' slow name servers hold up nobody else.
+
+    A thread that waits for a name server cannot be called back. So a name is asked for once at a time, if
+    anybody still waits or not, and names that were not found the last time share half of the threads.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "webhook-lookup")
+        self._strangers = asyncio.Semaphore(LOOKUP_THREADS // 2)
+        self._asking: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+        self._found: OrderedDict[str, None] = OrderedDict()
 
     async def __call__(self, host: str, port: int) -> list[str]:
-        ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        asking = self._asking.get((host, port))
+        if asking is None:
+            asking = self._asking[host, port] = asyncio.create_task(self._ask(host, port))
+            asking.add_done_callback(partial(self._done, (host, port)))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, host: str, port: int) -> list[str]:
+        async with nullcontext() if host in self._found else self._strangers:
+            self._found.pop(host, None)
+            ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        self._found[host] = None
+        if len(self._found) > MAX_FOUND:
+            self._found.popitem(last=False)
         return [str(address[0]) for *_, address in found]
+
+    def _done(self, key: tuple[str, int], asking: asyncio.Task[list[str]]) -> None:
+        del self._asking[key]
+        if not asking.cancelled():
+            asking.exception()  # Whoever waited has heard of it; it may be that nobody does any more.
 
     def close(self) -> None:
         """Let go of the threads. One that waits for an answer ends when the resolver gives up."""
+        for asking in self._asking.values():
+            asking.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from app.telemetry import DELIVERED, SETTLED
 from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
-from app.webhooks.sender import TIMEOUT_S, Sender, Target
+from app.webhooks.sender import TIMEOUT_S, Sender, Sending, Target
 from app.wire.encode import encode_message
 from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Subscription
 from subscriptions.domain.errors import Code, GaplessError
@@ -62,7 +62,7 @@ class Pusher:
     def __init__(self, member: Member, around: Surroundings) -> None:
         self._member = member
         self._around = around
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], tuple[Delivery, Sending]] = {}
 
     def __repr__(self) -> str:
         return f"Pusher({self._member.group.subscription.name}: {len(self._requests)} under way)"
@@ -72,17 +72,24 @@ class Pusher:
         self._member.leave(Farewell.SHUTDOWN)
 
     async def run(self) -> None:
-        """Cancelled, it breaks off what is under way, whose leases end with it."""
+        """Cancelled, it breaks off what is under way, whose leases end with it. What was not sent yet goes
+        back, and that was no attempt: of a last attempt it would make a dead letter that was never posted."""
         try:
             while self._member.farewell is None:
                 await self._begin(await self._member.next(PAUSE_S))
             if self._requests:
                 await asyncio.wait(self._requests)
         finally:
-            for request in self._requests:
-                request.cancel()
-            await asyncio.gather(*self._requests, return_exceptions=True)
+            await self._break_off()
             self._around.consumers.close(self._member)
+
+    async def _break_off(self) -> None:
+        broken = dict(self._requests)
+        for request in broken:
+            request.cancel()
+        await asyncio.gather(*broken, return_exceptions=True)
+        unsent = [d for task, (d, sending) in broken.items() if task.cancelled() and not sending.begun]
+        self._around.consumers.give_back(self._member, unsent)
 
     async def _begin(self, deliveries: list[Delivery]) -> None:
         """Send them to where the subscription points now: a change holds for whatever is sent after it."""
@@ -96,9 +103,10 @@ class Pusher:
             return
         DELIVERED.inc(len(deliveries))
         for delivery in deliveries:
-            request = asyncio.create_task(self._deliver(found, delivery))
-            self._requests.add(request)
-            request.add_done_callback(self._requests.discard)
+            sending = Sending()
+            request = asyncio.create_task(self._deliver(found, delivery, sending))
+            self._requests[request] = delivery, sending
+            request.add_done_callback(self._requests.pop)
 
     async def _found(self) -> Subscription | None:
         """The subscription as it is now; None: it is gone, or nobody can tell."""
@@ -109,13 +117,13 @@ class Pusher:
             return None
         return found[0] if found else None
 
-    async def _deliver(self, subscription: Subscription, delivery: Delivery) -> None:
+    async def _deliver(self, subscription: Subscription, delivery: Delivery, sending: Sending) -> None:
         try:
-            await self._settle(subscription, delivery, await self._post(subscription, delivery))
+            await self._settle(subscription, delivery, await self._post(subscription, delivery, sending))
         except Exception:
             log.exception("a webhook failed in a way nobody foresaw; its lease ends by itself")
 
-    async def _post(self, subscription: Subscription, delivery: Delivery) -> Outcome:
+    async def _post(self, subscription: Subscription, delivery: Delivery, sending: Sending) -> Outcome:
         message, settings = delivery.message, subscription.settings
         # Without a secret nothing is sent, and the reason is told.
         target = Target(settings["push"]["url"], settings["push"].get("secret", ""))
@@ -123,7 +131,13 @@ class Pusher:
         keeping = asyncio.create_task(self._keep(subscription, delivery))
         try:
             return await self._around.sender.send(
-                target, message.id, subscription.name, delivery.attempt, encode_message(message), within_s
+                target,
+                message.id,
+                subscription.name,
+                delivery.attempt,
+                encode_message(message),
+                within_s,
+                sending,
             )
         finally:
             keeping.cancel()
@@ -186,13 +200,12 @@ class Pusher:
                 return
 
     async def _pause(self, subscription: Subscription) -> None:
-        """Unless it points elsewhere by now. Should this fail, the next attempt leads here again."""
-        found = await self._found()
-        if found is None or found.settings.get("push", {}).get("url") != subscription.settings["push"]["url"]:
-            return
+        """Unless it points elsewhere by now, which the database judges as it pauses: asked before, it could
+        be changed in between. Should this fail, the next attempt leads here again."""
+        url = subscription.settings["push"]["url"]
         try:
-            await self._around.subscriptions.pause(subscription.namespace, subscription.name, True)
-            log.info("subscription %s is paused: its webhook is gone", subscription.name)
+            if await self._around.subscriptions.pause_pushed(subscription.namespace, subscription.name, url):
+                log.info("subscription %s is paused: its webhook is gone", subscription.name)
         except GaplessError as error:
             log.warning("subscription %s could not be paused: %s", subscription.name, error.detail)
 

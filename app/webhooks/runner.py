@@ -11,8 +11,8 @@ import time
 from functools import partial
 from typing import Final
 
+from app.webhooks.places import MAX_CONNECTIONS_A_HOST
 from app.webhooks.push import Pusher, Surroundings
-from app.webhooks.sender import MAX_CONNECTIONS_A_HOST
 from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate

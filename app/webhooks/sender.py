@@ -13,21 +13,19 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
-from weakref import WeakValueDictionary
+from typing import Any, Final
 
 import httpcore
 from prometheus_client import Counter, Histogram
 
 from app.webhooks.guard import Guard, Lookup, SystemLookup, UnreachableError
 from app.webhooks.outcome import Crowded, Failed, Outcome, answered, broken
+from app.webhooks.places import MAX_CONNECTIONS, Places
 from app.webhooks.signature import signed
 from app.webhooks.url import Endpoint, parse_url
 from subscriptions.domain.errors import GaplessError
 
 TIMEOUT_S: Final = 15.0
-MAX_CONNECTIONS: Final = 100
-MAX_CONNECTIONS_A_HOST: Final = 10
 MAX_ANSWER_BYTES: Final = 16 * 1024
 MAX_DRAIN_S: Final = 1.0
 """So long an answer's body may take. It is read only so that the connection can be used again."""
@@ -51,6 +49,17 @@ class Target:
     secret: str = field(repr=False)
 
 
+@dataclass(slots=True)
+class Sending:
+    """How far one delivery has come. `begun`: some of the request may have been sent."""
+
+    begun: bool = False
+
+    async def trace(self, event: str, _: Any) -> None:
+        """Called by httpcore with what it does."""
+        self.begun = self.begun or event.endswith("send_request_headers.started")
+
+
 class Sender:
     """Sends the webhooks of one process; used and closed on one loop.
 
@@ -69,9 +78,7 @@ class Sender:
         self._allow_private = allow_private
         self._now = now
         self._system = SystemLookup()
-        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
-        # A host's places are there for as long as somebody holds one or waits for one.
-        self._places_at: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._places = Places()
         # Whoever enters the pool has a place already, so that nobody waits inside it.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or httpcore.default_ssl_context(),
@@ -86,10 +93,18 @@ class Sender:
         await self._pool.aclose()
 
     async def send(
-        self, target: Target, message_id: int, subscription: str, attempt: int, body: bytes, timeout_s: float
+        self,
+        target: Target,
+        message_id: int,
+        subscription: str,
+        attempt: int,
+        body: bytes,
+        timeout_s: float,
+        sending: Sending | None = None,
     ) -> Outcome:
         """Post `body`, the message as JSON. A connection is waited for up to `timeout_s` seconds, and after
-        that an answer again as long: a host that is busy with others takes nothing from anybody's time."""
+        that an answer again as long: a host that is busy with others takes nothing from anybody's time.
+        `sending` tells how far it came, whoever cancels it."""
         started_at = time.monotonic()
         headers = {
             "content-type": "application/json",
@@ -106,53 +121,52 @@ class Sender:
         except GaplessError as error:
             outcome = Failed(error.detail)
         else:
-            outcome = await self._bounded(endpoint, headers, body, timeout_s)
+            request = _request(endpoint, headers, body, timeout_s, sending or Sending())
+            outcome = await self._bounded(endpoint.host, request, timeout_s)
         OUTCOMES.labels(type(outcome).__name__.lower()).inc()
         SECONDS.observe(time.monotonic() - started_at)
         return outcome
 
-    async def _bounded(
-        self, endpoint: Endpoint, headers: dict[str, str], body: bytes, timeout_s: float
-    ) -> Outcome:
+    async def _bounded(self, host: str, request: httpcore.Request, timeout_s: float) -> Outcome:
         """Wait for a place, then post: whatever is known when the time for each is over is the outcome."""
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await held.enter_async_context(self._places_of(endpoint.host))
-                    await held.enter_async_context(self._places)
+                    await held.enter_async_context(self._places.at(host))
             except TimeoutError:
                 return Crowded("too many deliveries were under way already, so nothing was sent")
-            return await self._post(_request(endpoint, headers, body, timeout_s), timeout_s)
+            outcome, has_answered = await self._post(request, timeout_s)
+            (self._places.answered if has_answered else self._places.silent)(host)
+            return outcome
 
-    async def _post(self, request: httpcore.Request, timeout_s: float) -> Outcome:
+    async def _post(self, request: httpcore.Request, timeout_s: float) -> tuple[Outcome, bool]:
+        """The outcome, and whether the host answered."""
+        has_answered = False
         outcome: Outcome = Failed(f"gave no answer within {timeout_s:g} s")
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 try:
                     response = await self._pool.handle_async_request(request)
                 except (UnreachableError, *_BROKEN) as error:
-                    return broken(error)
+                    return broken(error), False
+                has_answered = True
                 outcome = answered(
                     response.status, response.headers, datetime.fromtimestamp(self._now(), UTC)
                 )
                 await _drain(response)
-        return outcome
-
-    def _places_of(self, host: str) -> asyncio.Semaphore:
-        places = self._places_at.get(host)
-        if places is None:
-            places = self._places_at[host] = asyncio.Semaphore(MAX_CONNECTIONS_A_HOST)
-        return places
+        return outcome, has_answered
 
 
-def _request(endpoint: Endpoint, headers: dict[str, str], body: bytes, timeout_s: float) -> httpcore.Request:
+def _request(
+    endpoint: Endpoint, headers: dict[str, str], body: bytes, timeout_s: float, sending: Sending
+) -> httpcore.Request:
     url = httpcore.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port, target=endpoint.target)
     return httpcore.Request(
         "POST",
         url,
         headers=[("host", endpoint.authority), *headers.items()],
         content=body,
-        extensions={"timeout": {"connect": timeout_s}},
+        extensions={"timeout": {"connect": timeout_s}, "trace": sending.trace},
     )
 
 

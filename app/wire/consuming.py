@@ -117,6 +117,7 @@ def parse_extend(body: bytes) -> tuple[list[str], float | None]:
 
 def parse_transaction(body: bytes, sender: str | None = None) -> Transaction:
     """Messages and acks; raises `payload_too_large` too, as a publish does."""
+    json.check_parts(body)
     try:
         asked = _decode_transaction(body)
         keys = _members(asked)

@@ -27,6 +27,7 @@ from app.wire.settings import (
 )
 from app.wire.times import microseconds, rfc3339
 from subscriptions.domain.delivery import (
+    MAX_CHANNELS,
     AppliesTo,
     ChannelDefinition,
     Definition,
@@ -37,9 +38,8 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import check_channel
-from subscriptions.domain.pattern import check_pattern
+from subscriptions.domain.pattern import check_budget, check_pattern
 
-MAX_CHANNELS: Final = 128
 MAX_PRIORITY: Final = 1_000_000
 MAX_DEFINITIONS_BYTES: Final = 8 * 1024 * 1024
 
@@ -67,6 +67,10 @@ class _Patch(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
 
 class _Seek(msgspec.Struct, forbid_unknown_fields=True):
     to: _Start
+
+
+class _Binding(msgspec.Struct, forbid_unknown_fields=True):
+    channels: _Channels
 
 
 class _Policy(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +129,11 @@ def parse_patch(name: str, raw: bytes, *, allow_private: bool) -> tuple[tuple[st
 def parse_seek(raw: bytes, now: datetime) -> str:
     """The body of a seek, in the form of `Definition.start`."""
     return normal_start(decode(raw, _Seek).to, now, "to")
+
+
+def parse_binding(raw: bytes) -> tuple[str, ...]:
+    """The body of a bind or unbind: channels and patterns, each once."""
+    return _channels(decode(raw, _Binding).channels)
 
 
 def parse_policy(name: str, raw: bytes) -> Policy:
@@ -194,7 +203,7 @@ def _settings(body: _Subscription | _Patch | _SubscriptionEntry, *, allow_privat
     if body.push is None:
         settings["push"] = None
     elif body.push is not UNSET:
-        required = not isinstance(body, _SubscriptionEntry)
+        required = isinstance(body, _Subscription)
         settings["push"] = push_value(body.push, allow_private=allow_private, secret_required=required)
     return settings
 
@@ -202,6 +211,7 @@ def _settings(body: _Subscription | _Patch | _SubscriptionEntry, *, allow_privat
 def _channels(given: list[str]) -> tuple[str, ...]:
     for index, text in enumerate(given):
         check_pattern(text, f"channels[{index}]")
+    check_budget(given, "channels")
     return tuple(dict.fromkeys(given))
 
 

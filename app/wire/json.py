@@ -12,10 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 
 MAX_DEPTH: Final = 32
 """Arrays and objects within one another, the outermost included."""
+
+MAX_PARTS: Final = 700_000
+"""Arrays, objects and commas of one text together: no message of 1 MiB can hold more. Decoding makes an
+object of each part, so their number, and not the bytes, says how long it takes."""
 
 LOWEST_INTEGER: Final = -(2**63)
 HIGHEST_INTEGER: Final = 2**64 - 1
@@ -32,26 +36,52 @@ _WHITESPACE: Final = b" \t\r\n"
 _SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 # Postgres reads a json number as `numeric` when it is cast to jsonb, and fails on more decimals than these.
 _MAX_NUMBER_CHARACTERS: Final = 15_000
-_LOWEST_EXPONENT: Final = -400
-_TINY: Final = re.compile(rb"[0-9][eE]-[0-9]{3}")
-_LONG: Final = re.compile(rb"[0-9]{%d}" % (_MAX_NUMBER_CHARACTERS // 2))
-_NUMBER: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?[0-9.]+(?:[eE]([+-]?[0-9]+))?)')
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?:[ \t\r\n]*(:))?')
+_LONG_NUMBER: Final = b"0" * (_MAX_NUMBER_CHARACTERS + 1)
+_OF_NUMBERS: Final = bytes.maketrans(b"123456789.eE+-", b"00000000000000")
+_TINY: Final = re.compile(rb"(?<![0-9.])[0-9.]++[eE]-[0-9]{3,}+")
+_TOO_TINY: Final = re.compile(rb"[eE]-0*+(?:[4-9][0-9]{2}|[1-9][0-9]{3})")
+_NOT_ZERO: Final = re.compile(rb"[0.]*+[1-9]")
 
 
 def check(raw: bytes) -> Any:
     """Decode a whole JSON text.
 
-    Raises `malformed_json` for what is not JSON (RFC 8259, no byte order mark) or repeats a key, and
+    Raises `malformed_json` for what is not JSON (RFC 8259, no byte order mark) or repeats a key,
     `invalid_request` about `body` for what is JSON but cannot be kept: NUL, lone surrogates, NaN, numbers out
-    of range, more than `MAX_DEPTH` levels.
+    of range, more than `MAX_DEPTH` levels; and `payload_too_large` as `check_parts` does.
     """
+    check_parts(raw)
     try:
         value = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refusal(raw, error) from None
     check_text(raw, count_keys(value, "body"))
     return value
+
+
+def check_parts(raw: bytes) -> None:
+    """Raise `payload_too_large` for a text of more than `MAX_PARTS`, JSON or not, before it is decoded."""
+    if _parts(raw) <= MAX_PARTS:
+        return
+    # Strings count for nothing, however many commas they hold. Each lies between two quotes.
+    text = _without_escapes(raw)
+    if text.count(b'"') > 4 * MAX_PARTS or _parts(_outside_strings(text)) > MAX_PARTS:
+        wrong = f"holds more than {MAX_PARTS:,} arrays, objects and commas"
+        raise GaplessError(Code.PAYLOAD_TOO_LARGE, f"the body {wrong}", errors=(FieldError("body", wrong),))
+
+
+def _parts(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _without_escapes(raw: bytes) -> bytes:
+    """The text with every quote that is left beginning or ending a string."""
+    return raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
+
+
+def _outside_strings(text: bytes) -> bytes:
+    """What stands outside of strings, in a text of `_without_escapes`."""
+    return b"".join(text.split(b'"')[::2])
 
 
 def count_keys(value: Any, field: str) -> int:
@@ -89,27 +119,27 @@ def check_text(raw: bytes, keys: int) -> None:
     """
     if b"\\u0000" in raw and b"\\u0000" in raw.replace(b"\\\\", b""):
         raise invalid("body", _NUL)
-    if ((b"e-" in raw or b"E-" in raw) and _TINY.search(raw)) or (
-        len(raw) > _MAX_NUMBER_CHARACTERS and _LONG.search(raw)
-    ):
+    if b"e-" in raw or b"E-" in raw or len(raw) > _MAX_NUMBER_CHARACTERS:
         _check_numbers(raw)
     # Without whitespace every key is followed by `":`. A string can only add to that count, so when it equals
-    # the keys that came out, none was lost; when it does not, the strings have to be told apart.
-    if raw.translate(None, _WHITESPACE).count(b'":') != keys and _STRING.findall(raw).count(b":") != keys:
+    # the keys that came out, none was lost; when it does not, the colons outside of strings are counted.
+    if (
+        raw.translate(None, _WHITESPACE).count(b'":') != keys
+        and _outside_strings(_without_escapes(raw)).count(b":") != keys
+    ):
         raise GaplessError(Code.MALFORMED_JSON, "the same key occurs twice in one JSON object")
 
 
 def _check_numbers(raw: bytes) -> None:
-    for token in _NUMBER.finditer(raw):
-        number, exponent = token.groups()
-        if number is None:
-            continue  # A string.
-        if len(number) > _MAX_NUMBER_CHARACTERS:
-            raise invalid("body", OUT_OF_RANGE)
-        if exponent is not None and exponent.startswith(b"-"):
-            is_nothing = float(number) == 0 and number.lower().partition(b"e")[0].strip(b"-0.") != b""
-            if is_nothing or len(exponent) > 6 or int(exponent) < _LOWEST_EXPONENT:
-                raise invalid("body", OUT_OF_RANGE)
+    """Everything here looks once at each byte, and is done in C but for what is suspicious."""
+    if not (_LONG_NUMBER in raw.translate(_OF_NUMBERS) or _TINY.search(raw)):
+        return
+    outside = _outside_strings(_without_escapes(raw))
+    if _LONG_NUMBER in outside.translate(_OF_NUMBERS) or _TOO_TINY.search(outside):
+        raise invalid("body", OUT_OF_RANGE)
+    nothing = [number for number in _TINY.findall(outside) if float(number) == 0]
+    if any(map(_NOT_ZERO.match, nothing)):
+        raise invalid("body", OUT_OF_RANGE)
 
 
 def one_line(raw: bytes) -> bytes:

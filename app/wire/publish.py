@@ -6,11 +6,10 @@ looked at again: first whether it is acceptable JSON at all, then which field is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple, NoReturn
+from typing import Annotated, Final, NamedTuple, NoReturn
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -58,8 +57,8 @@ _decode_batch: Final = msgspec.json.Decoder(_Batch).decode
 
 _GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
 FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_PLACE: Final = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
-_NAMED: Final = re.compile(r"Object (contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_UNKNOWN: Final = "Object contains unknown field `"
+_MISSING: Final = "Object missing required field `"
 
 
 class Schedule(NamedTuple):
@@ -94,6 +93,7 @@ def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str 
     if head.form is not Form.JSON:
         is_array = head.form is Form.EVENTS
         return Publication(cloudevents.parse(channel, head, body, sender), is_array)
+    json.check_parts(body)
     try:
         parsed = _decode_one_or_many(body)
         if parsed.__class__ is not list:
@@ -114,6 +114,7 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
     if head.form is not Form.JSON:
         detail = "CloudEvents name no channel: publish them to one, or send application/json"
         raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, detail)
+    json.check_parts(body)
     try:
         parsed = _decode_batch(body)
         messages, keys = addressed(parsed.messages, "messages", sender, body)
@@ -243,14 +244,14 @@ def refuse(body: bytes, error: Exception) -> NoReturn:
 
 def field_error(text: str) -> GaplessError:
     """msgspec says in words what is wrong and where; this makes a field error of it."""
-    placed = _PLACE.fullmatch(text)
-    what, where = (placed["what"], placed["where"]) if placed else (text, "")
-    named = _NAMED.fullmatch(what)
-    if named is None:
-        return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))
-    name: Any = named["name"]
-    if what.startswith("Object missing"):
-        return invalid(checks.join(where, name), "is required")
-    if name in _GIVEN_BY_SERVER:
-        return invalid(checks.join(where, name), "is given by the server")
-    return invalid(checks.join(where, name), "is not a known member")
+    what, placed, where = text.rpartition(" - at `$")
+    if not placed:
+        what, where = text, ""
+    where = where.removesuffix("`").removeprefix(".")
+    if what.startswith(_MISSING):
+        return invalid(checks.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")
+    if what.startswith(_UNKNOWN):
+        name = what[len(_UNKNOWN) :].removesuffix("`")
+        rule = "is given by the server" if name in _GIVEN_BY_SERVER else "is not a known member"
+        return invalid(checks.join(where, name), rule)
+    return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))

@@ -65,8 +65,8 @@ class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Push(msgspec.Struct, forbid_unknown_fields=True):
-    """Where deliveries are posted to, and what signs them. An import may leave the secret out, to keep what
-    is there."""
+    """Where deliveries are posted to, and what signs them. A change and an import may leave the secret out,
+    to keep the one that is there."""
 
     url: str
     secret: str | UnsetType | None = UNSET

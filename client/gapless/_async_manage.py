@@ -54,6 +54,14 @@ class AsyncManage(AsyncCalls):
         """Changes the settings given; None takes one away, so that a policy or default applies again."""
         return await self._call(_subscriptions.update(name, channels, options))
 
+    async def bind(self, name: str, channels: Sequence[str]) -> Subscription:
+        """Reads these channels or patterns too, from where the subscription is. Those bound already stay."""
+        return await self._call(_subscriptions.bind(name, channels, True))
+
+    async def unbind(self, name: str, channels: Sequence[str]) -> Subscription:
+        """Reads these channels or patterns no more. Raises `InvalidRequest` where none would be left."""
+        return await self._call(_subscriptions.bind(name, channels, False))
+
     async def delete_subscription(self, name: str) -> None:
         """Removes a subscription and what is in flight of it; its dead letters stay. Raises `NotFound`."""
         await self._call(_subscriptions.delete(name))

@@ -54,13 +54,17 @@ class AsyncQueue(AsyncCalls):
         """
         return await self._call(_delivery.pull(subscription, count, wait))
 
-    async def ack(self, subscription: str, receipts: Iterable[Receipt]) -> list[Settled]:
-        """Settles up to 1000 deliveries for good; what became of each, in order. Committed on return."""
+    async def ack(self, subscription: str | None, receipts: Iterable[Receipt]) -> list[Settled]:
+        """Settles up to 1000 deliveries for good; what became of each, in order. Committed on return.
+
+        With None for the subscription they may be of several: receipts know theirs. So it is with `nack` and
+        `extend`, too.
+        """
         return await self._call(_delivery.ack(subscription, receipts))
 
     async def nack(
         self,
-        subscription: str,
+        subscription: str | None,
         receipts: Iterable[Receipt],
         *,
         delay: float | None = None,
@@ -74,7 +78,7 @@ class AsyncQueue(AsyncCalls):
         return await self._call(_delivery.nack(subscription, receipts, delay, dead_letter, reason))
 
     async def extend(
-        self, subscription: str, receipts: Iterable[Receipt], *, ack_wait: float | None = None
+        self, subscription: str | None, receipts: Iterable[Receipt], *, ack_wait: float | None = None
     ) -> list[Settled]:
         """Moves up to 1000 deadlines to `ack_wait` seconds from now, else as the subscription has it."""
         return await self._call(_delivery.extend(subscription, receipts, ack_wait))

@@ -99,13 +99,13 @@ def pull(subscription: str, count: int, wait: float) -> Call[list[Delivery]]:
     return Call(request, lambda reply: decode(json_of(reply)))
 
 
-def ack(subscription: str, receipts: Iterable[Receipt]) -> Call[list[Settled]]:
-    """Settles the messages for good."""
+def ack(subscription: str | None, receipts: Iterable[Receipt]) -> Call[list[Settled]]:
+    """Settles the messages for good. Without a name they may be of any subscriptions, here and below."""
     return _settle(subscription, "ack", receipts, {})
 
 
 def nack(
-    subscription: str,
+    subscription: str | None,
     receipts: Iterable[Receipt],
     delay: float | None = None,
     dead_letter: bool = False,
@@ -117,7 +117,7 @@ def nack(
 
 
 def extend(
-    subscription: str, receipts: Iterable[Receipt], ack_wait: float | None = None
+    subscription: str | None, receipts: Iterable[Receipt], ack_wait: float | None = None
 ) -> Call[list[Settled]]:
     """Moves the deadlines to `ack_wait` seconds from now, else as the subscription has it."""
     return _settle(subscription, "extend", receipts, {"ack_wait": ack_wait})
@@ -142,7 +142,7 @@ def _storable(reason: str | None) -> str | None:
 
 
 def _settle(
-    subscription: str, verb: str, receipts: Iterable[Receipt], said: dict[str, Any]
+    subscription: str | None, verb: str, receipts: Iterable[Receipt], said: dict[str, Any]
 ) -> Call[list[Settled]]:
     asked = [receipt_of(receipt) for receipt in receipts]
 
@@ -155,7 +155,8 @@ def _settle(
         return results
 
     given = {name: value for name, value in said.items() if value is not None}
-    return asking("POST", _path(subscription, verb), decode, {"receipts": asked, **given})
+    where = path(verb) if subscription is None else _path(subscription, verb)
+    return asking("POST", where, decode, {"receipts": asked, **given})
 
 
 def _path(subscription: str, verb: str) -> str:

@@ -57,12 +57,15 @@ class Ephemeral:
 class Gap:
     """Retention removed `missed` messages of `channel` before this reader came to them.
 
-    What the channel still holds begins at `first_seq`.
+    What the channel still holds begins at `first_seq`. With `ids` the log's history has changed instead:
+    messages from the first to the last of these ids that this reader may have seen are not in the log any
+    more. `channel` is empty then where the reader follows several.
     """
 
     channel: str
     first_seq: int
     missed: int
+    ids: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +160,11 @@ def ephemeral_from(raw: Any) -> Ephemeral:
 def gap_from(raw: Any) -> Gap:
     """A `Gap` from the data of a `gap` event. Raises `ProtocolError`."""
     try:
+        if raw.get("reason") == "history_changed":
+            first, last = raw["ids"]
+            return Gap(raw.get("channel") or "", 0, 0, (int(first), int(last)))
         return Gap(raw["channel"], int(raw["first_seq"]), int(raw["missed"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a gap: {raw!r:.200}") from error
 
 

@@ -126,10 +126,11 @@ class Reader(Stream[Item]):
 
     def _is_news(self, gap: Gap) -> bool:
         """Whether the gap is not the one told already before a reconnect."""
-        if self._gaps.get(gap.channel, -1) >= gap.first_seq:
+        name, upto = ("", gap.ids[1]) if gap.ids is not None else (gap.channel, gap.first_seq)
+        if self._gaps.get(name, -1) >= upto:
             return False
-        self._gaps[gap.channel] = gap.first_seq
-        self._gaps.move_to_end(gap.channel)
+        self._gaps[name] = upto
+        self._gaps.move_to_end(name)
         if len(self._gaps) > MAX_GAPS_REMEMBERED:
             self._gaps.popitem(last=False)
         return True
@@ -141,6 +142,12 @@ class Reader(Stream[Item]):
             return False
         if self._on_gap == "yield":
             return True
+        if gap.ids is not None:
+            first, last = gap.ids
+            raise HistoryLost(
+                f"messages with ids from {first} to {last} may be lost: the primary changed",
+                gap=gap,
+            )
         raise HistoryLost(
             f"retention removed {gap.missed} messages of {gap.channel} before seq {gap.first_seq}", gap=gap
         )

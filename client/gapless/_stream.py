@@ -69,8 +69,8 @@ def parse_json(text: str | bytes) -> Any:
     """The JSON value of one line or event. Raises `ProtocolError`."""
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise ProtocolError(f"not JSON: {text!r:.200}") from error
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not JSON: {text[:200]!r}") from error
 
 
 def event_member(event: ServerEvent, name: str, kind: type[Any]) -> Any:
@@ -78,5 +78,5 @@ def event_member(event: ServerEvent, name: str, kind: type[Any]) -> Any:
     data = parse_json(event.data)
     value = data.get(name) if isinstance(data, dict) else None
     if not isinstance(value, kind):
-        raise ProtocolError(f"not a {event.type} event: {event.data!r:.200}")
+        raise ProtocolError(f"not a {event.type} event: {event.data[:200]!r}")
     return value

@@ -71,6 +71,14 @@ def update(name: str, channels: Sequence[str] | None, options: Mapping[str, Any]
     return asking("PATCH", path("subscriptions", name), subscription_from, said)
 
 
+def bind(name: str, channels: Sequence[str], bound: bool) -> Call[Subscription]:
+    """Adds channels or patterns to those it reads, or takes them away."""
+    verb = "bind" if bound else "unbind"
+    return asking(
+        "POST", path("subscriptions", name, verb), subscription_from, {"channels": _names(channels)}
+    )
+
+
 def delete(name: str) -> Call[None]:
     """Removes the subscription."""
     return telling("DELETE", path("subscriptions", name))

@@ -54,6 +54,14 @@ class SyncManage(SyncCalls):
         """Changes the settings given; None takes one away, so that a policy or default applies again."""
         return self._call(_subscriptions.update(name, channels, options))
 
+    def bind(self, name: str, channels: Sequence[str]) -> Subscription:
+        """Reads these channels or patterns too, from where the subscription is. Those bound already stay."""
+        return self._call(_subscriptions.bind(name, channels, True))
+
+    def unbind(self, name: str, channels: Sequence[str]) -> Subscription:
+        """Reads these channels or patterns no more. Raises `InvalidRequest` where none would be left."""
+        return self._call(_subscriptions.bind(name, channels, False))
+
     def delete_subscription(self, name: str) -> None:
         """Removes a subscription and what is in flight of it; its dead letters stay. Raises `NotFound`."""
         self._call(_subscriptions.delete(name))

@@ -1,6 +1,24 @@
 -- name: claim
--- $1 subscription, $2 settled, $3 limit.
-select * from gapless.claim($1, $2, $3)
+-- $1 subscription, $2 settled, $3 limit, $4 and $5 for whom: members, and how many each holds then.
+select * from gapless.claim($1, $2, $3, $4, $5)
+
+-- name: claim_streamed
+-- $6 the process whose streams get it: known to the claim by the setting, which is made first.
+with process as materialized (select set_config('gapless.holder', $6::bigint::text, true) as holder)
+select c.* from process, lateral gapless.claim($1::integer, $2::bigint, case when process.holder <> '' then $3::integer end,
+                                             $4::bigint[], $5::integer[]) c
+
+-- name: enter
+select gapless.enter($1)
+
+-- name: present
+select true
+
+-- name: departed
+select holder, subscription_id from gapless.departed($1)
+
+-- name: release_departed
+select done, touched from gapless.release_departed($1, $2, $3)
 
 -- name: ack
 select statuses from gapless.ack($1, $2, $3)
@@ -27,7 +45,8 @@ select id from gapless.reapable($1) id
 select done, touched from gapless.reap($1, $2, $3)
 
 -- name: transact
-select ids, seqs, channel_ids, last_ids, last_seqs, statuses, answers, appended_at, expires_at
+select ids, seqs, channel_ids, last_ids, last_seqs, statuses, answers, appended_at, expires_at,
+       fences
 from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 
 -- name: compact

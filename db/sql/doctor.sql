@@ -13,7 +13,10 @@ select current_setting('server_version') as version, current_setting('server_ver
        (select count(*) from pg_inherits i join pg_class c on c.oid = i.inhparent
         join pg_namespace n on n.oid = c.relnamespace
         where n.nspname = 'gapless' and c.relname = 'messages') as segments,
-       (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as connections,
+       -- The list of connections says nothing about those of other roles; the statistics count all of them.
+       (select coalesce(sum(d.numbackends), 0)::integer from pg_stat_database d) as connections,
+       (select count(*) from pg_stat_activity a where a.datname = current_database()
+        and a.pid <> pg_backend_pid() and a.backend_type is null) as hidden,
        -- Of other users only those that this role may see.
        coalesce((select max(extract(epoch from clock_timestamp() - a.xact_start)) from pg_stat_activity a
                  where a.datname = current_database() and a.pid <> pg_backend_pid()), 0)::double precision

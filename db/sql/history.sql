@@ -12,10 +12,12 @@ where n.name = $1 and ($2::text is null or c.name ~ $2) and c.name > $3 collate 
 order by c.name limit $4
 
 -- name: history_up
--- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes
+-- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes. Each row has the channel's floor,
+-- in the snapshot of the messages; where there is no message it is all of the one row. A null floor: the channel is gone.
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size, (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id
-from (
+       m."binary", m.size, f.trimmed_id
+from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
+left join (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
@@ -23,14 +25,14 @@ from (
           and ($4::timestamptz is null or m.created_at >= $4)
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
         order by m.channel_id, m.id limit $7) m
-) m
-where m.bytes_before < $8
+) m on m.bytes_before < $8
 order by m.id
 
 -- name: history_down
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size
-from (
+       m."binary", m.size, f.trimmed_id
+from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
+left join (
     select m.*, sum(m.size) over (order by m.id desc) - m.size as bytes_before from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
@@ -38,8 +40,7 @@ from (
           and ($4::timestamptz is null or m.created_at >= $4)
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
         order by m.channel_id desc, m.id desc limit $7) m
-) m
-where m.bytes_before < $8
+) m on m.bytes_before < $8
 order by m.id desc
 
 -- name: id_before
@@ -53,6 +54,9 @@ where m.channel_id = $1 and m.id = $2 and m.id > $3
 
 -- name: set_channel
 select channel_id, made from gapless.set_channel($1, $2, $3::jsonb, $4)
+
+-- name: set_channels
+select gapless.set_channels($1, $2, $3::jsonb[])
 
 -- name: delete_channel
 select gapless.delete_channel($1, $2)

@@ -13,5 +13,14 @@ select gapless.purge_rows($1)
 -- name: purge_idempotency
 select gapless.purge_idempotency($1)
 
+-- name: takes_writes
+select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'
+
 -- name: schema_version
 select max(version) from gapless.migrations
+
+-- name: holders
+select gapless.holders()
+
+-- name: end_holders
+select ended, refused from gapless.end_holders($1)

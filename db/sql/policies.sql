@@ -10,6 +10,9 @@ select * from gapless.policies p where p.namespace_id = $1 order by p.name
 -- name: policy
 select * from gapless.policies p where p.namespace_id = $1 and p.name = $2
 
+-- name: lock_defined_subscriptions
+select gapless.lock_defined_subscriptions($1, $2)
+
 -- name: lock_definitions
 select gapless.lock_definitions()
 
@@ -28,3 +31,6 @@ where s.namespace_id = $1 order by s.name
 
 -- name: ensure_namespace
 select gapless.ensure_namespace($1)
+
+-- name: set_auto_create
+select gapless.set_auto_create($1)

@@ -1,8 +1,27 @@
 -- name: tick
-select last_id, lsn, flushed, holders, life::text as life from gapless.tick()
+select last_id, lsn, flushed, holders, life::text as life, fences, epoch::text as epoch, newest
+from gapless.tick()
 
--- name: log_identity
-select epoch::text as epoch, hint_secret from gapless.log
+-- name: fences
+select max(number) from gapless.fences
+
+-- name: disown
+select gapless.fence($1::uuid)
+
+-- name: hint_secret
+select hint_secret from gapless.log
+
+-- name: lost
+-- Where a cursor lies in a past that was lost: the ids that may have been seen up to it. Of one channel ($1 namespace,
+-- $2 name) what was lost lies above what is left of it.
+select greatest(f.lost_from, (
+           select m.id + 1 from gapless.messages m
+           join gapless.channels c on c.id = m.channel_id join gapless.namespaces n on n.id = c.namespace_id
+           where n.name = $1 and c.name = $2 and (m.channel_id, m.id) <= (c.id, $3::bigint) and m.id <= $3
+           order by m.channel_id desc, m.id desc limit 1)) as first_id
+from gapless.fences f
+where f.lost_from <= $3::bigint and f.base > $3
+order by f.lost_from limit 1
 
 -- name: heads
 select n.name as namespace, c.name, c.id, c.last_id, c.last_seq
@@ -89,7 +108,7 @@ order by kind, id
 
 -- name: page_from
 -- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
--- $6 types, $7 keys, $8 bytes.
+-- $6 types, $7 keys, $8 bytes. Channels that have nothing more are not looked into.
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
        m.sender, m.headers, m.data, m."binary", m.size
 from (
@@ -105,7 +124,7 @@ from (
                   and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
                 order by m.channel_id, m.id limit $5) m
         ) m
-        where m.channel_bytes_before < $8
+        where m.channel_bytes_before < $8 and c.last_id > greatest($3::bigint, s.start)
         order by m.id limit $5) m
 ) m
 where m.bytes_before < $8
@@ -117,14 +136,14 @@ where c.trimmed_id > greatest($3, s.start)
 order by kind, id
 
 -- name: last_starts
--- The id after which the newest $4 messages up to $5 begin, a channel; $6 types, $7 keys. Retention's floor
--- where the channel holds fewer.
+-- The id right before the newest $4 messages up to $5, a channel; $6 types, $7 keys. Retention's floor where the
+-- channel holds fewer.
 select c.id as channel_id, coalesce((
-    select m.id from gapless.messages m
+    select m.id - 1 from gapless.messages m
     where (m.channel_id, m.id) > (c.id, c.trimmed_id) and (m.channel_id, m.id) <= (c.id, $5::bigint)
       and m.id <= $5
       and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
-    order by m.channel_id desc, m.id desc offset $4 limit 1), c.trimmed_id) as start
+    order by m.channel_id desc, m.id desc offset $4::bigint - 1 limit 1), c.trimmed_id) as start
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 

@@ -1,14 +1,20 @@
 -- name: create_subscription
-select subscription_id, made from gapless.create_subscription($1, $2, $3, $4, $5, $6, $7::jsonb)
+select subscription_id, made from gapless.create_subscription($1, $2, $3, $4, $5, $6, $7::jsonb, $8)
 
 -- name: change_subscription
-select gapless.change_subscription($1, $2, $3, $4, $5, $6::jsonb, $7)
+select gapless.change_subscription($1, $2, $3, $4, $5, $6::jsonb, $7, $8)
+
+-- name: replace_channels
+select gapless.replace_channels($1, $2, $3, $4, $5, $6, $7)
 
 -- name: pause_subscription
 select gapless.pause_subscription($1, $2, $3)
 
+-- name: pause_pushed
+select gapless.pause_pushed($1, $2, $3)
+
 -- name: seek_subscription
-select gapless.seek_subscription($1, $2, $3)
+select gapless.seek_subscription($1, $2, $3, $4)
 
 -- name: drop_subscription
 select gapless.drop_subscription($1, $2)
@@ -37,7 +43,7 @@ select p.frontier as cursor, p.acked, p.redelivered, p.dead_lettered,
         where e.namespace_id = s.namespace_id and e.subscription = s.name) as dead_letters,
        extract(epoch from clock_timestamp() - least(d.oldest, gapless.oldest_ahead(s, p.frontier))) as oldest
 from gapless.subscriptions s
-join gapless.progress p on p.subscription_id = s.id
+left join gapless.progress p on p.subscription_id = s.id
 cross join lateral (
     select count(*) filter (where d.state = 0) as leased, count(*) filter (where d.state = 2) as waiting,
            count(*) filter (where d.state = 1 and d.at <= clock_timestamp()) as ready,

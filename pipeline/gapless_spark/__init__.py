@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gapless_spark._needs import check_python, check_spark
 from gapless_spark._version import __version__
+
+check_python()
 
 if TYPE_CHECKING:
     from gapless_spark.errors import GaplessSparkError as GaplessSparkError
@@ -40,6 +43,7 @@ _HOMES = {
     "register": "gapless_spark.source",
     "snapshot": "gapless_spark.snapshots",
 }
+_OF_SPARK = frozenset({"gapless_spark.payload", "gapless_spark.source"})
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +51,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if _HOMES[name] in _OF_SPARK:
+        check_spark()
     return getattr(import_module(_HOMES[name]), name)

@@ -6,10 +6,12 @@ text for types that Arrow lacks).
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gapless_spark.errors import (
     AccessDenied,
@@ -24,9 +26,15 @@ from gapless_spark.errors import (
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
-READ_SCHEMA = 8
+PATIENCE_S = 60.0
+"""How long a query that runs waits for a database that is away, or for what others hold."""
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+
+READ_SCHEMA = 5
 """The migration that reading needs, at least."""
 
+T = TypeVar("T")
 _DEFAULTS = {
     "fallback_application_name": "gapless-spark",
     "connect_timeout": "10",
@@ -42,10 +50,12 @@ _AWAY = re.compile(
     r"|timeout expired|connection to server .* failed|no connection to the server|the database system is"
     r"|terminating connection|timed out|No route to host|connection has been closed|SSL error|EOF detected"
 )
-_REFUSED = re.compile(
+_NO_CONNECT = re.compile(r'permission denied for database "?(.*?)"?(?: DETAIL|$)')
+_NO_LOGIN = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist"
-    r"|permission denied|is not permitted to log in|authentication failed"
+    r"|is not permitted to log in|authentication failed"
 )
+_NO_RIGHT = re.compile(r"permission denied")
 _NO_DATABASE = re.compile(r'database "(.*)" does not exist')
 
 
@@ -60,7 +70,7 @@ def connect(url: str, schema: int = READ_SCHEMA) -> Connection:
     connection = _open(url)
     try:
         _check_schema(connection, schema)
-        connection.commit()
+        commit(connection)
     except BaseException:
         close(connection)
         raise
@@ -94,6 +104,40 @@ def run(connection: Connection, sql: str) -> None:
         raise failure(error) from None
 
 
+def commit(connection: Connection) -> None:
+    """End the transaction. Raises as `failure` says: a connection that was lost is noticed here first."""
+    _ended(connection.commit)
+
+
+def rollback(connection: Connection) -> None:
+    """Give the transaction up. Raises as `failure` says."""
+    _ended(connection.rollback)
+
+
+def _ended(call: Callable[[], None]) -> None:
+    from adbc_driver_manager import Error
+
+    try:
+        call()
+    except Error as error:
+        raise failure(error) from None
+
+
+def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """The answer of `call`, which is made again for `patience_s` while the database cannot be reached, and
+    says so in the log. Raises what it raises, `DatabaseUnreachable` at the end."""
+    deadline, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+    while True:
+        try:
+            return call()
+        except DatabaseUnreachable as error:
+            if time.monotonic() > deadline:
+                raise
+            logging.getLogger("gapless_spark").warning("%s; trying again for %g s", error, patience_s)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
 def close(connection: Connection) -> None:
     """Close, whatever state the connection is in; an open transaction is rolled back."""
     with suppress(Exception):
@@ -120,10 +164,18 @@ def failure(error: Exception) -> GaplessSparkError:
             "that Postgres is a standby: it cannot tell which publishes are still under way. Use "
             "the URL of the primary"
         )
-    if _REFUSED.search(text):
+    if match := _NO_CONNECT.search(text):
         return AccessDenied(
-            f"Postgres refused: {text}. Use a role that is a member of gapless_reader, and its password"
+            f'Postgres refused: the login lacks the privilege CONNECT on the database "{match[1]}".'
+            f' The database\'s owner gives it: grant connect on database "{match[1]}" to the login'
         )
+    if _NO_LOGIN.search(text):
+        return AccessDenied(
+            f"Postgres refused the login: {text}. Look at the user and password of the URL, and at the"
+            " server's pg_hba.conf"
+        )
+    if _NO_RIGHT.search(text):
+        return AccessDenied(f"Postgres refused: {text}. Use a role that is a member of gapless_reader")
     if _AWAY.search(text):
         return DatabaseUnreachable(
             f"Postgres cannot be reached: {text}. See that it runs, and that host and port of the URL can be "

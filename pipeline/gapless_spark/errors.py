@@ -51,6 +51,10 @@ class SnapshotGone(GaplessSparkError):
     """The snapshot that the read should use was closed by whoever exported it."""
 
 
+class Unsupported(GaplessSparkError, ImportError):
+    """PySpark is missing, or older than this package needs."""
+
+
 class QueryFailed(GaplessSparkError):
     """Postgres could not run one of our statements; the text is Postgres' own."""
 

@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ OLDEST = 17
 _VECTOR = "--add-modules=jdk.incubator.vector"
 _SECURITY = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WITHOUT_SECURITY = 24
+_ABANDONED_S = 600.0
 _FILTER = """#!/bin/sh
 # Made by gapless-spark: starts the Java below without what it may lack.
 for argument do
@@ -103,6 +106,36 @@ def temporary_folder(prefix: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def shared_classes(found: Java, name: str) -> str:
+    """The option by which a Java older than 19 starts with the classes that an earlier run of the job `name`
+    loaded; or keeps those of this run, if there is no such archive yet.
+
+    It writes the archive when it ends, to a name of its own; what is whole by then is what the next run
+    takes. An archive is for one build of Java and one of Spark.
+    """
+    from pyspark import __version__
+
+    build = found.program.resolve().stat()
+    title = f"spark-{__version__}-{name}-{build.st_size:x}{build.st_mtime_ns:x}"
+    kept = found.home / f"{title}.jsa"
+    for fresh in found.home.glob(f"{title}.*.new"):
+        _adopt(fresh, kept)
+    if kept.is_file():
+        return f"-XX:SharedArchiveFile={kept}"
+    return f"-XX:ArchiveClassesAtExit={found.home / f'{title}.{os.getpid()}.new'}"
+
+
+def _adopt(fresh: Path, kept: Path) -> None:
+    """Take an archive that was written whole: its first bytes are written last."""
+    with suppress(OSError):  # somebody else took it
+        with fresh.open("rb") as file:
+            whole = any(file.read(4))
+        if whole:
+            os.replace(fresh, kept)
+        elif time.time() - fresh.stat().st_mtime > _ABANDONED_S:
+            fresh.unlink()
 
 
 def _candidates() -> list[tuple[Path, str]]:

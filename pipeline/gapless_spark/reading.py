@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import InputPartition
 
 from gapless_spark.columns import to_batches
-from gapless_spark.database import close, connect, failure, rows
+from gapless_spark.database import close, connect, failure, patiently, rows
+from gapless_spark.errors import DatabaseUnreachable
 from gapless_spark.options import ReadOptions
 from gapless_spark.payload import with_payload
 from gapless_spark.ranges import Range
@@ -35,22 +36,50 @@ class Part(InputPartition):
         self.known = known
 
 
-def read_part(options: ReadOptions, schema: StructType, part: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The selected messages of a part, in batches of some megabytes, as `schema` has them.
+def read_part(
+    options: ReadOptions, schema: StructType, part: InputPartition, patience_s: float = 0.0
+) -> Iterator[pa.RecordBatch]:
+    """The selected messages of a part, in batches of some megabytes, as `schema` has them. Where a database
+    goes away it is waited for so long, and reading goes on where it was.
 
     Raises `DataLoss` before the first batch if retention took messages of the range since it was planned.
     """
     if not isinstance(part, Part) or part.value.empty:
         return
-    batches = read_range(
-        options.url,
-        options.selection,
-        options.columns,
-        part.value,
-        known=part.known,
-        snapshot=options.snapshot,
-    )
-    yield from with_payload(batches, schema)
+    yield from with_payload(_resumed(options, part, patience_s), schema)
+
+
+def _resumed(options: ReadOptions, part: Part, patience_s: float) -> Iterator[pa.RecordBatch]:
+    """The batches of a part; those of which it is known where they end, so that others can follow, are in the
+    order of ids."""
+    after: int | None = None
+
+    def read() -> Iterator[pa.RecordBatch]:
+        return read_range(
+            options.url,
+            options.selection,
+            options.columns,
+            part.value,
+            known=part.known,
+            snapshot=options.snapshot,
+            ordered=patience_s > 0,
+            after=after,
+        )
+
+    batches: Iterator[pa.RecordBatch] | None = None
+
+    def following() -> pa.RecordBatch | None:
+        nonlocal batches
+        batches = batches or read()
+        try:
+            return next(batches, None)
+        except DatabaseUnreachable:
+            batches = None
+            raise
+
+    while (batch := patiently(following, patience_s)) is not None:
+        yield batch
+        after = batch.column("id")[-1].as_py()
 
 
 def read_range(
@@ -62,12 +91,14 @@ def read_range(
     known: str | None = None,
     snapshot: str | None = None,
     ordered: bool = False,
+    after: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches in `arrow_schema(columns)`: the selected messages of a range, of one state of the log.
 
     `known`: the digest (`retention.marks`) that the range must still have, else `DataLoss`; None: whatever is
-    left. Raises `DatabaseUnreachable` also in the middle.
+    left. `after`: only those beyond this id of the range. Raises `DatabaseUnreachable` also in the middle.
     """
+    lower = range_.lower if after is None else after
     connection = connect(url, schema=0)
     try:
         begin(connection, snapshot)
@@ -76,7 +107,7 @@ def read_range(
         names = _names(connection, selection, range_)
         select = selection.sql if names is None else selection.whole_sql
         with connection.cursor() as cursor:
-            fetched = _guarded(_fetch, cursor, select(columns, range_.lower, range_.upper, ordered=ordered))
+            fetched = _guarded(_fetch, cursor, select(columns, lower, range_.upper, ordered=ordered))
             yield from to_batches(_each(fetched), columns, names)
     finally:
         close(connection)

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from gapless_spark import java
+from gapless_spark._needs import check_spark
 from gapless_spark.errors import BadOption, GaplessSparkError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _SHARING = 19
 """From this version on Java keeps an archive of the classes it loaded by itself: the next start takes half as
-long."""
+long. Older ones are told when to write it."""
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -43,7 +44,9 @@ class ClusterUnreachable(GaplessSparkError):  # noqa: N818
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """`master` as Spark writes it, or `sc://host:port` for Spark Connect. `conf` are settings of Spark, which
-    win over all others. `quick`: start fast, compile little; for jobs with hardly anything to do in Java."""
+    win over all others. `quick`: start fast, compile little; for jobs with hardly anything to do in Java.
+    `archive`: keep the classes of the first run for later ones, also with a Java that does not do so by
+    itself; the first one takes longer for it."""
 
     name: str = "gapless"
     master: str = "local[*]"
@@ -51,6 +54,12 @@ class SessionOptions:
     executor_memory: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
     quick: bool = False
+    archive: bool = False
+
+    @property
+    def here(self) -> bool:
+        """Whether all of Spark runs on this machine, started by this process."""
+        return self.local and "PYSPARK_GATEWAY_PORT" not in os.environ
 
     @property
     def connect(self) -> bool:
@@ -59,6 +68,16 @@ class SessionOptions:
     @property
     def local(self) -> bool:
         return self.master == "local" or self.master.startswith("local[")
+
+
+def cores(master: str) -> int:
+    """How many tasks there is room for at once: one for each core that is known of, 8 on a cluster."""
+    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
+    if inside.isdigit():
+        return int(inside)
+    if master == "local":
+        return 1
+    return os.cpu_count() or 2 if inside == "*" else 8
 
 
 def conf_pairs(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
@@ -75,6 +94,7 @@ def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) 
 
     Raises `NoJava`, `BadOption` and `ClusterUnreachable`. The caller stops it.
     """
+    check_spark()
     if options.connect:
         say(f"Spark Connect at {options.master}")
         return _connect(options)
@@ -200,6 +220,8 @@ def _java_options(options: SessionOptions, found: java.Java) -> str:
 
         archive = found.home / f"spark-{__version__}.jsa"
         wanted += ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={archive}"]
+    elif options.archive:
+        wanted.append(java.shared_classes(found, options.name))
     return " ".join(wanted)
 
 

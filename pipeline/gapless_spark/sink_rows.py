@@ -227,12 +227,23 @@ class _Checked:
         if self._bad is not None:
             row, why = self._bad
             raise BadRow(
-                f"row {self._start + row} of {self._place} (counted from 0): {why}."
+                f"row {self._start + row} of {self._place} (counted from 0; {self._whose(row)}): {why}."
                 " Nothing of this batch is stored"
             )
         listed = {name: _listed(name, arguments[name]) for name in _TYPES}
         names = arguments["names"].to_pylist()
         return Chunk(self._part.num_rows, sum(_sizes(self._part)), names, listed)
+
+    def _whose(self, row: int) -> str:
+        """By what the row can be found again: its channel, and its key if it has one."""
+        told = []
+        for name in ("channel", "key"):
+            own = self._columns.channel if name == "channel" else None
+            if own is None and name in self._columns.present:
+                own = self._part.column(name)[row].as_py()
+            if own is not None:
+                told.append(f"{name} {own[:100]!r}{'…' if len(own) > 100 else ''}")
+        return ", ".join(told) or "no channel"
 
     def _note(self, row: int, why: str) -> None:
         if self._bad is None or row < self._bad[0]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from gapless_spark.database import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S
 from gapless_spark.errors import AccessDenied, DatabaseUnreachable, GaplessSparkError, QueryFailed
 from gapless_spark.sink_errors import BatchChanged, BatchIncomplete
 from gapless_spark.sink_rows import Chunk
@@ -16,12 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from adbc_driver_manager.dbapi import Connection
 
-SCHEMA: Final = 7
+SCHEMA: Final = 5
 """The migration that the sink needs, at least."""
-
-PATIENCE_S: Final = 60.0
-"""How long a call is repeated while Postgres is away, or others hold what it waits for."""
-_LONGEST_PAUSE_S: Final = 2.0
 
 TRANSACTION_ROWS: Final = 50_000
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
@@ -140,7 +137,7 @@ class Store:
         from adbc_driver_manager import Error
 
         deadline = time.monotonic() + self._patience_s
-        pause_s = 0.05
+        pause_s = FIRST_PAUSE_S
         while True:
             begun = time.monotonic()
             try:
@@ -163,7 +160,7 @@ class Store:
                 if slow and not single:
                     raise _TooSlowError from None
             time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _once(self, sql: str, arguments: dict[str, pa.Array]) -> list[tuple[Any, ...]]:
         import pyarrow as pa

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gapless_spark.database import close, connect, literal, rows, run
+from gapless_spark.database import close, connect, literal, rollback, rows, run
 from gapless_spark.errors import QueryFailed, SnapshotGone
 from gapless_spark.watermark import PATIENCE_S, settled
 
@@ -59,7 +59,7 @@ def begin(connection: Connection, imported: str | None) -> None:
     The segments are locked against being dropped before the state is fixed, so that a state without them
     cannot be read: dropping a table is not undone by an older snapshot. Raises `SnapshotGone`.
     """
-    connection.rollback()
+    rollback(connection)
     run(connection, "set transaction isolation level repeatable read, read only")
     if imported is not None:
         try:

@@ -20,8 +20,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from gapless_spark.database import connect, rows
+from gapless_spark.database import PATIENCE_S, connect, patiently
 from gapless_spark.errors import OtherLog, Unsettled
+from gapless_spark.history import check_history, epoch_of
 from gapless_spark.options import ReadOptions
 from gapless_spark.planning import any_in, check_start, first_offset, last_of, share
 from gapless_spark.ranges import Range
@@ -64,7 +65,10 @@ def offset_of(json: dict[str, Any]) -> Offset:
 
 
 class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches of settled messages, each batch a range of ids."""
+    """Micro-batches of settled messages, each batch a range of ids.
+
+    A query that begins is told at once that its database cannot be reached; one that runs waits for it.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
         self.options = options
@@ -91,6 +95,9 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_end = settled(connection)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return patiently(lambda: self._latest(start, limit))
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         first = offset_of(start)
         with closing(connect(self.options.url)) as connection:
             top = self._last_end
@@ -117,15 +124,18 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = offset_of(start), offset_of(end)
         if last.id <= first.id:
             return []
+        return patiently(lambda: self._shared(first, Range(first.id, last.id)))
+
+    def _shared(self, first: Offset, whole: Range) -> Sequence[InputPartition]:
         with closing(connect(self.options.url)) as connection:
             begin(connection, None)
             self._check(connection, first, None)
-            return share(connection, self.options, Range(first.id, last.id), self.parallelism)
+            return share(connection, self.options, whole, self.parallelism)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from gapless_spark.reading import read_part
 
-        return read_part(self.options, self.schema, partition)
+        return read_part(self.options, self.schema, partition, PATIENCE_S)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept here: the checkpoint is the only state."""
@@ -150,17 +160,18 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reached
 
     def _offset(self, connection: Connection, id_: int) -> Offset:
-        ((epoch,),) = rows(connection, "select epoch::text from gapless.log")
-        return Offset(id_, epoch, marks_beyond(connection, self.options.selection, id_))
+        return Offset(id_, epoch_of(connection), marks_beyond(connection, self.options.selection, id_))
 
     def _check(self, connection: Connection, offset: Offset, top: int | None) -> None:
         """Raise `OtherLog` or `DataLoss` where an offset cannot be gone on from."""
-        ((epoch,),) = rows(connection, "select epoch::text from gapless.log")
-        if epoch != offset.epoch:
-            raise OtherLog(
-                f"the checkpoint was written for the log {offset.epoch}, and this database holds the log "
-                f"{epoch}. Look at the option url. {_ADVICE}"
-            )
+        check_history(
+            connection,
+            offset.epoch,
+            offset.id,
+            what="The checkpoint",
+            fail_on_loss=self.options.fail_on_data_loss,
+            advice=_ADVICE,
+        )
         if top is not None and offset.id > top:
             raise OtherLog(
                 f"the checkpoint stands at id {offset.id}, and the newest id of this log is {top}: the "

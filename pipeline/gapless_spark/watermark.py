@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gapless_spark.database import rows
+from gapless_spark.database import commit, rows
 from gapless_spark.errors import Unsettled
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Wait:
 
 def read_tick(connection: Connection) -> Tick:
     """One tick, in a transaction of its own: what is open on `connection` is committed."""
-    connection.commit()
+    commit(connection)
     ((last_id, lsn, flushed, holders, life),) = rows(connection, _TICK)
-    connection.commit()
+    commit(connection)
     return Tick(last_id, lsn, flushed, frozenset(holders), life)
 
 

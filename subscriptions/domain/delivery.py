@@ -16,6 +16,9 @@ from subscriptions.domain.model import Message, NewMessage
 Settings = Mapping[str, Any]
 """Checked members of a definition, as JSON values; seconds are numbers. What is absent is not set."""
 
+MAX_CHANNELS = 128
+"""Names and patterns of one subscription."""
+
 SUBSCRIPTION_SETTINGS = (
     "ack_wait",
     "max_deliver",
@@ -104,12 +107,22 @@ class Receipt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One handing of one message to one member. `deadline_us` in microseconds since the Unix epoch."""
+    """One handing of one message to one member. `deadline_us` in microseconds since the Unix epoch.
+    `company`: the message is in doubt, and whoever holds it may hold so many in all."""
 
     message: Message
     lease: int
     attempt: int
     deadline_us: int
+    member: int = 0
+    company: int | None = None
+
+
+class Hand(NamedTuple):
+    """Where one message of a claim goes: a stream by its number (0: a pull), and how many it holds then."""
+
+    member: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +139,8 @@ class Touched:
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """What a claim gave. `retry_at_us`: when something further becomes due by time alone, if known. `more`:
-    the claim stopped at a bound of work, not because there was no more. `gone`: no such subscription."""
+    the claim stopped at a bound of work, not because there was no more. `gone`: no such subscription.
+    `doubt`: something is in doubt, and may be for other hands than these."""
 
     deliveries: tuple[Delivery, ...] = ()
     retry_at_us: int | None = None
@@ -134,6 +148,7 @@ class Claimed:
     gone: bool = False
     paused: bool = False
     touched: tuple[Touched, ...] = ()
+    doubt: bool = False
 
 
 class Settlement(StrEnum):

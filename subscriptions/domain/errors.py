@@ -16,6 +16,7 @@ class Code(StrEnum):
     INVALID_REQUEST = "invalid_request"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    ORIGIN_NOT_ALLOWED = "origin_not_allowed"
     CHANNEL_NOT_FOUND = "channel_not_found"
     MESSAGE_NOT_FOUND = "message_not_found"
     SUBSCRIPTION_NOT_FOUND = "subscription_not_found"
@@ -29,6 +30,7 @@ class Code(StrEnum):
     CURSOR_EXPIRED = "cursor_expired"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     URI_TOO_LONG = "uri_too_long"
+    HOST_NOT_ALLOWED = "host_not_allowed"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
     RATE_LIMITED = "rate_limited"
@@ -75,6 +77,13 @@ class GaplessError(Exception):
 
     def __repr__(self) -> str:
         return f"GaplessError({self.code.value}: {self.detail})"
+
+
+class UnreachableError(GaplessError):
+    """`unavailable`: the database cannot be reached, or fell silent. Whoever waits behind waits in vain."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Code.UNAVAILABLE, detail, retry_after=1)
 
 
 def invalid(field: str, message: str) -> GaplessError:

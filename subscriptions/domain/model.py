@@ -97,6 +97,8 @@ class Appended:
     replayed: bool = False
     before: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Channel name → (channel id, last message id, last seq) just before this request's messages."""
+    fences: int = 0
+    """How many fences the log had then; see `Tick`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,16 @@ one way to read any name, and matching takes time linear in its length whatever 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
+
+MAX_PATTERN_TOKENS: Final = 512
+"""Of all patterns of one reader together: the database compiles them into one regular expression."""
+MAX_PATTERN_CHARACTERS: Final = 8192
 
 _PATTERN: Final = re.compile(rf"(?:(?:{NAME_PART}|\*)\.)*(?:{NAME_PART}|\*|>)")
 _RULE: Final = "must be tokens as in a channel name, or *, joined by dots; the last may be >"
@@ -33,6 +38,16 @@ def check_pattern(text: str, field_name: str = "channel") -> str:
     if _PATTERN.fullmatch(text) is None:
         raise invalid(field_name, _RULE)
     return text
+
+
+def check_budget(texts: Sequence[str], field_name: str) -> None:
+    """Whether all of a reader's (valid) patterns and names together can be matched in good time: names cost
+    nothing, patterns by their tokens and characters. Raises `invalid_request` about `field_name`."""
+    patterns = [text for text in texts if is_pattern(text)]
+    if sum(text.count(".") + 1 for text in patterns) > MAX_PATTERN_TOKENS:
+        raise invalid(field_name, f"has patterns of more than {MAX_PATTERN_TOKENS} tokens together")
+    if sum(map(len, patterns)) > MAX_PATTERN_CHARACTERS:
+        raise invalid(field_name, f"has patterns of more than {MAX_PATTERN_CHARACTERS} characters together")
 
 
 def to_regex(pattern: str) -> str:

@@ -20,13 +20,19 @@ PREPARED = "-1/"
 class Tick:
     """One reading of the database, its parts taken in this order: the last id taken; how far the journal
     reached then and how far it is flushed, in bytes; who holds the publishing lock. `life` changes whenever
-    the server lost what it had not flushed."""
+    the server starts, and is another one on each copy of it. `epoch` changes when the log's history does:
+    the primary is another one, or was restored to an earlier moment. `fences` counts such breaks and crashes;
+    `newest` is the newest id that a message had at the last of them.
+    """
 
     last_id: int
     lsn: int
     flushed: int
     holders: frozenset[str]
     life: str = ""
+    fences: int = 0
+    epoch: str = ""
+    newest: int = 0
 
 
 @dataclass(slots=True)
@@ -42,26 +48,62 @@ class Watermark:
     Holds at most `MAX_CANDIDATES` unsettled readings; further ones are passed over, which can only delay.
     """
 
-    __slots__ = ("_candidates", "_life", "last_id", "settled")
+    __slots__ = (
+        "_candidates",
+        "_committed",
+        "_epoch",
+        "_fences",
+        "_flushed",
+        "_life",
+        "last_id",
+        "regressions",
+        "settled",
+    )
 
     def __init__(self) -> None:
         self.settled = 0
         self.last_id = 0
+        self.regressions = 0
+        """Ticks whose last id lay below an earlier one's, in one life of the server. There must be none."""
         self._candidates: list[_Candidate] = []
         self._life = ""
+        self._epoch = ""
+        self._flushed = 0
+        self._fences = 0
+        self._committed = 0
 
     @property
     def pending(self) -> bool:
         """Whether ids were taken that are not settled yet."""
         return bool(self._candidates)
 
+    def was_taken_back(self, tick: Tick) -> bool:
+        """Whether the database says that it holds the history observed so far, and holds less of it: an
+        earlier moment was restored, or the disk lost what it had promised to keep."""
+        if tick.epoch != self._epoch:
+            return False
+        after_a_crash = tick.fences > self._fences and tick.newest < self._committed
+        return after_a_crash or tick.last_id < self.settled or tick.flushed < self._flushed
+
+    def saw(self, message_id: int) -> None:
+        """A message with this id was committed."""
+        self._committed = max(self._committed, message_id)
+
     def observe(self, tick: Tick) -> int:
-        """The settled id after this tick."""
+        """The settled id after this tick, which must not be one that `was_taken_back`."""
+        if tick.epoch != self._epoch:
+            self._epoch, self._flushed, self._committed = tick.epoch, 0, 0
+        self._fences = tick.fences
+        self._flushed = max(self._flushed, tick.flushed)
         if tick.life != self._life:
-            # After a crash ids that were taken and not flushed are taken again: nothing read of them holds.
+            # Ids that were taken before a crash and not committed are void: nobody holds them any more.
             self._life = tick.life
             self._candidates.clear()
             self.last_id = self.settled
+        if tick.last_id < self.last_id:
+            # One of the two was wrong. Ids that it says nobody has taken are not waited for.
+            self.regressions += 1
+            self._candidates = [c for c in self._candidates if c.last_id <= tick.last_id]
         self.last_id = max(self.last_id, tick.last_id)
         newest = self._candidates[-1].last_id if self._candidates else self.settled
         if tick.last_id > newest and len(self._candidates) < MAX_CANDIDATES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from subscriptions.domain.delivery import (
@@ -65,14 +65,16 @@ class Consumers:
         self._touched = touched
         self._max_members = max_members
         self._around = Surroundings(
-            port, clock, now_us, settle, self._refresh, touched, self._give_back_undelivered
+            port, self.holder, clock, now_us, settle, self._refresh, touched, self._give_back_undelivered
         )
         self._groups: dict[int, Group] = {}
         self._active: dict[int, Group] = {}
         """Groups that somebody asks something of now."""
         self._known: dict[tuple[str, str], Subscription] = {}
+        self._owners: dict[int, str] = {}
+        """The namespaces of subscriptions, by id."""
         self._settler = Settler(port)
-        self._members = 0
+        self._members = self._opened = 0
         self._pulling = 0
         self._releasing: set[asyncio.Task[None]] = set()
         self.stopping = False
@@ -99,8 +101,15 @@ class Consumers:
         for group in self._active.values():
             group.dismiss(Farewell.SHUTDOWN)
 
+    def history_changed(self) -> None:
+        """The log's history is another one, and so may be what was settled: streams end, and come back."""
+        self._known.clear()
+        self._owners.clear()
+        for group in self._active.values():
+            group.dismiss(Farewell.HISTORY_CHANGED)
+
     async def stop(self) -> None:
-        """The same; then acks are answered and leases of streams ended."""
+        """As `dismiss`; then acks are answered and leases of streams ended."""
         self.dismiss()
         await self._settler.stop()
         for group in list(self._active.values()):
@@ -178,7 +187,8 @@ class Consumers:
         self._refuse_if_stopping()
         self._refuse_if_full()
         group = self._group_of(subscription)
-        member = Member(group, prefetch, self.holder)
+        self._opened += 1
+        member = Member(group, prefetch, self.holder, (self.holder + self._opened) % 2**62)
         self._members += 1
         self._add(group, member)
         return member
@@ -211,36 +221,44 @@ class Consumers:
 
     # --- settling
 
-    async def ack(self, namespace: str, name: str, receipts: Sequence[Receipt | None]) -> list[Settled]:
-        """One result a receipt, in order (None: it could not be read), after the commit."""
+    async def ack(
+        self, namespace: str, name: str | None, receipts: Sequence[Receipt | None]
+    ) -> list[Settled]:
+        """One result a receipt, in order (None: it could not be read), after the commit. Receipts of others
+        than the subscription of this name are unknown; name None: of any in the namespace."""
         mine = await self._mine(namespace, name, receipts)
         settled = await self._settler.ack(mine) if mine else []
         self._was_settled(mine, settled)
-        return _in_place(receipts, mine, settled)
+        return _in_place(receipts, zip(mine, settled, strict=True))
 
     async def nack(
-        self, namespace: str, name: str, receipts: Sequence[Receipt | None], nack: Nack
+        self, namespace: str, name: str | None, receipts: Sequence[Receipt | None], nack: Nack
     ) -> list[Settled]:
-        """As `ack`."""
-        mine = await self._mine(namespace, name, receipts)
-        settled: list[Settled] = []
-        if mine:
-            settled, touched = await self._port.nack(mine, nack)
+        """As `ack`, but with a commit for each subscription."""
+        done: list[tuple[Receipt, Settled]] = []
+        for part in _by_subscription(await self._mine(namespace, name, receipts)):
+            settled, touched = await self._port.nack(part, nack)
             self._touched(touched)
-        self._was_settled(mine, settled)
-        return _in_place(receipts, mine, settled)
+            self._was_settled(part, settled)
+            done += zip(part, settled, strict=True)
+        return _in_place(receipts, done)
 
     async def extend(
-        self, namespace: str, name: str, receipts: Sequence[Receipt | None], ack_wait_s: float | None
+        self,
+        namespace: str,
+        name: str | None,
+        receipts: Sequence[Receipt | None],
+        ack_wait_s: float | None,
     ) -> list[Settled]:
-        """As `ack`; `ack_wait_s` None: as the subscription has it."""
-        mine = await self._mine(namespace, name, receipts)
-        settled = await self._port.extend(mine, ack_wait_s) if mine else []
-        for receipt, item in zip(mine, settled, strict=True):
+        """As `nack`; `ack_wait_s` None: as the subscription has it."""
+        done: list[tuple[Receipt, Settled]] = []
+        for part in _by_subscription(await self._mine(namespace, name, receipts)):
+            done += zip(part, await self._port.extend(part, ack_wait_s), strict=True)
+        for receipt, item in done:
             group = self._groups.get(receipt.subscription_id)
             if group is not None and item.deadline_us is not None:
                 group.extended(receipt.message_id, receipt.lease, item.deadline_us)
-        return _in_place(receipts, mine, settled)
+        return _in_place(receipts, done)
 
     def was_settled(self, receipts: Sequence[Receipt]) -> None:
         """Something else than the calls above has settled these, in a transaction of its own."""
@@ -257,11 +275,17 @@ class Consumers:
             self.hear_settled(subscriptions, done)
             self._tell(subscriptions, [r for r in done if r.holder not in (0, self.holder)])
 
-    async def _mine(self, namespace: str, name: str, receipts: Sequence[Receipt | None]) -> list[Receipt]:
-        """Those that are of this subscription, each once."""
-        expected = next((r.subscription_id for r in receipts if r is not None), None)
-        subscription = await self.find(namespace, name, expected=expected)
-        return list({r: None for r in receipts if r is not None and r.subscription_id == subscription.id})
+    async def _mine(
+        self, namespace: str, name: str | None, receipts: Sequence[Receipt | None]
+    ) -> list[Receipt]:
+        """Those that are of this subscription, or of any in the namespace, each once."""
+        read = {r: None for r in receipts if r is not None}
+        if name is None:
+            ids = await self._owned(namespace, {r.subscription_id for r in read})
+        else:
+            expected = next((r.subscription_id for r in read), None)
+            ids = {(await self.find(namespace, name, expected=expected)).id}
+        return [r for r in read if r.subscription_id in ids]
 
     # --- finding
 
@@ -278,6 +302,18 @@ class Consumers:
         self._known[namespace, name] = found
         return found
 
+    async def _owned(self, namespace: str, subscription_ids: set[int]) -> set[int]:
+        """Those of these that are in the namespace. A number is never given to another subscription."""
+        known = {number: self._owners.get(number) for number in subscription_ids}
+        unheard = sorted(number for number, owner in known.items() if owner is None)
+        if unheard:
+            found = {each.id: each.namespace for each in await self._lookup.by_id(unheard)}
+            if len(self._owners) >= MAX_KNOWN:
+                self._owners.clear()
+            self._owners |= found
+            known |= found
+        return {number for number, owner in known.items() if owner == namespace}
+
     def changed(self, namespace: str, name: str, subscription_id: int | None = None) -> None:
         """Somebody changed it through this process: whoever waits for it, here or elsewhere, looks at once.
         Elsewhere they know it by its id, which is told where it is known."""
@@ -290,6 +326,11 @@ class Consumers:
                 ids.add(group.subscription.id)
                 group.wake_fresh()
         self._tell(sorted(ids), [])
+
+    def look_after_leases(self) -> None:
+        """Leases may have ended without a word."""
+        for group in self._active.values():
+            group.wake_fresh()
 
     def changed_all(self, namespace: str) -> None:
         """The same for whatever may have changed in a namespace; the others are told of all at once."""
@@ -368,8 +409,15 @@ class Consumers:
         # Then their deadlines end them.
 
 
+def _by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:
+    parts: dict[int, list[Receipt]] = {}
+    for receipt in receipts:
+        parts.setdefault(receipt.subscription_id, []).append(receipt)
+    return list(parts.values())
+
+
 def _in_place(
-    receipts: Sequence[Receipt | None], mine: Sequence[Receipt], settled: Sequence[Settled]
+    receipts: Sequence[Receipt | None], settled: Iterable[tuple[Receipt, Settled]]
 ) -> list[Settled]:
-    by_receipt = dict(zip(mine, settled, strict=True))
+    by_receipt = dict(settled)
     return [UNKNOWN if r is None else by_receipt.get(r, UNKNOWN) for r in receipts]

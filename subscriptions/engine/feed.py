@@ -21,6 +21,8 @@ from subscriptions.ports import Clock, Head, Page, ReadPort, Trim
 PAGE_LIMIT = 1000
 CHUNK_BYTES = 256 * 1024
 PAGES_KEPT = 8
+MIN_PAGE_BYTES = 32 * 1024
+MAX_PAGE_BYTES = 4 * 1024 * 1024
 MEMO_KEPT = 1024
 MEMO_BYTES = 4 * CHUNK_BYTES
 EPHEMERAL_BYTES = 1024 * 1024
@@ -163,16 +165,25 @@ class Feed:
         await asyncio.sleep(0)  # Everybody who wakes in this round of the loop gets its wish in.
         after = min(self._wanted)
         self._wanted.clear()
+        base = self.run.base
         try:
-            page = await self._read.page(self.selection, after, self._readable_to(), PAGE_LIMIT)
+            page = await self._read.page(
+                self.selection, after, self._readable_to(), PAGE_LIMIT, self._page_bytes()
+            )
         finally:
             self._fetch = None
         entries = self.entries(page)
-        # A channel that was deleted meanwhile has no history left up to the run.
-        complete_to = page.complete_to if page.complete_to > after else self.run.base
+        # A channel that was deleted has no history left up to where the run began when this was asked. It may
+        # have been made again since, and the run have moved past its first messages.
+        complete_to = page.complete_to if page.complete_to > after else base
         self._pages[after] = HistoryPage(after, complete_to, entries, page.trims)
         self._paged_at = self._clock()
         self._bound_pages()
+
+    def _page_bytes(self) -> int:
+        """Payload of a page: half of what the run may hold, for its messages are held in two forms. So what
+        feeds hold is bounded however many there are."""
+        return max(MIN_PAGE_BYTES, min(MAX_PAGE_BYTES, self.run.max_bytes // 2))
 
     def _bound_pages(self) -> None:
         """The oldest pages go; the newest stays, or a message larger than the bound could never be read."""
@@ -247,10 +258,14 @@ class Feed:
 
     async def close(self) -> None:
         """End running reads."""
-        if self._wake_at is not None:
-            self._wake_at.cancel()
+        self.abandon()
         if self._fetch is not None:
             self._fetch.cancel()
+
+    def abandon(self) -> None:
+        """Nothing is added to it any more. A page that readers wait for still comes."""
+        if self._wake_at is not None:
+            self._wake_at.cancel()
 
 
 class ChannelFeed(Feed):
@@ -295,18 +310,21 @@ class ChannelFeed(Feed):
             self.merge.note(hint.copies[-1].seq)
         self._advance()
 
-    def swept(self, head: Head) -> None:
-        """What the database says is there: heals lost hints."""
+    def swept(self, head: Head) -> int:
+        """What the database says is there: heals lost hints. How many messages no hint had told of."""
         if self._early is not None:
-            return
+            return 0
         if head.channel_id > self.channel_id:
             self._begin_anew(head.channel_id)
         if head.channel_id == 0:
             self._end()
         elif head.channel_id == self.channel_id:
+            unhinted = max(0, head.last_seq - self.merge.known)
             self._last_id = max(self._last_id, head.last_id)
             self.merge.note(head.last_seq)
             self._advance(patient=False)
+            return unhinted
+        return 0
 
     def _begin_anew(self, channel_id: int) -> None:
         """The channel was deleted and made again: its seq begins at 1; ids go on rising."""
@@ -361,8 +379,8 @@ class ChannelFeed(Feed):
         if page.trims:
             self.wake()
 
-    async def close(self) -> None:
-        await super().close()
+    def abandon(self) -> None:
+        super().abandon()
         if self._catching_up is not None:
             self._catching_up.cancel()
 

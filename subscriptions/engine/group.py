@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from subscriptions.domain.delivery import Claimed, Delivery, Receipt, Subscription, Touched
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.pattern import compile_pattern, is_pattern
+from subscriptions.engine.dealing import deal, hands_of_pulls, hands_of_streams
 from subscriptions.ports import Clock, DeliveryPort
 
 log = logging.getLogger(__name__)
@@ -42,14 +43,16 @@ class Farewell(Enum):
     SHUTDOWN = "shutdown"
     SLOW_CONSUMER = "slow_consumer"
     SUBSCRIPTION_DELETED = "subscription_deleted"
+    HISTORY_CHANGED = "history_changed"
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a group needs from its process. `settle()` looks where the watermark is: the settled id, and the
-    last id taken. `now_us` is the time of day in microseconds."""
+    last id taken. `now_us` is the time of day in microseconds. `holder` names the process."""
 
     port: DeliveryPort
+    holder: int
     clock: Clock
     now_us: Callable[[], int]
     settle: Callable[[], Awaitable[tuple[int, int]]]
@@ -102,23 +105,29 @@ class Member:
     __slots__ = (
         "_inbox_bytes",
         "_waiter",
+        "companies",
         "farewell",
         "gone",
         "group",
         "holder",
         "inbox",
+        "number",
         "outstanding",
         "prefetch",
     )
 
-    def __init__(self, group: Group, prefetch: int, holder: int) -> None:
+    def __init__(self, group: Group, prefetch: int, holder: int, number: int) -> None:
         self.group = group
         self.prefetch = prefetch
         self.holder = holder
+        self.number = number
+        """What the database knows it by."""
         self.inbox: list[Delivery] = []
         self._inbox_bytes = 0
         self.outstanding: dict[int, tuple[int, int]] = {}
         """Message id → (lease, deadline in microseconds)."""
+        self.companies: dict[int, int] = {}
+        """Of those in doubt, how many may be held beside and with it."""
         self.farewell: Farewell | None = None
         self.gone = False
         self._waiter: asyncio.Future[None] | None = None
@@ -127,7 +136,8 @@ class Member:
     def room(self) -> int:
         if self.farewell or self._inbox_bytes >= MAX_INBOX_BYTES:
             return 0
-        return self.prefetch - len(self.outstanding)
+        most = min(self.prefetch, *self.companies.values()) if self.companies else self.prefetch
+        return max(0, most - len(self.outstanding))
 
     def give(self, deliveries: list[Delivery]) -> None:
         """Nothing may be given too."""
@@ -135,6 +145,8 @@ class Member:
             self._inbox_bytes += delivery.message.size_bytes
             self.group.holders[delivery.message.id] = self
             self.outstanding[delivery.message.id] = (delivery.lease, delivery.deadline_us)
+            if delivery.company is not None:
+                self.companies[delivery.message.id] = delivery.company
         assert len(self.outstanding) <= self.prefetch, "dealt no more than there was room for"
         self.inbox += deliveries
         if deliveries:
@@ -156,6 +168,7 @@ class Member:
         if held is None or held[0] != lease:
             return False
         del self.outstanding[message_id]
+        self.companies.pop(message_id, None)
         if self.group.holders.get(message_id) is self:
             del self.group.holders[message_id]
         return True
@@ -213,6 +226,9 @@ class Group:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._hinted = 0
+        """What was told of, and what was committed before somebody came, lies at or below this id."""
+        self._comers = 0
+        self._comers_seen = 0
         self._turn = 0
         self._swept_at = float("-inf")
         self._claim_at = 0.0
@@ -238,6 +254,7 @@ class Group:
         # One channel is read in its own order, which is complete as far as it is seen.
         self._single = len(subscription.channels) == 1 and not is_pattern(subscription.channels[0])
         self._routes: dict[str, bool] = {}
+        self._comers += 1  # Nobody listened for these channels either.
 
     # --- what it is told
 
@@ -283,6 +300,7 @@ class Group:
             self._pulls[asker] = None
         else:
             self.members[asker] = None
+        self._comers += 1
         self._wake.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -339,26 +357,39 @@ class Group:
         around = self._around
         if around.clock() - self._swept_at >= SWEEP_S:
             await self._sweep()
-        room = sum(asker.room for asker in self._askers())
-        if room == 0 or self.gone:
+        if self.gone or not (any(p.room for p in self._pulls) or any(m.room for m in self.members)):
             return SWEEP_S
         waiting = list(self._pulls)
+        comers = self._comers
         settled, last_id = (ALL, 0) if self._single else await around.settle()
+        if comers > self._comers_seen:
+            self._comers_seen, self._hinted = comers, max(self._hinted, last_id)
         for pull in waiting:
             pull.last_id = last_id if pull.last_id is None else pull.last_id
         if not woken and settled <= self._claimed_to and around.clock() < self._claim_at:
             self._expire(settled, whole=True)
             return self._until_next(settled)
-        return await self._claim(settled, min(room, MAX_CLAIM))
+        return await self._claim(settled)
 
-    async def _claim(self, settled: int, room: int) -> float:
+    async def _claim(self, settled: int) -> float:
+        """For streams or for pulls, by turns, so that neither starves the other: the leases of streams end
+        with this process, those of pulls do not. What is in doubt may be for one of them only: then the
+        others are asked too."""
         around = self._around
-        claimed = await around.port.claim(self.subscription.id, settled, room)
-        around.touched(claimed.touched)
-        if claimed.gone:
-            self._vanish()
-            return SWEEP_S
-        self._deal(list(claimed.deliveries))
+        self._turn += 1
+        streams = hands_of_streams(self.members, self._turn, MAX_CLAIM)
+        pulls = hands_of_pulls(self._pulls, MAX_CLAIM)
+        turns = [hands for hands in ((streams, pulls) if self._turn % 2 == 0 else (pulls, streams)) if hands]
+        for hands in turns or [[]]:
+            holder = around.holder if hands is streams else 0
+            claimed = await around.port.claim(self.subscription.id, settled, len(hands), holder, hands)
+            around.touched(claimed.touched)
+            if claimed.gone:
+                self._vanish()
+                return SWEEP_S
+            self._deal(list(claimed.deliveries))
+            if claimed.more or not claimed.doubt:
+                break
         self._claimed_to = settled
         self._claim_at = around.clock() + self._until_due(claimed)
         self._expire(settled, whole=not claimed.more)
@@ -392,44 +423,10 @@ class Group:
         except TimeoutError:
             pass
 
-    def _askers(self) -> Iterable[Pull | Member]:
-        yield from self._pulls
-        yield from self.members
-
     def _deal(self, deliveries: list[Delivery]) -> None:
-        """To pulls full hands, the one that waits longest first: a few large answers cost less than many
-        small ones. To streams one each in turn, beginning with another each time. Every other time streams
-        come first, so that neither starves the other."""
-        self._turn += 1
-        hands: dict[Pull | Member, list[Delivery]] = {}
-        streams_first = self._turn % 2 == 0
-        at = self._deal_to_streams(deliveries, 0, hands) if streams_first else 0
-        for pull in self._pulls:
-            hands[pull] = deliveries[at : at + pull.room]
-            at += len(hands[pull])
-        at = at if streams_first else self._deal_to_streams(deliveries, at, hands)
-        unwanted = deliveries[at:]
-        for asker, hand in hands.items():
-            if isinstance(asker, Member):
-                asker.give(hand)
-            elif hand and not asker.resolve(hand):
-                unwanted = unwanted + hand
-        if unwanted:
+        """To whom they were leased, if they are still there."""
+        if unwanted := deal(deliveries, self._pulls, self.members):
             self._around.give_back([self.receipt(delivery) for delivery in unwanted])
-
-    def _deal_to_streams(
-        self, deliveries: list[Delivery], at: int, hands: dict[Pull | Member, list[Delivery]]
-    ) -> int:
-        """Deal from this one on; the first that nobody had room for."""
-        members = [member for member in self.members if member.room > 0]
-        order = members[self._turn % len(members) :] + members[: self._turn % len(members)] if members else []
-        hands |= {member: [] for member in order}
-        while order and at < len(deliveries):
-            for member in order[: len(deliveries) - at]:
-                hands[member].append(deliveries[at])
-                at += 1
-            order = [member for member in order if len(hands[member]) < member.room]
-        return at
 
     def receipt(self, delivery: Delivery, holder: int = 0) -> Receipt:
         return Receipt(self.subscription.id, delivery.message.id, delivery.lease, holder)

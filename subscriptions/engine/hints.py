@@ -7,6 +7,7 @@ those who can read the log hold: whoever may write to Redis can make a reader lo
 from __future__ import annotations
 
 import hmac
+from collections import OrderedDict
 from hashlib import blake2b
 
 import msgspec
@@ -16,6 +17,9 @@ from subscriptions.engine.entry import Entry
 MAX_COPIES_BYTES = 256 * 1024
 """Hot copies in one hint, together. Above that the hint only says what is there."""
 SIGNATURE_BYTES = 16
+MAX_EPHEMERAL_AGE_S = 60
+MAX_ORIGINS = 1000
+"""So many senders of ephemeral hints are remembered, those heard last."""
 
 
 class Copy(msgspec.Struct, array_like=True, frozen=True):
@@ -59,6 +63,8 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     ephemeral: list[EphemeralHint]
     woken: list[int] = []
     settled: list[tuple[int, int, int]] = []
+    sent_at_us: int = 0
+    """Of ephemeral ones: when, by the sender's clock; each of its next ones is later."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -66,13 +72,18 @@ _decoder = msgspec.msgpack.Decoder(Hints)
 
 
 class HintCodec:
-    """Signs and encodes, verifies and decodes."""
+    """Signs and encodes, verifies and decodes hints of one history of one database: its `identity` is part of
+    the key."""
 
-    __slots__ = ("_secret",)
+    __slots__ = ("_identity", "_key")
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, identity: str = "") -> None:
         assert len(secret) >= 16, "a secret of at least 128 bits"
-        self._secret = secret[: blake2b.MAX_KEY_SIZE]
+        self._identity = identity
+        self._key = blake2b(identity.encode(), key=secret[: blake2b.MAX_KEY_SIZE]).digest()
+
+    def is_of(self, identity: str) -> bool:
+        return self._identity == identity
 
     def encode(self, hints: Hints) -> bytes:
         payload = _encoder.encode(hints)
@@ -89,7 +100,29 @@ class HintCodec:
             return None
 
     def _sign(self, payload: bytes) -> bytes:
-        return blake2b(payload, digest_size=SIGNATURE_BYTES, key=self._secret).digest()
+        return blake2b(payload, digest_size=SIGNATURE_BYTES, key=self._key).digest()
+
+
+class Replays:
+    """Tells an ephemeral hint that somebody captured and sent again. A sender's come in order, so what is not
+    newer than its last one is old. One whose sender was never heard is judged by its age."""
+
+    __slots__ = ("_last_us",)
+
+    def __init__(self) -> None:
+        self._last_us: OrderedDict[str, int] = OrderedDict()
+
+    def is_new(self, hints: Hints, now_us: int) -> bool:
+        """Whether to show them; each only once. A clock that is a minute off has its own refused."""
+        if abs(now_us - hints.sent_at_us) > MAX_EPHEMERAL_AGE_S * 1_000_000:
+            return False
+        if hints.sent_at_us <= self._last_us.get(hints.origin, 0):
+            return False
+        self._last_us[hints.origin] = hints.sent_at_us
+        self._last_us.move_to_end(hints.origin)
+        if len(self._last_us) > MAX_ORIGINS:
+            self._last_us.popitem(last=False)
+        return True
 
 
 def entries_of(hint: ChannelHint) -> list[Entry]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.model import Message
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick, Watermark
 from subscriptions.engine.entry import Encode, Entry, Wire
@@ -16,7 +17,7 @@ from subscriptions.engine.hints import ChannelHint, EphemeralHint
 from subscriptions.engine.log import LogFollower
 from subscriptions.engine.shared import Shared
 from subscriptions.engine.start import After, Earliest, Last, Latest, Since, Start
-from subscriptions.engine.subscription import Goodbye, LiveSubscription
+from subscriptions.engine.subscription import Goodbye, HistoryChanged, LiveSubscription
 from subscriptions.ports import Clock, Head, ReadPort
 
 log = logging.getLogger(__name__)
@@ -55,12 +56,20 @@ class LiveEngine:
     ) -> None:
         self.read = read
         self.watermark = Watermark()
-        self.follower = LogFollower(read, encode, self.watermark, clock)
+        self._encode_plainly = encode
+        self.follower = LogFollower(read, self._encode, self.watermark, clock)
         self.subscriptions: dict[LiveSubscription, None] = {}
         self.stopping = False
+        self.epoch = ""
+        """Of the history that is read, once it is known."""
+        self.life = ""
+        self.fences: int | None = None
+        self.moved = asyncio.Event()
+        """Set whenever `epoch` or `life` has changed."""
+        self.on_history: Callable[[], None] = lambda: None
+        """Called when the log's history has changed."""
         self.tick = Shared(self._tick)
         self.sweep = Shared(self._sweep, SWEEP_PACE_S)
-        self._encode = encode
         self._limits = limits or LiveLimits()
         self._clock = clock
         self._channels: dict[tuple[str, str], dict[Selection, ChannelFeed]] = {}
@@ -72,9 +81,16 @@ class LiveEngine:
         self._swept = 0
         self._suspect = 0
         self._sweep_at = 0.0
+        self.unhinted = 0
+        """Messages that sweeps found, of which no hint had told; a feed each."""
 
     def __repr__(self) -> str:
         return f"LiveEngine({len(self.subscriptions)} streams, {len(self._feeds)} feeds, {self.watermark!r})"
+
+    @property
+    def identity(self) -> str:
+        """Of the history and the running server that are read."""
+        return f"{self.epoch}:{self.life}"
 
     @property
     def feeds(self) -> list[Feed]:
@@ -91,6 +107,7 @@ class LiveEngine:
                 continue
             last_id = hint.copies[-1].id
             self._hinted = max(self._hinted, last_id)
+            self.watermark.saw(last_id)
             for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():
                 feed.hint(hint, entries)
             if follower.active:
@@ -135,10 +152,15 @@ class LiveEngine:
             async with asyncio.timeout(START_TIMEOUT_S):
                 feed = await self._open(selection)
                 cursor, latest, starts = await self._begin(feed, start)
+                lost = await self.read.lost(selection, cursor) if isinstance(start, After) else None
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
         self._refuse_if_full()  # Many may have begun at once.
+        if self._feeds.get(selection) is not feed:
+            raise unavailable("the log's history has changed")
         subscription = LiveSubscription(feed, cursor, wire, heartbeat_s, latest, starts)
+        if lost is not None:
+            subscription.say_first(HistoryChanged(selection.single, lost.first_id, lost.last_id))
         subscription.spoke_at = self._clock()
         feed.subscribers[subscription] = None
         feed.idle_since = None
@@ -157,6 +179,14 @@ class LiveEngine:
         self.subscriptions.pop(subscription, None)
         if not feed.subscribers:
             feed.idle_since = self._clock()
+
+    def committed(self, fences: int, last_id: int) -> bool:
+        """A message was committed. Whether readers here know of every fence before it; else a tick is due."""
+        if self.fences in (None, fences):
+            self.watermark.saw(last_id)
+            return True
+        self._attention.set()
+        return False
 
     def stop(self) -> None:
         """No new subscriptions; every one is told goodbye."""
@@ -234,11 +264,16 @@ class LiveEngine:
             opening.exception()  # Whoever waits gets it; perhaps all of them left.
 
     async def _open_new(self, selection: Selection) -> Feed:
+        epoch = self.epoch
+        if not epoch:
+            epoch = (await self.tick()).epoch
         if selection.single is None:
             await self._settle()
             feed: Feed = self.follower.open(selection, self._run_bytes())
         else:
             feed = await self._open_channel(selection, (selection.namespace, selection.single))
+        if epoch != self.epoch:
+            raise unavailable("the log's history has changed")
         # It counts as idle until its first subscriber is there, who may have gone meanwhile.
         feed.idle_since = self._clock()
         self._feeds[selection] = feed
@@ -251,11 +286,18 @@ class LiveEngine:
         feeds = self._channels.setdefault(channel, {})
         feeds[selection] = feed
         try:
-            feed.begin((await self.read.heads([channel])).get(channel, NOWHERE))
+            head = (await self.read.heads([channel])).get(channel, NOWHERE)
+            self.watermark.saw(head.last_id)
+            feed.begin(head)
         except BaseException:
             self._drop_channel(selection)
             raise
         return feed
+
+    def _encode(self, message: Message) -> bytes:
+        """Whatever readers are given was committed. A database that lacks it later was taken back."""
+        self.watermark.saw(message.id)
+        return self._encode_plainly(message)
 
     def _run_bytes(self) -> int:
         """What a hot tail may hold: an even share of what all may."""
@@ -336,17 +378,49 @@ class LiveEngine:
 
     async def _tick(self) -> Tick:
         tick = await self.read.tick()
+        if self.watermark.was_taken_back(tick):
+            log.error("the database holds less than it did: it was restored to an earlier moment")
+            await self.read.disown(tick.epoch)
+            tick = await self.read.tick()
+        self.fences = tick.fences
+        if tick.epoch != self.epoch:
+            self._follow_history(tick.epoch)
+        if tick.life != self.life:
+            self.life = tick.life
+            self.moved.set()
+        before = self.watermark.regressions
         self.watermark.observe(tick)
+        if self.watermark.regressions > before:
+            log.error("the last id taken went back to %d within one life of the server", tick.last_id)
         return tick
+
+    def _follow_history(self, epoch: str) -> None:
+        """Another history begins: seqs may mean something else in it. Every stream ends, and its client comes
+        back with its cursor and is told what it may have seen."""
+        began, self.epoch = not self.epoch, epoch
+        self.moved.set()
+        if began:
+            return
+        log.warning("the log's history has changed; streams end and resume")
+        for subscription in self.subscriptions:
+            subscription.dismiss(Goodbye.HISTORY_CHANGED)
+        for feed in self._feeds.values():
+            feed.abandon()
+        self._feeds.clear()
+        self._channels.clear()
+        self.follower.forget()
+        self.on_history()
 
     async def _sweep(self) -> dict[tuple[str, str], Head]:
         """Compare what the database has in every followed channel with what was delivered."""
         settled = self.watermark.settled
         channels = list(self._channels)
+        epoch = self.epoch
         heads = await self.read.heads(channels) if channels else {}
-        for channel in channels:
+        for channel in channels if epoch == self.epoch else ():
+            self.watermark.saw(heads.get(channel, NOWHERE).last_id)
             for feed in (self._channels.get(channel) or {}).values():
-                feed.swept(heads.get(channel, NOWHERE))
+                self.unhinted += feed.swept(heads.get(channel, NOWHERE))
         self._swept = max(self._swept, settled)
         self._sweep_at = self._clock() + SWEEP_S
         return heads

@@ -62,6 +62,12 @@ class LogFollower:
         self._routes.clear()
         return feed
 
+    def forget(self) -> None:
+        """Begin anew: nothing that was followed goes on."""
+        self._merge = None
+        self._feeds.clear()
+        self._routes.clear()
+
     def close(self, feed: LogFeed) -> None:
         """Forget a feed."""
         self._feeds.pop(feed, None)

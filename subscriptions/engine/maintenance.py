@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.watermark import PREPARED
 from subscriptions.ports import MaintenancePort
 
 log = logging.getLogger(__name__)
@@ -18,6 +20,27 @@ PURGE_LIMIT = 10_000
 PURGE_ROUNDS = 20
 COMPACT_BYTES = 16 * 1024 * 1024
 """Tables of what is under way are looked at from this size on."""
+
+
+OVERDUE_S = 15.0
+"""A publisher is ended by its own limits after 5 s, a decision that publishes after 10 s. Who holds the
+publishing lock for longer has taken those limits away."""
+
+
+class Overdue:
+    """Who has held the publishing lock for `limit_s` seconds. Bounded by the connections of the database."""
+
+    __slots__ = ("_limit_s", "_since")
+
+    def __init__(self, limit_s: float = OVERDUE_S) -> None:
+        self._limit_s = limit_s
+        self._since: dict[str, float] = {}
+
+    def observe(self, holders: frozenset[str], now: float) -> frozenset[str]:
+        """Those of `holders` that were seen at every look for so long. A prepared transaction is not among
+        them: there is no session to end."""
+        self._since = {h: self._since.get(h, now) for h in holders if not h.startswith(PREPARED)}
+        return frozenset(h for h, since in self._since.items() if now - since >= self._limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +53,7 @@ class Counts:
     purged_rows: int
     purged_keys: int
     freed_bytes: int
+    ended_publishers: int
 
 
 class Maintenance:
@@ -42,14 +66,19 @@ class Maintenance:
         *,
         every_s: float = 10.0,
         segment_age_s: float = 86_400.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._port = port
         self._settled = settled
         self._every_s = every_s
         self._segment_age_s = segment_age_s
+        self._clock = clock
+        self._overdue = Overdue()
 
     async def run_once(self) -> Counts:
         """One round, bounded. Raises GaplessError when the database cannot be reached."""
+        # First: whoever holds the publishing lock may be in the way of the rest.
+        ended = await self._end_overdue()
         trimmed = await self._port.trim_channels(TRIM_LIMIT)
         dropped = 0
         while await self._port.drop_segment(self._settled()) is not None:
@@ -58,7 +87,22 @@ class Maintenance:
         keys = await self._repeat(self._port.purge_idempotency)
         rolled = await self._port.roll_segment(self._segment_age_s)
         freed = await self._port.compact(COMPACT_BYTES)
-        return Counts(rolled, trimmed, dropped, purged, keys, freed)
+        return Counts(rolled, trimmed, dropped, purged, keys, freed, ended)
+
+    async def _end_overdue(self) -> int:
+        overdue = self._overdue.observe(await self._port.holders(), self._clock())
+        if not overdue:
+            return 0
+        ended, refused = await self._port.end_holders(overdue)
+        log.warning("%d publishing transactions ended that held their ids for %g s", ended, OVERDUE_S)
+        if refused:
+            log.error(
+                "%d publishing transactions hold up readers for %g s and may not be ended:"
+                " grant pg_signal_backend to the owner of the schema",
+                refused,
+                OVERDUE_S,
+            )
+        return ended
 
     async def _repeat(self, purge: Callable[[int], Awaitable[int]]) -> int:
         total = 0

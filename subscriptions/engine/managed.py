@@ -50,6 +50,11 @@ class ManagedSubscriptions:
         self._changed(namespace, name, patched.id)
         return patched
 
+    async def bind(self, namespace: str, name: str, channels: tuple[str, ...], bound: bool) -> Subscription:
+        changed = await self._port.bind(namespace, name, channels, bound)
+        self._changed(namespace, name, changed.id)
+        return changed
+
     async def delete(self, namespace: str, name: str) -> None:
         await self._port.delete(namespace, name)
         self._changed(namespace, name)
@@ -63,6 +68,12 @@ class ManagedSubscriptions:
         stopped = await self._port.pause(namespace, name, paused)
         self._changed(namespace, name, stopped.id)
         return stopped
+
+    async def pause_pushed(self, namespace: str, name: str, url: str) -> bool:
+        paused = await self._port.pause_pushed(namespace, name, url)
+        if paused:
+            self._changed(namespace, name)
+        return paused
 
     def _changed(self, namespace: str, name: str, subscription_id: int | None = None) -> None:
         self._consumers.changed(namespace, name, subscription_id)

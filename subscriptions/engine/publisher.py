@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
 from subscriptions.domain.model import Append, Appended, Message, NewMessage, Position
 from subscriptions.engine.entry import Encode, Entry, entry_of
 from subscriptions.engine.hints import ChannelHint, Copy
@@ -24,6 +24,8 @@ MAX_BATCH_REQUESTS = 512
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_QUEUED = 20_000
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
+PATIENCE_S = 0.5
+"""Who has waited longer than this when the database turns out to be away is not tried any more."""
 
 Committed = Callable[[list[tuple[ChannelHint, list[Entry]]]], None]
 """Told of every commit, in the order in which this process saw them."""
@@ -34,10 +36,11 @@ Interested = Callable[[str, str], bool]
 
 
 class _Waiting:
-    __slots__ = ("append", "outcome", "size_bytes")
+    __slots__ = ("append", "outcome", "since", "size_bytes")
 
-    def __init__(self, append: Append, outcome: asyncio.Future[Appended]) -> None:
+    def __init__(self, append: Append, outcome: asyncio.Future[Appended], since: float) -> None:
         self.append = append
+        self.since = since
         self.outcome = outcome
         self.size_bytes = append.size_bytes
 
@@ -52,11 +55,15 @@ class Publisher:
         encode: Encode,
         committed: Committed,
         interested: Interested = lambda namespace, channel: True,
+        current: Callable[[int, int], bool] = lambda fences, last_id: True,
     ) -> None:
+        """`current` is told the fences and the last id of each commit, and says whether readers have come so
+        far. If not they are told nothing: beyond a fence seqs may mean something else."""
         self._appenders = appenders
         self._encode = encode
         self._committed = committed
         self._interested = interested
+        self._current = current
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
@@ -90,7 +97,8 @@ class Publisher:
         """
         if self._closed:
             raise unavailable("the server is stopping; nothing was stored")
-        waiting = _Waiting(append, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(append, loop.create_future(), loop.time())
         if len(self._queue) >= MAX_QUEUED or self._queued_bytes + waiting.size_bytes > MAX_QUEUED_BYTES:
             raise GaplessError(Code.RATE_LIMITED, "too many publishes are waiting", retry_after=1)
         self._queue.append(waiting)
@@ -117,12 +125,25 @@ class Publisher:
                 answers = await appender.append([w.append for w in batch])
             except GaplessError as error:
                 answers = [error] * len(batch)
+                if isinstance(error, UnreachableError):
+                    self._refuse_older()
             except Exception:
                 log.exception("appending failed in a way nobody foresaw")
                 answers = [unavailable("appending failed; the message is stored once or not at all")] * len(
                     batch
                 )
             self._answer(batch, answers)
+
+    def _refuse_older(self) -> None:
+        """The database is away: who waited behind that is told now, and not after another attempt."""
+        before = asyncio.get_running_loop().time() - PATIENCE_S
+        while self._queue and self._queue[0].since <= before:
+            waiting = self._queue.popleft()
+            self._queued_bytes -= waiting.size_bytes
+            if not waiting.outcome.done():
+                waiting.outcome.set_exception(
+                    UnreachableError("the database cannot be reached; nothing was stored")
+                )
 
     def _gather(self) -> list[_Waiting]:
         """The next batch, in order of arrival.
@@ -175,10 +196,14 @@ class Publisher:
 
     def _tell(self, stored: list[tuple[Append, Appended]]) -> None:
         try:
-            if hints := self._hints(stored):
+            current = [(a, answer) for a, answer in stored if self._is_current(answer)]
+            if hints := self._hints(current):
                 self._committed(hints)
         except Exception:  # Hints are only hints: the sweep finds what they left out.
             log.exception("telling of a commit failed")
+
+    def _is_current(self, answer: Appended) -> bool:
+        return self._current(answer.fences, answer.positions[-1].id)
 
     def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
         """One hint a channel and batch, with an entry for each message that somebody may want."""

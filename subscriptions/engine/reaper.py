@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate
-from subscriptions.ports import Clock, ReapPort, SchedulePort
+from subscriptions.ports import Clock, DeparturePort, ReapPort, SchedulePort
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,40 @@ class Reaper:
                 pause_s = 0.01 if reaped.messages >= REAP_LIMIT else SOON_S if reaped.messages else EVERY_S
             except GaplessError as error:
                 log.warning("expiry has to wait: %s", error.detail)
+                pause_s = RETRY_S
+            await asyncio.sleep(pause_s)
+
+
+class Departures:
+    """Gives back what processes that are gone were streaming, in a loop of its own: a failure here holds up
+    nothing else. `woken` hears of each subscription."""
+
+    def __init__(
+        self, port: DeparturePort, gate: Gate, *, touched: Tell, woken: Callable[[int], None]
+    ) -> None:
+        self._port = port
+        self._gate = gate
+        self._touched = touched
+        self._woken = woken
+
+    async def run_once(self) -> int:
+        """How many leases ended. Raises GaplessError."""
+        total = 0
+        for holder, subscription_id in await self._port.departed(self._gate.namespaces):
+            done, touched = await self._port.release_departed(holder, subscription_id, REAP_LIMIT)
+            self._touched(touched)
+            self._woken(subscription_id)
+            total += done
+        return total
+
+    async def run(self) -> None:
+        """Rounds until cancelled, once the gate is open."""
+        await self._gate.passed()
+        while True:
+            try:
+                pause_s = SOON_S if await self.run_once() else EVERY_S
+            except GaplessError as error:
+                log.warning("leases of processes that are gone have to wait: %s", error.detail)
                 pause_s = RETRY_S
             await asyncio.sleep(pause_s)
 

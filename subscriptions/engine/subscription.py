@@ -9,8 +9,12 @@ from enum import Enum
 
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.entry import Entry, Wire
-from subscriptions.engine.feed import CHUNK_BYTES, PAGE_LIMIT, RETRY_S, Feed
+from subscriptions.engine.feed import CHUNK_BYTES, RETRY_S, Feed
 from subscriptions.ports import ReadPort, Trim
+
+STARTS_LIMIT = 4000
+STARTS_BYTES = 1024 * 1024
+"""Of one page of many channels' newest messages, which a reader holds by itself until it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,17 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryChanged:
+    """The log's history has changed: messages with ids from `first_id` to `last_id` that this reader may have
+    seen are not in it, and nobody will see them. `channel`: the one that it reads, None for several. It comes
+    before anything else."""
+
+    channel: str | None
+    first_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ephemeral:
     """A message that was never stored: its JSON text."""
 
@@ -57,9 +72,10 @@ class Goodbye(Enum):
     SHUTDOWN = "shutdown"
     SLOW_CONSUMER = "slow_consumer"
     CREDENTIAL_EXPIRED = "credential_expired"
+    HISTORY_CHANGED = "history_changed"
 
 
-Event = Chunk | Ready | Gap | Ephemeral | Beat | Goodbye
+Event = Chunk | Ready | Gap | HistoryChanged | Ephemeral | Beat | Goodbye
 
 
 Write = Callable[[bytes], bool]
@@ -124,6 +140,10 @@ class LiveSubscription:
 
     def __repr__(self) -> str:
         return f"LiveSubscription(at {self.cursor} of {self.feed!r})"
+
+    def say_first(self, event: HistoryChanged) -> None:
+        """What it says before anything else."""
+        self._pending = iter((event,))
 
     # --- what others tell it
 
@@ -247,7 +267,9 @@ class LiveSubscription:
     async def _read_starts(self, read: ReadPort, starts: dict[int, int]) -> None:
         """The newest messages a channel, up to where the feed takes over."""
         selection = self.feed.selection
-        page = await read.page_from(selection, starts, self.cursor, self._ready_at, PAGE_LIMIT)
+        page = await read.page_from(
+            selection, starts, self.cursor, self._ready_at, STARTS_LIMIT, STARTS_BYTES
+        )
         gaps = await self._gaps(read, page.trims, starts)
         self._pending = self._say(gaps, self.feed.entries(page), page.complete_to)
         if page.complete_to >= self._ready_at:

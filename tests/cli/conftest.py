@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import pytest
 
+from app import program
 from load import children
-from tests.support import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
-COMMAND = [sys.executable, "-P", "-m", "app.cli"]
+COMMAND = program.command("app.cli")
 
 
 def free_port() -> str:
@@ -27,8 +26,7 @@ def free_port() -> str:
 def environment(home: Path, url: str, changes: dict[str, str]) -> dict[str, str]:
     """The caller's, without settings that happen to stand there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GAPLESS_")}
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "client")])
-    return {**kept, "PYTHONPATH": paths, "GAPLESS_HOME": str(home), "GAPLESS_URL": url, **changes}
+    return {**kept, "GAPLESS_HOME": str(home), "GAPLESS_URL": url, **changes}
 
 
 class Process(subprocess.Popen[str]):

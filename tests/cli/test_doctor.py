@@ -140,6 +140,7 @@ SOUND = DatabaseFacts(
     prepared_transactions=0,
     max_connections=200,
     connections=10,
+    hidden=0,
     max_locks=64,
     segments=3,
     oldest_transaction_s=0.0,
@@ -190,5 +191,5 @@ def test_redis_is_judged(redis_url: str) -> None:
     assert facts.heard
     assert judge_redis(facts, "here").word is Word.OK
     assert judge_redis(replace(facts, heard=False), "here").word is Word.FAIL
-    old = RedisFacts("Redis 6.2.0", "6.2.0", 6, 0.001, True)
+    old = RedisFacts("Redis 6.2.0", 6, 0.001, True)
     assert judge_redis(old, "here").word is Word.FAIL

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from load.bench.__main__ import ALL as BENCHES
+from load.bench.__main__ import parser_of_options
 from tests.cli.conftest import Run
 
 COMMANDS = [
@@ -22,6 +26,9 @@ COMMANDS = [
     "export",
     "analyze",
     "doctor",
+    "backup",
+    "restore",
+    "psql",
     "bench",
     "migrate",
     "version",
@@ -130,3 +137,31 @@ def test_bad_settings_are_named(run: Run) -> None:
 
 def test_bench_hands_its_options_on(run: Run) -> None:
     assert "unrecognized arguments: --nonsense" in run("bench", "--nonsense", code=2).stderr
+
+
+def test_help_and_versions_are_where_people_look_for_them(run: Run) -> None:
+    for command in ([], ["publish"], ["channels"], ["channels", "show"], ["export"], ["analyze"], ["bench"]):
+        assert run(*command, "-h").stdout == run(*command, "--help").stdout != ""
+    assert run("--version").stdout == run("version").stdout
+
+
+def test_the_help_of_bench_names_all_that_may_be_asked_for(run: Run) -> None:
+    shown = run("bench", "--help").stdout
+    options = {text for action in parser_of_options()._actions for text in action.option_strings}
+    assert [name for name in (*BENCHES, *options - {"-h"}) if name not in shown] == []
+
+
+def test_commands_look_for_the_server_where_serve_listens(run: Run, tmp_path: Path, server_url: str) -> None:
+    port = server_url.rpartition(":")[2]
+    assert run("channels", url="", GAPLESS_PORT=port).stderr == ""
+    assert run("channels", url="", GAPLESS_PORT=port, GAPLESS_HOST="0.0.0.0").stderr == ""
+    (tmp_path / "gapless.toml").write_text(f"port = {port}\n")
+    assert run("publish", "served.at", "1", url="").stdout != ""
+    assert run("channels", "show", "served.at", url="").stdout != ""
+    away = run("channels", url="", code=3, GAPLESS_PORT="1", GAPLESS_HOST="localhost")
+    assert "http://localhost:1" in away.stderr
+    assert "--url" in run("channels", url="", code=2, GAPLESS_PORT="0").stderr
+
+
+def test_no_start_is_offered_that_the_server_refuses(run: Run) -> None:
+    assert "or equal to 1" in run("subscribe", "a", "--last", "0", code=2).stderr

@@ -126,6 +126,20 @@ async def test_an_interrupted_importer_says_how_to_go_on(run: Run, start: Start,
     run("import", "a.jsonl")
 
 
+async def test_one_in_the_background_of_a_shell_can_be_interrupted_too(start: Start, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", 100_000, "imp.background")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = start("import", "a.jsonl")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        await eventually(lambda: imported(tmp_path) > 0)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert process.returncode == 130
+
+
 async def test_a_killed_server_is_waited_for(start: Start, serve: Serve, tmp_path: Path) -> None:
     port = free_port()
     messages = write(tmp_path / "a.jsonl", 20_000, "imp.server")

@@ -22,6 +22,8 @@ CODES = [
     (431, "headers_too_large", gapless.InvalidRequest),
     (401, "unauthenticated", gapless.Unauthenticated),
     (403, "forbidden", gapless.Forbidden),
+    (403, "origin_not_allowed", gapless.Forbidden),
+    (421, "host_not_allowed", gapless.InvalidRequest),
     (404, "channel_not_found", gapless.NotFound),
     (404, "message_not_found", gapless.NotFound),
     (404, "subscription_not_found", gapless.NotFound),

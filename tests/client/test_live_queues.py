@@ -175,6 +175,20 @@ def test_a_late_ack_is_refused(client: Client, name: str, channel: str) -> None:
     assert client.ack(name, [second])[0].status == "unknown"
 
 
+def test_deliveries_of_several_subscriptions_are_settled_without_their_names(
+    client: Client, name: str, channel: str
+) -> None:
+    other = f"{name}.other"
+    for each in (name, other):
+        client.create_subscription(each, [channel], start="earliest")
+    client.publish(channel, 1)
+    both = [*client.pull(name, wait=10), *client.pull(other, wait=10)]
+    assert [one.status for one in client.extend(None, both, ack_wait=60)] == ["extended"] * 2
+    assert [one.status for one in client.nack(None, both, delay=0)] == ["nacked"] * 2
+    again = [*client.pull(name, wait=10), *client.pull(other, wait=10)]
+    assert [one.status for one in client.ack(None, [*again, "nonsense"])] == ["acked"] * 2 + ["unknown"]
+
+
 def test_what_a_member_leaves_behind_comes_again_at_once(client: Client, name: str, channel: str) -> None:
     subscribed(client, name, ack_wait=600)
     client.publish_many(channel, [1, 2, 3])

@@ -249,6 +249,14 @@ def test_pausing_and_going_on_may_be_asked_twice(face: Face, method: str, verb: 
     assert answers.asked() == ("POST", f"/v1/subscriptions/orders/{verb}", None)
 
 
+@pytest.mark.parametrize("method", ["bind", "unbind"])
+def test_channels_are_bound_and_unbound_by_name(face: Face, method: str) -> None:
+    answers = Answers(httpx.ReadTimeout(""), RAW_SUBSCRIPTION)
+    face.connect(handler=answers)
+    assert face.call(method, "orders", ["a", "b.*"]) == SUBSCRIPTION
+    assert answers.asked() == ("POST", f"/v1/subscriptions/orders/{method}", {"channels": ["a", "b.*"]})
+
+
 ONCE: list[Callable[[Face], Any]] = [
     lambda face: face.call("seek", "orders", "latest"),
     lambda face: face.call("replay", 7),

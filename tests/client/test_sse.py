@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import pairwise
 
 import pytest
@@ -140,3 +141,31 @@ def test_lines_and_rest_are_the_stream_without_its_line_ends(chunks: list[bytes]
     splitter = LineSplitter(1000)
     lines = [line for chunk in chunks for line in splitter.feed(chunk)]
     assert [*lines, splitter.rest()] == re.split(rb"\r\n|\r|\n", b"".join(chunks))
+
+
+def test_no_stream_costs_much_more_than_an_ordinary_one_of_its_length() -> None:
+    def cost_s(stream: bytes) -> float:
+        costs = []
+        for _ in range(3):
+            parser = SSEParser()
+            began = time.thread_time()
+            for at in range(0, len(stream), 4096):
+                parser.feed(stream[at : at + 4096])
+            costs.append(time.thread_time() - began)
+        return min(costs)
+
+    size = 400_000
+    ordinary = cost_s(b'id: 1\ndata: {"id":1,"data":"hello"}\n\n' * (size // 37))
+    for unit in (
+        b"a",
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"data:",
+        b"data\n",
+        b"data: x\n",
+        b"id\n",
+        b":\n",
+        b"retry:9\n",
+    ):
+        assert cost_s(unit * (size // len(unit))) < 20 * ordinary, unit

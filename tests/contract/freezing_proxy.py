@@ -18,8 +18,8 @@ class FreezingProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         port = self._server.sockets[0].getsockname()[1]
         self.url = self._target._replace(scheme="redis", netloc=f"127.0.0.1:{port}", path="").geturl()
 

@@ -13,7 +13,7 @@ from subscriptions.domain.model import Append, Appended, Channel, Message, Reten
 from subscriptions.domain.pattern import compile_pattern
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
-from subscriptions.ports import Head, HistoryQuery, Page, Span, Trim
+from subscriptions.ports import Head, HistoryQuery, Lost, Page, Span, Trim
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
 
 Pause = Callable[[str], Awaitable[None]]
@@ -71,22 +71,47 @@ class MemoryReader:
         self._pause = pause
         self.cut = sys.maxsize
         """A page ends after so many messages whatever its limit, as one does that reaches its bytes."""
+        self._fences: int | None = None
 
     async def tick(self) -> Tick:
         await self._pause("tick")
         tick = self._log.tick()
         await self._pause("ticked")
+        if tick.fences < len(self._log.fences):
+            raise GaplessError(Code.UNAVAILABLE, "the connection broke with the server")
+        self._fences = tick.fences
         return tick
+
+    async def disown(self, epoch: str) -> None:
+        self._log.disown(epoch)
+
+    async def lost(self, selection: Selection, cursor: int) -> Lost | None:
+        await self._pause("lost")
+        for lost_from, base in sorted(self._log.fences):
+            if lost_from <= cursor < base:
+                row = self._log.rows.get((selection.namespace, selection.single or ""))
+                kept = [m.id for m in row.messages if m.id <= cursor] if row is not None else []
+                first = max([lost_from] + [id_ + 1 for id_ in kept[-1:]])
+                return Lost(first, cursor) if first <= cursor else None
+        return None
+
+    def _check_fences(self) -> None:
+        if self._fences not in (None, len(self._log.fences)):
+            raise GaplessError(Code.UNAVAILABLE, "the log's history may have changed")
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
         await self._pause("heads")
+        self._check_fences()
         rows = {place: self._log.rows[place] for place in channels if place in self._log.rows}
         heads = {place: Head(row.id, row.last_id, row.last_seq) for place, row in rows.items()}
         await self._pause("headed")
         return heads
 
-    async def page(self, selection: Selection, after: int, upto: int | None, limit: int) -> Page:
+    async def page(
+        self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = 0
+    ) -> Page:
         await self._pause("page")
+        self._check_fences()
         limit = min(limit, self.cut)
         if selection.single is not None:
             page = self._channel_page(selection, after, limit)
@@ -125,6 +150,7 @@ class MemoryReader:
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
         await self._pause("span")
+        self._check_fences()
         limit = min(limit, self.cut)
         ids = [i for i in self._log.ids if after < i <= upto][:limit]
         rows = [self._log.by_id[i] for i in ids]
@@ -137,17 +163,25 @@ class MemoryReader:
 
     async def last(self, selection: Selection, count: int, upto: int) -> dict[int, int]:
         await self._pause("last")
+        self._check_fences()
         starts = {}
         for row in self._followed(selection):
             kept = [m for m in row.after(0) if m.id <= upto and selection.admits(m.type, m.key)]
-            starts[row.id] = kept[-count - 1].id if len(kept) > count else row.trimmed_id
+            starts[row.id] = kept[-count].id - 1 if len(kept) >= count else row.trimmed_id
         await self._pause("lasted")
         return starts
 
     async def page_from(
-        self, selection: Selection, starts: dict[int, int], after: int, upto: int, limit: int
+        self,
+        selection: Selection,
+        starts: dict[int, int],
+        after: int,
+        upto: int,
+        limit: int,
+        max_bytes: int = 0,
     ) -> Page:
         await self._pause("page_from")
+        self._check_fences()
         limit = min(limit, self.cut)
         page = self._page(selection, starts, after, upto, limit)
         await self._pause("paged_from")

@@ -7,12 +7,14 @@ that nothing was done, a pause after it loses the answer.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from subscriptions.domain.delivery import (
     Claimed,
     Delivery,
+    Hand,
     Nack,
     Reason,
     Receipt,
@@ -24,6 +26,7 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory import Pause, at_once
 from tests.contract.memory_queues import LOOKAHEAD, Death, MemoryQueues, Queue, Row, State
+from tests.contract.memory_seats import Seats
 
 T = TypeVar("T")
 Decide = Callable[[Queue, Row, int], Awaitable[Settled]]
@@ -37,6 +40,8 @@ class MemoryDeliveries:
         self.queues = queues
         self._log = queues.log
         self._pause = pause
+        self.gone: set[int] = set()
+        """Processes that are no more."""
 
     async def _decide(self, step: str, decision: Callable[[], Coroutine[Any, Any, T]]) -> T:
         await self._pause(step)
@@ -60,10 +65,13 @@ class MemoryDeliveries:
 
     # --- claiming
 
-    async def claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
-        return await self._decide("claim", lambda: self._claim(subscription_id, settled, limit))
+    async def claim(
+        self, subscription_id: int, settled: int, limit: int, holder: int = 0, hands: Sequence[Hand] = ()
+    ) -> Claimed:
+        hands = list(hands[:limit]) or [Hand(0, 0)] * limit
+        return await self._decide("claim", lambda: self._claim(subscription_id, settled, holder, hands))
 
-    async def _claim(self, subscription_id: int, settled: int, limit: int) -> Claimed:
+    async def _claim(self, subscription_id: int, settled: int, holder: int, hands: list[Hand]) -> Claimed:
         queue = self.queues.queues.get(subscription_id)
         if queue is None:
             return Claimed(gone=True)
@@ -73,36 +81,49 @@ class MemoryDeliveries:
             now_us = self._log.now_us()
             deaths = self.queues.end_leases(queue, now_us)
             paused = queue.subscription.paused
-            room = 0 if paused else min(limit, queue["max_in_flight"] - len(queue.leased()))
-            fence = next(self.queues.fences)
-            taken = self._take_due(queue, room, fence, now_us, deaths)
-            taken += self._take_new(queue, settled, room - len(taken), fence, now_us, deaths)
+            room = 0 if paused else min(len(hands), queue["max_in_flight"] - len(queue.leased()))
+            fence = queue.fence = next(self.queues.fences)
+            seats = Seats(queue, hands)
+            taken = self._take_due(queue, room, fence, now_us, deaths, seats)
+            left = min(room - len(taken), len(seats.hands))
+            taken += self._take_new(queue, settled, left, fence, now_us, deaths, seats)
+            for delivery in taken:
+                queue.rows[delivery.message.id].holder = holder
             _, touched = await self.queues.bury(queue, deaths)
             due = [r.at_us for r in queue.rows.values() if r.state is State.LEASED or _later(r, now_us)]
-            return Claimed(
-                tuple(taken), min(due, default=None), 0 < room == len(taken), False, paused, touched
-            )
+            more = 0 < room == len(taken)
+            doubt = any(row.company is not None for row in queue.rows.values())
+            return Claimed(tuple(taken), min(due, default=None), more, False, paused, touched, doubt)
 
     def _take_due(
-        self, queue: Queue, room: int, fence: int, now_us: int, deaths: list[Death]
+        self, queue: Queue, room: int, fence: int, now_us: int, deaths: list[Death], seats: Seats
     ) -> list[Delivery]:
         taken: list[Delivery] = []
         while len(taken) < room:
             due = [r for r in queue.rows.values() if r.state is State.DUE and r.at_us <= now_us]
             if not due:
                 break
-            row = min(due, key=lambda r: (r.at_us, r.message.id))
+            row = seats.next(due)
+            if row is None:
+                break
             if row.message.id not in self._log.by_id:
                 queue.drop([row], now_us)
             elif death := self.queues.verdict(queue, row, now_us):
                 queue.drop([row], now_us)
                 deaths.append(death)
             else:
-                taken.append(queue.lease(row, fence, now_us))
+                taken.append(queue.lease(row, fence, now_us, seats.take(row)))
         return sorted(taken, key=lambda delivery: delivery.message.id)
 
     def _take_new(
-        self, queue: Queue, settled: int, room: int, fence: int, now_us: int, deaths: list[Death]
+        self,
+        queue: Queue,
+        settled: int,
+        room: int,
+        fence: int,
+        now_us: int,
+        deaths: list[Death],
+        seats: Seats,
     ) -> list[Delivery]:
         """Whose lane is taken waits as a row, so that others can pass it."""
         settled = self.queues.readable(queue, settled)
@@ -126,7 +147,7 @@ class MemoryDeliveries:
             if waits:
                 waiting += 1
             else:
-                taken.append(queue.lease(row, fence, now_us))
+                taken.append(queue.lease(row, fence, now_us, seats.hands.pop(0).member))
                 lanes |= {lane} - {None}
         self.queues.advance(queue, reached)
         return taken
@@ -154,7 +175,8 @@ class MemoryDeliveries:
 
     async def _nack(self, queue: Queue, row: Row, now_us: int, nack: Nack, touched: list[Touched]) -> Settled:
         error = nack.reason or "nacked"
-        if not nack.dead_letter and not queue.is_last(row):
+        row.strikes, row.company = row.strikes + 1, None
+        if not nack.dead_letter and not queue.is_spent(row):
             backoff = queue["backoff"] or [0]
             delay = backoff[min(row.attempts, len(backoff)) - 1] if nack.delay is None else nack.delay
             queue.back(row, now_us + round(delay * 1_000_000), error)
@@ -174,26 +196,27 @@ class MemoryDeliveries:
         return await self._decide("extend", lambda: self._each(receipts, settle))
 
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
-        touched: list[Touched] = []
+        return await self._decide("release", lambda: self._release(receipts, delivered))
 
-        async def settle(queue: Queue, row: Row, now_us: int) -> Settled:
-            touched.extend(await self._release(queue, row, now_us, delivered))
-            return Settled(Settlement.NACKED)
-
-        await self._decide("release", lambda: self._each(receipts, settle))
-        return tuple({t.channel: t for t in touched}.values())
-
-    async def _release(self, queue: Queue, row: Row, now_us: int, delivered: bool) -> tuple[Touched, ...]:
-        if not delivered:
-            row.attempts -= 1
-            queue.back(row, now_us, row.last_error)
-        elif not queue.is_last(row):
-            queue.back(row, now_us, "the member went away")
-        else:
-            queue.drop([row], now_us)
-            death = Death(row.message, Reason.MAX_DELIVER, row.attempts, "the member went away")
-            return (await self.queues.bury(queue, [death]))[1]
-        return ()
+    async def _release(self, receipts: Sequence[Receipt], delivered: bool) -> tuple[Touched, ...]:
+        queue = self.queues.queues.get(receipts[0].subscription_id)
+        if queue is None:
+            return ()
+        async with queue.lock:
+            now_us = self._log.now_us()
+            rows = [queue.rows[r.message_id] for r in receipts if queue.held(r, -1)]
+            held = Counter(row.member for row in rows)
+            for row in rows:
+                if delivered:
+                    queue.went_silent(row, held[row.member], alone=row.company == 1 or held[row.member] == 1)
+                    queue.back(row, now_us, "the member went away")
+                else:
+                    row.attempts -= 1
+                    queue.back(row, now_us, row.last_error)
+            last = [row for row in rows if delivered and queue.is_spent(row)]
+            queue.drop(last, now_us)
+            deaths = [Death(r.message, Reason.MAX_DELIVER, r.attempts, r.last_error) for r in last]
+            return (await self.queues.bury(queue, deaths))[1]
 
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
         await self._pause("live")
@@ -221,6 +244,25 @@ class MemoryDeliveries:
         return [settled[n] for n in range(len(receipts))]
 
     # --- reaping
+
+    async def departed(self, namespaces: Collection[str]) -> list[tuple[int, int]]:
+        await self._pause("departed")
+        return sorted({(row.holder, i) for i in self.queues.queues for row in self._left(i, self.gone)})
+
+    async def release_departed(
+        self, holder: int, subscription_id: int, limit: int
+    ) -> tuple[int, tuple[Touched, ...]]:
+        rows = self._left(subscription_id, {holder} & self.gone)
+        held = Counter(row.member for row in rows)
+        most, members = 0, set[int]()
+        for member in sorted(held):
+            most += held[member]
+            members |= {member} if most <= limit or not members else set()
+        left = [Receipt(subscription_id, r.message.id, r.lease) for r in rows if r.member in members]
+        return len(left), await self.release(left, delivered=True) if left else ()
+
+    def _left(self, subscription_id: int, holders: set[int]) -> list[Row]:
+        return [row for row in self.queues.queues[subscription_id].leased() if row.holder in holders]
 
     async def due(self, namespaces: Collection[str]) -> list[int]:
         await self._pause("due")

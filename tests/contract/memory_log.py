@@ -12,12 +12,14 @@ import itertools
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Channel, Message, NewMessage, Position, Retention
 from subscriptions.domain.watermark import Tick
 
 JOURNAL_S = 0.2
+JUMP = 1000
 DAY_US = 24 * 3600 * 1_000_000
 Place = tuple[str, str]
 
@@ -81,6 +83,9 @@ class Key:
 class MemoryLog:
     """What the database holds. `now_us` is its clock."""
 
+    fenced: ClassVar[bool] = True
+    """Whether a break in the history is noticed; without it ids and seqs are given again."""
+
     def __init__(self, now_us: Callable[[], int] | None = None) -> None:
         self._ticking = itertools.count(1_700_000_000_000_000)
         self.now_us: Callable[[], int] = now_us or (lambda: next(self._ticking))
@@ -95,7 +100,17 @@ class MemoryLog:
         self.lsn = 0
         self.flushed = 0
         self.life = 1
+        self.epoch = 1
+        self.fences: list[tuple[int, int]] = []
+        """(lost_from, base) of each: ids between were given to messages that are not here, or to none."""
+        self.commits: list[list[tuple[Row, Message]]] = []
+        self.newest = 0
+        self._top = 0
+        self.lost: set[int] = set()
+        """Ids of messages that a failover took."""
         self._durable_sequence = 0
+        self._jumps = itertools.count(1)
+        """Time: whatever is restored, it goes on."""
         self._numbers = itertools.count(1)
         self._channel_ids = itertools.count(1)
 
@@ -126,6 +141,7 @@ class MemoryLog:
         row.messages.append(message)
         self.by_id[message.id] = (row, message)
         insort(self.ids, message.id)
+        self._top = max(self._top, message.id)
 
     def flush(self) -> None:
         """The journal is on disk as far as it goes."""
@@ -138,16 +154,64 @@ class MemoryLog:
 
     def tick(self) -> Tick:
         """As the database reads it."""
-        return Tick(self.sequence, self.lsn, self.flushed, frozenset(self.running), str(self.life))
+        return Tick(
+            self.sequence,
+            self.lsn,
+            self.flushed,
+            frozenset(self.running),
+            str(self.life),
+            len(self.fences),
+            str(self.epoch),
+            self.newest,
+        )
 
     def crash(self) -> None:
         """Everything unflushed is gone: running transactions, and ids that only they had taken."""
+        self._end_all()
+        self.sequence = self._durable_sequence
+        self.newest = self._top
+        self.life += 1
+        self.lsn = self.flushed = self.lsn + 10  # Recovery writes a journal of its own.
+        self._fence(self.sequence + 1)
+
+    def fail_over(self, behind: int, *, noticed: bool = True) -> None:
+        """A standby is promoted that lacks the newest `behind` commits. Not `noticed`: a copy of the server's
+        files was put in its place, which looks as if it had crashed."""
+        self._end_all()
+        gone = [item for commit in self.commits[len(self.commits) - behind :] for item in commit]
+        del self.commits[len(self.commits) - behind :]
+        for row, message in reversed(gone):
+            assert row.messages.pop() is message, "commits of a channel come in its order"
+            row.last_seq = message.seq - 1
+            row.last_id = row.messages[-1].id if row.messages else 0
+            self.ids.remove(message.id)
+            del self.by_id[message.id]
+            self.lost.add(message.id)
+        self.keys = {k: v for k, v in self.keys.items() if not self.lost & {p.id for p in v.positions}}
+        self.sequence = self._durable_sequence = self.ids[-1] if self.ids else 0
+        self.lsn = self.flushed = max(0, self.lsn - 5 * len(gone)) + 10
+        self.life += 1
+        self._top = self.newest = self.sequence
+        if self.fenced and noticed:
+            self.epoch += 1
+        self._fence(min(self.lost, default=self.sequence + 1) if noticed else self.sequence + 1)
+
+    def disown(self, epoch: str) -> None:
+        """Somebody has seen more of this history than is here."""
+        if epoch == str(self.epoch) and self.fenced:
+            self.epoch += 1
+            self._fence(min(self.lost, default=self.sequence + 1))
+
+    def _fence(self, lost_from: int) -> None:
+        if self.fenced:
+            base = self.sequence // JUMP * JUMP + next(self._jumps) * JUMP
+            self.fences.append((lost_from, base))
+            self.sequence = self._durable_sequence = base - 1
+
+    def _end_all(self) -> None:
         for transaction in list(self.running.values()):
             transaction.crashed = True
             transaction.rollback()
-        self.sequence = self._durable_sequence
-        self.life += 1
-        self.lsn = self.flushed = self.lsn + 10  # Recovery writes a journal of its own.
 
     # --- channels and retention
 
@@ -242,6 +306,7 @@ class Transaction:
         for row, message in self._stored:
             row.last_id, row.last_seq = message.id, message.seq
             self._log.store(row, message)
+        self._log.commits.append(self._stored)
         self._log.keys |= self._keys
         self._log.lsn += 1
         self._log.flush()
@@ -295,7 +360,7 @@ class Transaction:
             self._keys[append.namespace, append.idempotency_key] = Key(
                 append.fingerprint, now_us, tuple(p._replace(expires_at_us=None) for p in positions)
             )
-        return Appended(tuple(positions), before=before)
+        return Appended(tuple(positions), before=before, fences=len(self._log.fences))
 
 
 def _message(new: NewMessage, id_: int, seq: int, now_us: int, channel_ttl: float | None) -> Message:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -50,6 +51,10 @@ class Row:
     lease: int
     attempts: int = 0
     last_error: str | None = None
+    holder: int = 0
+    strikes: int = 0
+    company: int | None = None
+    member: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class Queue:
     ahead: set[int] = field(default_factory=set)
     acked: list[int] = field(default_factory=list)
     """Ids, in the order they were settled in."""
+    fence: int = 0
+    silent: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __getitem__(self, setting: str) -> Any:
@@ -117,15 +124,20 @@ class Queue:
         by_itself = message.expires_at_us is not None and message.expires_at_us <= now_us
         return by_itself or (ttl is not None and message.created_at_us + ttl * 1_000_000 <= now_us)
 
-    def is_last(self, row: Row) -> bool:
+    def is_spent(self, row: Row) -> bool:
         """Whether it may not be handed out again."""
-        return bool(0 < self["max_deliver"] <= row.attempts)
+        return bool(0 < self["max_deliver"] <= row.strikes)
 
-    def lease(self, row: Row, fence: int, now_us: int) -> Delivery:
+    def lease(self, row: Row, fence: int, now_us: int, member: int) -> Delivery:
         """Hand it out."""
-        row.state, row.lease, row.attempts = State.LEASED, fence, row.attempts + 1
+        row.state, row.lease, row.attempts, row.member = State.LEASED, fence, row.attempts + 1, member
         row.at_us = now_us + round(self["ack_wait"] * 1_000_000)
-        return Delivery(row.message, fence, row.attempts, row.at_us)
+        return Delivery(row.message, fence, row.attempts, row.at_us, member, row.company)
+
+    def went_silent(self, row: Row, held: int, *, alone: bool) -> None:
+        """Its lease ended without a word, while so many were held."""
+        row.strikes += alone
+        row.company = held if row.company is None else max(1, min(row.company, held) // 2)
 
     def back(self, row: Row, at_us: int, error: str | None) -> None:
         """To be handed out again from `at_us`."""
@@ -225,9 +237,15 @@ class MemoryQueues:
     def end_leases(self, queue: Queue, now_us: int) -> list[Death]:
         """What nobody acked in time is due again, or dead."""
         ended = [row for row in queue.leased() if row.at_us <= now_us]
-        last = [row for row in ended if queue.is_last(row)]
+        held = Counter(row.member for row in queue.leased())
+        doubted = sum(row.company is not None for row in queue.rows.values())
         for row in ended:
+            most = held[row.member] if row.company is None or row.member != 0 else doubted
+            alone = row.company == 1 or (held[row.member] == 1 and row.lease > queue.silent)
+            queue.went_silent(row, most, alone=alone)
             queue.back(row, now_us, END)
+        queue.silent = queue.fence if ended else queue.silent
+        last = [row for row in ended if queue.is_spent(row)]
         queue.drop(last, now_us)
         return [Death(r.message, Reason.MAX_DELIVER, r.attempts, END) for r in last]
 
@@ -236,7 +254,7 @@ class MemoryQueues:
         reason = None
         if queue.is_late(row.message, now_us):
             reason = Reason.EXPIRED
-        elif queue.is_last(row):
+        elif queue.is_spent(row):
             reason = Reason.MAX_DELIVER
         return None if reason is None else Death(row.message, reason, row.attempts, row.last_error)
 

@@ -3,36 +3,18 @@ real one also outlives whatever happens to Redis."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 import redis.asyncio
 
 from cache import bus as bus_module
+from cache import link as link_module
 from cache.bus import RedisBus
+from cache.link import Link
 from tests.contract.freezing_proxy import FreezingProxy
+from tests.contract.listener import Listener
 from tests.support import eventually
-
-
-class Listener:
-    """One process's end of the bus."""
-
-    def __init__(self, url: str, topic: str = "gapless:test:hints") -> None:
-        self.heard: list[bytes] = []
-        self.missed = 0
-        self.bus = RedisBus(url, topic, self.heard.append, self._count)
-        self.task: asyncio.Task[None] = asyncio.create_task(self.bus.run())
-
-    def _count(self) -> None:
-        self.missed += 1
-
-    async def connected(self) -> None:
-        await eventually(lambda: self.bus.connected)
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
 
 
 @pytest.fixture
@@ -51,7 +33,6 @@ async def test_everybody_hears_in_order(redis_url: str) -> None:
     for payload in payloads:
         first.bus.send(payload)
     await eventually(lambda: first.heard == payloads and second.heard == payloads)
-    assert await first.bus.ping()
     await first.stop()
     await second.stop()
 
@@ -92,7 +73,7 @@ async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None
 
 async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes nothing and says nothing, with more to send than sockets hold; afterwards all is as before."""
-    monkeypatch.setattr(bus_module, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
     listener = Listener(proxy.url)
     await listener.connected()
@@ -101,7 +82,6 @@ async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: py
     for _ in range(3):
         listener.bus.send(b"x" * 8_000_000)
     await eventually(lambda: bus_module.DROPPED._value.get() > dropped or listener.task.done())
-    assert not await listener.bus.ping()
     assert not listener.task.done(), listener.task.exception()
     proxy.thaw()
 
@@ -115,9 +95,10 @@ async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: py
 
 async def test_silence_is_asked_about(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that died without a word is given up, and what may have been missed meanwhile is told."""
-    monkeypatch.setattr(bus_module, "SEND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.3)
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
-    monkeypatch.setattr(bus_module, "HEALTH_CHECK_S", 0.1)
+    monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.1)
+    monkeypatch.setattr(bus_module, "MAX_SILENCE_S", 0.3)
     listener = Listener(proxy.url)
     await listener.connected()
     proxy.freeze()
@@ -128,18 +109,18 @@ async def test_silence_is_asked_about(proxy: FreezingProxy, monkeypatch: pytest.
 
 
 async def test_a_quiet_redis_is_not_a_dead_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "HEALTH_CHECK_S", 0.02)
+    monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.02)
     listener = Listener(redis_url)
     await listener.connected()
     pings = 0
-    ping = redis.asyncio.client.PubSub.ping
+    tell = Link.tell
 
-    async def counted(self: redis.asyncio.client.PubSub) -> object:
+    async def counted(self: Link, *command: bytes | str) -> None:
         nonlocal pings
-        pings += 1
-        return await ping(self)
+        pings += command == ("PING",)
+        await tell(self, *command)
 
-    monkeypatch.setattr(redis.asyncio.client.PubSub, "ping", counted)
+    monkeypatch.setattr(Link, "tell", counted)
     await eventually(lambda: pings >= 10)
     assert listener.missed == 1
     await listener.stop()

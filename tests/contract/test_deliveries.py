@@ -236,6 +236,7 @@ async def test_what_is_released_comes_at_once_and_first(
     assert await bench.port.live(receipts(q, two)) == [False]
     taken = await bench.take(q)
     assert (data(taken), attempts(taken)) == (["2", "3", "4"], [*again, 1])
+    assert [d.company for d in taken] == ([2, 2, None] if delivered else [None] * 3)
     await bench.release(q, two, three, delivered=delivered)
     assert await bench.ack(q, *taken) == ["acked"] * 3
 

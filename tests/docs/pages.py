@@ -45,7 +45,7 @@ def fences(name: str) -> list[Fence]:
     text = read(name)
     found = list(_FENCE.finditer(text))
     blocks = []
-    for block, following in zip(found, [*found[1:], None], strict=True):
+    for block, following in zip(found, [*found, None][1:], strict=True):
         answer = None
         if following is not None and following["language"] in ANSWERS:
             between = text[block.end() : following.start("language") - 3]

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Metric
 from typer.main import get_command
 
 import app
@@ -23,7 +23,10 @@ import cache
 import db
 import subscriptions
 from app.cli.__main__ import app as cli
-from app.settings import CHECKOUT, Settings
+from app.measuring import told
+from app.program import CHECKOUT
+from app.settings import Settings
+from db.measures import Measure
 from tests.support import ROOT
 
 
@@ -36,7 +39,7 @@ def settings_table() -> str:
 
 
 def _default(value: object) -> str:
-    if value is None:
+    if value is None or value == ():
         return "none"
     if isinstance(value, Path):
         return f"`{value.relative_to(CHECKOUT)}` in the checkout"
@@ -52,11 +55,18 @@ def metrics_table() -> str:
     lines = ["| metric | kind | labels | |", "|---|---|---|---|"]
     collectors = {id(c): c for c in REGISTRY._names_to_collectors.values()}
     found = {
-        m.name: (m, c) for c in collectors.values() for m in c.collect() if m.name.startswith("gapless_")
+        m.name: (m, getattr(c, "_labelnames", ()))
+        for c in collectors.values()
+        for m in c.collect()
+        if m.name.startswith("gapless_")
     }
-    for name, (metric, collector) in sorted(found.items()):
+    # These are measured while a service runs.
+    for family in told([Measure("", "", 0, None, None, 0, 0, 0, 0, 0, 0)], 0, 0.0):
+        metric = Metric(family.name, family.text, family.kind)
+        found[family.name] = metric, tuple(family.samples[0].labels)
+    for name, (metric, names) in sorted(found.items()):
         full = f"{name}_total" if metric.type == "counter" else name
-        labels = ", ".join(f"`{label}`" for label in getattr(collector, "_labelnames", ()))
+        labels = ", ".join(f"`{label}`" for label in names)
         lines.append(f"| `{full}` | {metric.type} | {labels} | {metric.documentation} |")
     return "\n".join(lines) + "\n"
 

@@ -2,7 +2,8 @@
 
 Commands (`sh` with curl) are compared with the output shown after them; times, request ids and receipts may
 differ.
-Python and SQL have to run, and Python to print what is shown. `<!-- not run: why -->` before one skips it.
+Python and SQL have to run, and Python to print what is shown; its sleeps take no time.
+`<!-- not run: why -->` before one skips it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,36 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 
+from app.webhooks.signature import signed
 from tests.conftest import Database, Serve
-from tests.docs.pages import Fence, fences
+from tests.docs.pages import ANSWERS, Fence, fences, pages
+from tests.docs.test_spark_pages import PAGES as SPARK_PAGES
 from tests.support import ROOT, eventually
 
 HOW_TO = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (ROOT / "docs" / "howto").glob("*.md")
-    if not path.name.startswith("spark-")  # test_spark_pages.py runs these
+    if not path.name.startswith("spark-")
 )
-PAGES = ["README.md", "docs/quickstart.md", "docs/protocol.md", "docs/reference.md", *HOW_TO]
+PAGES = [
+    "README.md",
+    "docs/quickstart.md",
+    "docs/protocol.md",
+    "docs/reference.md",
+    "docs/operations.md",
+    *HOW_TO,
+]
+SHOWN = ("", *ANSWERS)
+"""Fences without a language, and output, show something; the others are for running."""
+AWAKE = "import time; time.sleep = lambda _: None\n"
 ADDRESS = "http://127.0.0.1:8080"
 READY = ('data: {"cursor"', 'data: {"receipt"')
 """A stream does not end: it is listened to until it says that all history is sent, or gave a delivery."""
@@ -47,6 +62,11 @@ def normal(output: str) -> str:
     return output.replace("\r\n", "\n").strip()
 
 
+def is_run(fence: Fence) -> bool:
+    """Whether it is something that can be run here."""
+    return fence.language in ("sql", "python") or (fence.language == "sh" and "curl " in fence.text)
+
+
 async def run(fence: Fence, url: str, database: Database, folder: Path) -> str | None:
     """The output of one fence; None for one that cannot be run."""
     if fence.skipped:
@@ -57,10 +77,10 @@ async def run(fence: Fence, url: str, database: Database, folder: Path) -> str |
             await owner.execute(fence.text)
         finally:
             owner.terminate()
-        return None
+        return ""
     if fence.language == "python":
-        command = [sys.executable, "-W", "error", "-c", fence.text.replace(ADDRESS, url)]
-    elif fence.language == "sh" and "curl " in fence.text:
+        command = [sys.executable, "-W", "error", "-c", AWAKE + fence.text.replace(ADDRESS, url)]
+    elif is_run(fence):
         script = f'curl() {{ command curl -sS "$@"; }}\n{fence.text}'
         command = ["bash", "-ec", script.replace(ADDRESS, url)]
     else:
@@ -95,7 +115,7 @@ async def test_examples_do_what_the_page_says(
     page: str, serve: Serve, database: Database, tmp_path: Path
 ) -> None:
     service = serve()
-    await eventually(lambda: httpx.get(f"{service.url}/readyz").is_success)
+    await eventually(lambda: httpx.get(f"{service.url}/readyz").json().get("redis"))
     ran = 0
     for fence in fences(page):
         output = await run(fence, service.url, database, tmp_path)
@@ -106,3 +126,32 @@ async def test_examples_do_what_the_page_says(
             expected = fence.answer.replace(ADDRESS, service.url)
             assert normal(output) == normal(expected), fence
     assert ran
+
+
+def test_every_fence_in_a_language_is_run_or_says_why_not() -> None:
+    idle = [
+        str(fence)
+        for page in pages()
+        for fence in fences(page.relative_to(ROOT).as_posix())
+        if fence.language not in SHOWN and not fence.skipped
+        if not (fence.page in PAGES and is_run(fence)) and fence.page not in SPARK_PAGES
+    ]
+    assert idle == []
+
+
+def test_the_receiver_of_the_webhooks_page_takes_what_is_signed_once_and_refuses_the_rest() -> None:
+    [fence] = [found for found in fences("docs/howto/webhooks.md") if found.language == "python"]
+    handled: list[object] = []
+    known: list[str] = []
+
+    def seen(name: str) -> bool:
+        known.append(name)
+        return name in known[:-1]
+
+    names: dict[str, Any] = {"seen": seen, "handle": lambda channel, data: handled.append((channel, data))}
+    exec(compile(fence.text, str(fence), "exec"), names)
+    body = b'{"channel": "orders.eu", "data": 1}'
+    headers = signed("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=", "msg_1", int(time.time()), body)
+    assert [names["receive"](body, headers) for _ in range(2)] == [200, 200]
+    assert names["receive"](body + b" ", headers) == 401
+    assert handled == [("orders.eu", 1)]

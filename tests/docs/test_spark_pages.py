@@ -11,14 +11,15 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app import program
 from tests.docs.pages import Fence, fences, read
 from tests.pipeline.conftest import Log, Loop, log, loop, plain_log, spark
 from tests.pipeline.sinks import login
@@ -83,10 +84,8 @@ class Page:
 
     def _shell(self, fence: Fence, text: str) -> str:
         environment = {**os.environ, "GAPLESS_DATABASE_URL": self.reader}
-        command = (
-            f'gapless() {{ "{sys.executable}" -P -m app.cli "$@"; }}\n{text.replace("./gapless", "gapless")}'
-        )
-        environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "client", "pipeline"))
+        gapless = shlex.join(program.command("app.cli"))
+        command = f'gapless() {{ {gapless} "$@"; }}\n{text.replace("./gapless", "gapless")}'
         done = subprocess.run(
             ["bash", "-ec", command],
             env=environment,

@@ -81,12 +81,22 @@ def test_a_server_that_outlived_its_parent_is_ended_first(postgres: EmbeddedPost
         later.stop()
 
 
-def test_a_stale_lock_file_that_names_a_living_stranger(postgres: EmbeddedPostgres) -> None:
+@pytest.mark.parametrize("state", ["living", "zombie"])
+def test_lock_files_that_name_a_stranger_stop_no_start(postgres: EmbeddedPostgres, state: str) -> None:
+    """After `kill -9` of everything the number may be anybody's, or nobody may have buried its process."""
     postgres.stop()
-    (postgres.data / "postmaster.pid").write_text(f"{os.getpid()}\n{postgres.data}\n1\n5432\n\n\n\nready\n")
-    (postgres.sockets / ".s.PGSQL.5432.lock").write_text(f"{os.getpid()}\n")
-    postgres.start()
-    assert query(postgres.service_url, "select 1") == 1
+    # Not this process: Postgres knows its own parent, and does not mind its number in a lock file.
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as stranger:
+        if state == "zombie":
+            stranger.kill()
+            eventually(lambda: stranger.pid not in {one.pid for one in processes.running()})
+        facts = f"{stranger.pid}\n{postgres.data}\n1\n5432\n{postgres.sockets}\n\n1 1\nready\n"
+        (postgres.data / "postmaster.pid").write_text(facts)
+        (postgres.sockets / ".s.PGSQL.5432.lock").write_text(facts)
+        postgres.start()
+        assert query(postgres.service_url, "select 1") == 1
+        assert stranger.stdin is not None
+        stranger.stdin.close()
 
 
 def test_a_killed_first_start_is_begun_anew(home: Path, launch: Launch) -> None:

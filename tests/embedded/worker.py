@@ -44,7 +44,6 @@ def answer(connected: socket.socket) -> None:
             "restarts": os.environ["GAPLESS_WORKER_RESTARTS"],
             "role": asyncio.run(role()),
             "keepalive": connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
-            "user_timeout_ms": connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
         }
         body = json.dumps(facts).encode()
         connected.sendall(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from subscriptions.domain.delivery import Claimed, Delivery, Nack, Receipt
+from subscriptions.domain.delivery import Claimed, Delivery, Hand, Nack, Receipt
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.watermark import Watermark
@@ -261,10 +261,14 @@ async def test_a_pull_is_not_told_of_nothing_before_all_was_looked_at(stage: Sta
     (wanted,) = await stage.store()
     claim, claims = stage.port.claim, 0
 
-    async def bounded(subscription_id: int, settled: int, limit: int) -> Claimed:
+    async def bounded(
+        subscription_id: int, settled: int, limit: int, holder: int = 0, hands: Sequence[Hand] = ()
+    ) -> Claimed:
         nonlocal claims
         claims += 1
-        return Claimed(more=True) if claims < 5 else await claim(subscription_id, settled, limit)
+        return (
+            Claimed(more=True) if claims < 5 else await claim(subscription_id, settled, limit, holder, hands)
+        )
 
     stage.port.claim = bounded  # type: ignore[method-assign]
     assert ids(await stage.pull()) == [wanted]
@@ -287,6 +291,59 @@ async def test_a_stalled_watermark_is_watched_without_claiming(stage: Stage) -> 
     slow.commit()
     await asyncio.wait([pulling], timeout=0.1)
     assert len(pulling.result()) == 2
+
+
+async def _comes_once_it_is_settled(stage: Stage, ask: Callable[[], Awaitable[list[Delivery]]]) -> None:
+    """What was committed before anybody asked comes as soon as those who published beside it are done."""
+    slow = stage.log.begin([Append(NS, (NewMessage("beside", b"{}"),))])
+    await slow.lock()
+    await slow.take()
+    (fast,) = await stage.store("b.x")
+    stage.consumers.hear(NS, "b.x", fast)
+    asking = asyncio.ensure_future(ask())
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    slow.commit()
+    await asyncio.wait([asking], timeout=0.05)
+    assert asking.done(), "it waits for the sweep"
+    assert ids(asking.result()) == [fast]
+
+
+@on_stage
+async def test_a_pull_on_channels_gets_what_came_before_it_once_that_is_settled(stage: Stage) -> None:
+    stage.queues.subscribe("q", "a", "b.x")
+    await _comes_once_it_is_settled(stage, lambda: stage.pull(wait_s=20))
+
+
+@on_stage
+async def test_a_pull_on_a_pattern_gets_what_came_before_it_once_that_is_settled(stage: Stage) -> None:
+    stage.queues.subscribe("q", "b.>")
+    await _comes_once_it_is_settled(stage, lambda: stage.pull(wait_s=20))
+
+
+@on_stage
+async def test_a_stream_gets_what_came_before_it_once_that_is_settled(stage: Stage) -> None:
+    stage.queues.subscribe("q", "a", "b.x")
+
+    async def stream() -> list[Delivery]:
+        return await (await stage.consumers.open(NS, "q", 1)).next(20)
+
+    await _comes_once_it_is_settled(stage, stream)
+
+
+@on_stage
+async def test_channels_that_are_added_bring_what_was_there_once_that_is_settled(stage: Stage) -> None:
+    stage.queues.subscribe("q", "a")
+    member = await stage.consumers.open(NS, "q", 1)
+    await asyncio.sleep(0.1)
+
+    async def widen() -> list[Delivery]:
+        queue = stage.queues.queues[1]
+        queue.subscription = replace(queue.subscription, channels=("a", "b.x"))
+        stage.consumers.changed(NS, "q", 1)
+        return await member.next(20)
+
+    await _comes_once_it_is_settled(stage, widen)
 
 
 @on_stage

@@ -257,7 +257,7 @@ def test_what_retention_took_is_said(selection: Selection) -> None:
 def test_what_retention_takes_between_two_pages_of_the_last_messages_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("subscriptions.engine.subscription.PAGE_LIMIT", 2)
+    monkeypatch.setattr("subscriptions.engine.subscription.STARTS_LIMIT", 2)
 
     async def play(stage: Stage) -> None:
         await stage.store(count=10)

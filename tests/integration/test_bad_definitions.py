@@ -23,10 +23,15 @@ TAKES = [
     ("PUT", SUBSCRIPTION),
     ("PATCH", SUBSCRIPTION),
     ("POST", f"{SUBSCRIPTION}/seek"),
+    ("POST", f"{SUBSCRIPTION}/bind"),
+    ("POST", f"{SUBSCRIPTION}/unbind"),
     ("POST", f"{SUBSCRIPTION}/pull"),
     ("POST", f"{SUBSCRIPTION}/ack"),
     ("POST", f"{SUBSCRIPTION}/nack"),
     ("POST", f"{SUBSCRIPTION}/extend"),
+    ("POST", "/v1/ack"),
+    ("POST", "/v1/nack"),
+    ("POST", "/v1/extend"),
     ("PUT", POLICY),
     ("POST", "/v1/definitions"),
     ("POST", "/v1/dead-letters/replay"),
@@ -121,6 +126,10 @@ def definitions() -> Iterator[Bad]:
     yield from each("PATCH", SUBSCRIPTION, BAD_CHANGES)
     yield from each("POST", f"{SUBSCRIPTION}/seek", BAD_SEEKS)
     yield said("PUT", SUBSCRIPTION, {"channels": ["a"] * 129})
+    for verb in ("bind", "unbind"):
+        yield from each("POST", f"{SUBSCRIPTION}/{verb}", BAD_BINDINGS)
+        yield said("POST", f"{SUBSCRIPTION}/{verb}", {"channels": ["a"] * 129})
+    yield said("POST", f"{SUBSCRIPTION}/bind", {"channels": [f"bad.{n}" for n in range(128)]})
     for line in BAD_POLICIES.strip().splitlines():
         body = policy(**json.loads(line))
         yield said("PUT", POLICY, body, f"policy {line}")
@@ -136,12 +145,13 @@ def definitions() -> Iterator[Bad]:
 
 def consuming() -> Iterator[Bad]:
     yield from each("POST", f"{SUBSCRIPTION}/pull", BAD_PULLS)
-    for verb in ("ack", "nack", "extend"):
-        yield from each("POST", f"{SUBSCRIPTION}/{verb}", BAD_RECEIPTS)
-        yield said("POST", f"{SUBSCRIPTION}/{verb}", {"receipts": ["x"] * 1001})
-    yield from each("POST", f"{SUBSCRIPTION}/nack", BAD_NACKS)
-    yield said("POST", f"{SUBSCRIPTION}/nack", {"receipts": ["x"], "reason": "r" * 1001})
-    yield from each("POST", f"{SUBSCRIPTION}/extend", BAD_EXTENDS)
+    for where in (SUBSCRIPTION, "/v1"):
+        for verb in ("ack", "nack", "extend"):
+            yield from each("POST", f"{where}/{verb}", BAD_RECEIPTS)
+            yield said("POST", f"{where}/{verb}", {"receipts": ["x"] * 1001})
+        yield from each("POST", f"{where}/nack", BAD_NACKS)
+        yield said("POST", f"{where}/nack", {"receipts": ["x"], "reason": "r" * 1001})
+        yield from each("POST", f"{where}/extend", BAD_EXTENDS)
     for query in (
         "prefetch=0",
         "prefetch=1001",
@@ -195,6 +205,8 @@ def absent() -> Iterator[Bad]:
         ("POST", f"{none}/resume", b""),
         ("PATCH", none, b"{}"),
         ("POST", f"{none}/seek", b'{"to":"latest"}'),
+        ("POST", f"{none}/bind", b'{"channels":["a"]}'),
+        ("POST", f"{none}/unbind", b'{"channels":["a"]}'),
         ("POST", f"{none}/pull", b"{}"),
         ("POST", f"{none}/ack", b'{"receipts":["x"]}'),
         ("POST", f"{none}/nack", b'{"receipts":["x"]}'),
@@ -249,6 +261,17 @@ BAD_CHANGES = """
 {"start": "latest"}
 {"ack_wait": -1}
 {"paused": true}
+"""
+BAD_BINDINGS = """
+{}
+{"channels": null}
+{"channels": []}
+{"channels": "a"}
+{"channels": [5]}
+{"channels": ["a..b"]}
+{"channels": ["a", "b "]}
+{"channels": ["a\\u0000"]}
+{"channels": ["a"], "start": "latest"}
 """
 BAD_SEEKS = """
 {}

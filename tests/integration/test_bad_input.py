@@ -19,6 +19,7 @@ from tests.raw_http import JSON_TYPE, MESSAGES, Bad, check_refused, connect, exc
 
 MIB = 1024 * 1024
 NOW = datetime.now(UTC)
+START = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 
 
 def stored(server_url: str) -> Any:
@@ -226,7 +227,7 @@ def sizes() -> Iterator[Bad]:
 
 
 def raw() -> Iterator[Bad]:
-    post = b"POST /v1/channels/bad.input/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    post = START
     chunked = b'a\r\n{"data":1}\r\n0\r\n\r\n'
     framing = {
         "CL and TE": post + b"Content-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked,
@@ -349,7 +350,7 @@ def test_is_refused_and_stores_nothing(server_url: str, case: Bad) -> None:
 
 
 def test_what_never_ends_is_cut_off_in_ten_seconds(server_url: str) -> None:
-    head = b"POST /v1/channels/bad.input/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = START
     starts = [
         head,
         head + b"Content-Length: 10\r\n\r\n{",
@@ -411,7 +412,7 @@ def test_the_header_wins_over_the_query(server_url: str) -> None:
 def test_head_of_a_stream_has_no_body_and_ends(server_url: str) -> None:
     with connect(server_url) as connection:
         connection.sendall(
-            b"HEAD /v1/subscribe?channel=bad.none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            b"HEAD /v1/subscribe?channel=bad.none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         answer = read_answer(connection, bodiless=True)
         assert answer.status == 200
@@ -432,7 +433,7 @@ def test_what_a_stream_carries_stays_on_its_line(server_url: str) -> None:
     assert published.status == 201, published
     with connect(server_url) as connection:
         before = published.document["id"] - 1
-        request = f"GET /v1/subscribe?channel=bad.lines&after={before} HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = f"GET /v1/subscribe?channel=bad.lines&after={before} HTTP/1.1\r\nHost: localhost\r\n\r\n"
         connection.sendall(request.encode())
         received = b""
         while b"event: ready" not in received:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.conftest import Serve
-from tests.integration.queueing import Host, Queue, attempts, data, deliveries
+from tests.integration.queueing import Delivery, Host, Queue, attempts, data, deliveries
 from tests.sse import Block, Stream
 from tests.support import eventually
 
@@ -98,9 +98,13 @@ async def test_what_a_member_held_comes_again_at_once_and_first(hosts: Both) -> 
         await queue.ack(*given[:3])
     await queue.pause(False)
     async with queue.at(two).consume(prefetch=5) as stream:
-        again = await deliveries(stream, 5)
+        again: list[Delivery] = []
+        while len(again) < 5:  # those in doubt come one at a time, each when the one before is settled
+            again += await deliveries(stream, 1)
+            for old in given[3:][len(again) - 1 : len(again)]:
+                assert await queue.ack(old) == ["lease_expired"]
+            await queue.at(two).ack(again[-1])
     assert (data(again), attempts(again)) == ([4, 5, 6, 7, 8], [2, 2, 1, 1, 1])
-    assert await queue.ack(*given[3:]) == ["lease_expired"] * 2
 
 
 async def test_members_share_and_one_that_dies_leaves_the_rest_to_others(hosts: Both) -> None:
@@ -199,7 +203,9 @@ async def test_members_that_leave_while_they_come_are_forgotten(hosts: Both) -> 
     where = urlsplit(one.url)
     for _ in range(60):
         with socket.create_connection((where.hostname, where.port or 80)) as connection:
-            connection.sendall(b"GET %b/consume?prefetch=5 HTTP/1.1\r\nHost: x\r\n\r\n" % queue.path.encode())
+            connection.sendall(
+                b"GET %b/consume?prefetch=5 HTTP/1.1\r\nHost: localhost\r\n\r\n" % queue.path.encode()
+            )
     await one.publish("leaving", *range(5))
     taken = await queue.take(5)
     assert sorted(data(taken)) == list(range(5))
@@ -265,7 +271,9 @@ async def test_a_member_that_takes_nothing_is_cut_off(serve: Serve) -> None:
         with socket.socket() as idle:
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             idle.connect((where.hostname, where.port))
-            idle.sendall(b"GET /v1/subscriptions/slow/consume?prefetch=1000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            idle.sendall(
+                b"GET /v1/subscriptions/slow/consume?prefetch=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
             cut = 'gapless_streams_cut_total{reason="slow_consumer"}'
             await eventually(lambda: host.metric(cut))
             taken: list[Any] = []

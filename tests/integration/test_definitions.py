@@ -144,6 +144,26 @@ def test_patch_changes_what_it_names(client: httpx.Client) -> None:
     assert ok(client.patch("/v1/subscriptions/s", json={})) == cleared
 
 
+def test_channels_are_bound_and_unbound(client: httpx.Client) -> None:
+    def ask(verb: str, *channels: str, status: int = 200) -> Any:
+        return ok(client.post(f"/v1/subscriptions/s/{verb}", json={"channels": channels}), status)
+
+    put(client, "s", ack_wait=5)
+    bound = ask("bind", "b", "c.*", "b", "orders.>")
+    assert bound["channels"] == ["orders.>", "b", "c.*"]
+    assert (bound["ack_wait"], bound["stats"]["lag"]) == (5, 0)
+    assert ask("bind", "b", "c.*")["channels"] == bound["channels"]
+    for channel in ("b", "c.d", "orders.eu", "c.d.e"):
+        ok(client.post(f"/v1/channels/{channel}/messages", json={"data": 1}), 201)
+    assert shown(client, "s")["stats"]["lag"] == 3
+    assert ask("unbind", "c.*", "nowhere", "orders.>")["channels"] == ["b"]
+    for refused in (("b",), ("b", "x")):
+        assert ask("unbind", *refused, status=422)["errors"][0]["field"] == "channels"
+    ask("bind", *(f"n.{n}" for n in range(127)))
+    assert ask("bind", "one.more", status=422)["errors"][0]["field"] == "channels"
+    assert len(shown(client, "s")["channels"]) == 128
+
+
 def test_subscriptions_are_listed_by_name_and_page(client: httpx.Client) -> None:
     for name in ("b.2", "a.1", "b.1", "B.0"):
         put(client, name)

@@ -201,7 +201,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_resumes(
     idle = socket.socket()
     idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     idle.connect((host, int(port)))
-    idle.sendall(b"GET /v1/subscribe?channel=big&from=earliest HTTP/1.1\r\nHost: x\r\n\r\n")
+    idle.sendall(b"GET /v1/subscribe?channel=big&from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n")
     for _ in range(16):
         await publish(service.url, "big", "x" * 900_000)
     async with httpx.AsyncClient(base_url=service.url) as client:
@@ -262,7 +262,7 @@ async def test_a_stream_lost_while_it_is_opened_is_let_go(serve: Serve, database
         async with holder.transaction():
             await holder.execute("lock table gapless.channels in access exclusive mode")
             _, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"GET /v1/subscribe?channel=a&last=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /v1/subscribe?channel=a&last=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await until_waiting(watcher)
             writer.close()
             # Answered after the end of the other connection was heard of.

@@ -14,6 +14,7 @@ import asyncpg
 import httpx
 
 from load.children import free_port
+from load.failover.cluster import Cluster
 from tests.conftest import Serve
 from tests.integration.queueing import Delivery, Host, Queue
 from tests.support import RunningService, eventually
@@ -146,8 +147,10 @@ async def _has(host: Host, channel: str) -> bool:
 
 async def test_a_file_that_is_wrong_is_told_of_until_it_is_right(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
-    file.write_text('{"version": 1, "subscriptions": [{"name": "s", "channels": ["a"], "ack_wait": -1}]}')
     async with starting(serve, GAPLESS_DEFINITIONS=str(file)) as (host, ready):
+        why = await eventually(lambda: _mentions(host, "No such file"))
+        assert str(tmp_path) not in why, "where files lie is nobody's business who asks over HTTP"
+        file.write_text('{"version": 1, "subscriptions": [{"name": "s", "channels": ["a"], "ack_wait": -1}]}')
         why = await eventually(lambda: _mentions(host, "ack_wait"))
         assert "cannot be loaded" in why
         await host.publish("a", 1)
@@ -186,3 +189,24 @@ async def test_the_file_is_brought_in_when_it_changed_and_takes_nothing_away(
     file.write_text(json.dumps({"version": 1, "subscriptions": [{**subscription, "max_deliver": 2}]}))
     async with Host(serve(GAPLESS_DEFINITIONS=str(file)).url) as host:
         assert (await host.ask("GET", "/v1/subscriptions/s"))["max_deliver"] == 2
+
+
+async def test_a_standby_is_not_ready_until_it_is_promoted(serve: Serve) -> None:
+    """It would answer reads, and refuse every publish."""
+    cluster = Cluster()
+    try:
+        await cluster.start(fenced=True)
+        await asyncio.to_thread(cluster.follow)
+        urls = {"GAPLESS_DATABASE_URL": cluster.standby.url, "GAPLESS_MIGRATE_URL": cluster.standby.url}
+        async with starting(serve, **urls) as (host, _):
+            await eventually(partial(_told, host, "takes no writes"))
+            await cluster.promote()
+            await eventually(partial(_told, host, None))
+            await host.publish("first", 1)
+    finally:
+        cluster.remove()
+
+
+async def _told(host: Host, detail: str | None) -> bool:
+    found = await obstacle(host)
+    return found is None if detail is None else found is not None and detail in found

@@ -155,8 +155,8 @@ async def test_a_client_that_leaves_half_way_harms_nobody(client: httpx.AsyncCli
     host, port = client.base_url.host, client.base_url.port or 80
     body = b'{"data":1}'
     request = (
-        f"POST /v1/channels/{channel}/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"POST /v1/channels/{channel}/messages HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     for cut in range(1, 200):
         _, writer = await asyncio.open_connection(host, port)

@@ -14,7 +14,7 @@ import pytest
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.conftest import Serve
 from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, attempts, data, deliveries
-from tests.integration.test_faults import redis_pid
+from tests.integration.test_faults import redis_pid, workers
 from tests.support import eventually
 
 DAY_S = 86_400
@@ -136,3 +136,22 @@ async def _is_refused(asking: Awaitable[httpx.Response]) -> bool:
 async def _settles(queue: Queue, delivery: Delivery) -> bool:
     """Whether the database answers; this lease has ended."""
     return (await _ack(queue, delivery)).status_code == 200
+
+
+async def test_what_a_killed_worker_streamed_comes_to_others_before_its_deadline(serve: Serve) -> None:
+    """What it gave to somebody who pulled does not: whoever pulled is alive."""
+    services = [serve(), serve()]
+    async with Host(services[0].url) as one, Host(services[1].url) as two:
+        queue = await one.subscribe("q", ack_wait=DAY_S, ordering="none")
+        await one.publish("q", 1, 2)
+        (pulled,) = await queue.pull(1, WAIT_S)
+        async with queue.consume(prefetch=1) as stream:
+            (streamed,) = await deliveries(stream, 1)
+            [worker] = workers(services[0])
+            os.kill(worker, signal.SIGKILL)
+            (again,) = await queue.at(two).pull(2, WAIT_S)
+            assert (data([again]), attempts([again])) == (data([streamed]), [2])
+            assert await queue.at(two).ack(streamed) == ["lease_expired"]
+            assert await queue.at(two).ack(pulled, again) == ["acked"] * 2
+            with pytest.raises(httpx.TransportError):
+                await deliveries(stream, 1)

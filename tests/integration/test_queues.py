@@ -88,6 +88,44 @@ async def test_what_is_no_receipt_of_this_lease_settles_nothing(hosts: Both) -> 
     assert await other.ack(foreign) == ["acked"]
 
 
+async def settle(host: Host, verb: str, *taken: dict[str, Any], **how: Any) -> list[str]:
+    """Without a name."""
+    body = {"receipts": [delivery["receipt"] for delivery in taken], **how}
+    results = (await host.ask("POST", f"/v1/{verb}", json=body))["results"]
+    assert [result["receipt"] for result in results] == body["receipts"]
+    return [result["status"] for result in results]
+
+
+async def test_receipts_alone_race_with_names_over_both_hosts(hosts: Both) -> None:
+    """Each lease is settled once, whoever asks by whatever way; an answer never says less than was done."""
+    one, _ = hosts
+    queues = [await one.subscribe(f"alone.{n}", "alone", ordering="none") for n in range(5)]
+    await one.publish("alone", *range(20))
+    taken = [await queue.take(20) for queue in queues]
+    mixed = [delivery for each in zip(*taken, strict=True) for delivery in each]
+    asked = [settle(host, "ack", *way) for host in hosts for way in (mixed, mixed[::-1])]
+    named = [queue.at(host).ack(*own) for host in hosts for queue, own in zip(queues, taken, strict=True)]
+    statuses = [status for answer in await asyncio.gather(*asked, *named) for status in answer]
+    assert (statuses.count("acked"), statuses.count("unknown")) == (100, 500)
+    assert [(await queue.stats())["acked"] for queue in queues] == [20] * 5
+
+
+async def test_receipts_alone_give_back_extend_and_bury(hosts: Both) -> None:
+    one, two = hosts
+    queues = [await one.subscribe(f"back.{n}", "back", ack_wait=DAY_S) for n in range(2)]
+    await one.publish("back", 1)
+    both = [delivery for queue in queues for delivery in await queue.take(1)]
+    nonsense = {"receipt": "x"}
+    assert await settle(two, "extend", *both, nonsense, ack_wait=60) == ["extended", "extended", "unknown"]
+    assert await settle(two, "nack", *both, nonsense, delay=0) == ["nacked", "nacked", "unknown"]
+    assert await settle(one, "nack", *both, delay=0) == ["lease_expired"] * 2
+    again = [delivery for queue in queues for delivery in await queue.take(1)]
+    assert attempts(again) == [2, 2]
+    await one.ask("DELETE", queues[1].path, 204)
+    assert await settle(two, "nack", *again, dead_letter=True) == ["nacked", "unknown"]
+    assert len(await one.letters(channel="back")) == 1
+
+
 async def test_a_late_ack_is_refused(hosts: Both) -> None:
     one, two = hosts
     queue = await one.subscribe("late", ack_wait=0.2, max_deliver=0)
@@ -311,6 +349,8 @@ async def test_namespaces_see_nothing_of_one_another(serve: Serve) -> None:
         assert await of_blue.pull() == []
         await blue.publish("a", "blue")
         assert await of_blue.ack(delivery) == ["unknown"]
+        for verb in ("ack", "nack", "extend"):
+            assert await settle(blue, verb, delivery) == ["unknown"]
         assert await of_red.nack(delivery, dead_letter=True) == ["nacked"]
         (taken,) = await of_blue.take(1)
         assert (taken["message"]["data"], taken["message"]["seq"]) == ("blue", 1)

@@ -15,7 +15,7 @@ from schemathesis import Case, GenerationMode
 from tests.support import eventually
 
 STREAMS = ("/v1/subscribe", "/v1/subscriptions/{name}/consume")
-VERBS = ("", "/pull", "/ack", "/nack", "/extend", "/seek", "/pause", "/resume")
+VERBS = ("", "/pull", "/ack", "/nack", "/extend", "/seek", "/bind", "/unbind", "/pause", "/resume")
 EXAMPLES = 25
 TIMEOUT_S = 5
 
@@ -87,4 +87,5 @@ def test_no_made_up_request_makes_the_server_fail(server_url: str) -> None:
         exercise()
     assert {*STREAMS, "/v1/messages", "/v1/channels/{channel}/messages", "/v1/transactions"} <= seen
     assert {f"/v1/subscriptions/{{name}}{verb}" for verb in VERBS} <= seen
+    assert {"/v1/ack", "/v1/nack", "/v1/extend"} <= seen
     assert {"/v1/policies/{name}", "/v1/definitions", "/v1/dead-letters/purge", "/v1/scheduled"} <= seen

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
+
+
+def test_the_address_itself_says_what_is_there_and_where_to_go(server_url: str) -> None:
+    with httpx.Client(base_url=server_url) as client:
+        front = client.get("/")
+        assert (front.status_code, front.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        links = re.findall('href="([^"]+)"', front.text)
+        assert {"/docs", "/healthz"} <= set(links)
+        assert [link for link in links if client.get(link).status_code != 200] == []
 
 
 def test_what_is_published_is_read_and_followed(server_url: str) -> None:

@@ -17,15 +17,14 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from app.embedded import EmbeddedPostgres
-from app.webhooks.sender import MAX_CONNECTIONS_A_HOST
+from app.webhooks.places import MAX_CONNECTIONS_A_HOST
 from tests.conftest import External, Serve, drop_database, make_database, service_environment
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.support import RunningService, eventually
 
 ALLOW = {"GAPLESS_WEBHOOK_ALLOW_PRIVATE": "1"}
 OTHER_SECRET = "whsec_" + b64encode(b"o" * 24).decode()
-LONG_S = 60.0
-"""A lease or a delay that no test waits for."""
+LONG_S = 60.0  # A lease or a delay that no test waits for.
 
 # A kept connection would be closed by whichever service is stopped last.
 OK = reply("200 OK", "connection: close")
@@ -216,6 +215,21 @@ async def test_one_that_points_elsewhere_by_now_is_not_paused(pushed: Pushed) ->
         assert Webhook(OTHER_SECRET).verify(request[2], request[1])["data"] == 1
 
 
+async def test_a_changed_address_keeps_the_secret(pushed: Pushed) -> None:
+    async with hook(OK) as old, hook(OK) as new:
+        ok(await pushed.put(old), 201)
+        for push in (push_of(new), {**push_of(new), "secret": None}):
+            ok(await pushed.client.patch(pushed.path, json={"push": push}))
+        await pushed.publish(1)
+        await eventually(lambda: pushed.settled(1))
+        ((_, headers, body),) = new.requests
+        assert Webhook(SECRET).verify(body, headers)["data"] == 1
+        ok(await pushed.client.patch(pushed.path, json={"push": None}))
+        refused = await pushed.client.patch(pushed.path, json={"push": push_of(new)})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "push.secret")
+        assert not old.requests
+
+
 def push_of(there: Hook) -> dict[str, str]:
     return {"url": there.target().url}
 
@@ -327,7 +341,7 @@ async def test_what_finds_no_connection_free_is_no_attempt(url: str) -> None:
         greedy, modest = named(client), named(client)
         ok(await greedy.put(there), 201)
         await greedy.publish(*range(MAX_CONNECTIONS_A_HOST))
-        await eventually(lambda: len(there.requests) == MAX_CONNECTIONS_A_HOST)
+        await eventually(lambda: in_flight(greedy, MAX_CONNECTIONS_A_HOST))
         ok(await modest.put(there, ack_wait=0.2, max_deliver=1), 201)
         await modest.publish("patient")
         # It is claimed, waits, and is given back, again and again: each claim is a lease of its own.
@@ -339,6 +353,10 @@ async def test_what_finds_no_connection_free_is_no_attempt(url: str) -> None:
         assert not await modest.dead_letters()
         for one in (greedy, modest):
             await client.delete(one.path)
+
+
+async def in_flight(pushed: Pushed, count: int) -> bool:
+    return bool((await pushed.stats())["in_flight"] == count)
 
 
 async def at_least(client: httpx.AsyncClient, metric: str, least: float) -> bool:

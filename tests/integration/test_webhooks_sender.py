@@ -15,17 +15,12 @@ from prometheus_client import REGISTRY
 from standardwebhooks import Webhook
 
 from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
-from app.webhooks.sender import (
-    KEEP_ALIVE_S,
-    MAX_ANSWER_BYTES,
-    MAX_CONNECTIONS,
-    MAX_CONNECTIONS_A_HOST,
-    Sender,
-    Target,
-)
-from tests.hook import SECRET, Answer, hook, reply, silence
+from app.webhooks.places import FIRST_PLACES, MAX_CONNECTIONS, MAX_CONNECTIONS_A_HOST
+from app.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, Sender, Target
+from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.support import eventually
 
+OK = reply("200 OK", "connection: close")
 BODY = b'{"id": 42, "channel": "orders.eu", "data": {"n": 1}}'
 SHORT_S = 0.3
 LONG_S = 20.0
@@ -346,10 +341,40 @@ class Gate:
         self._open.set()
 
 
+async def prove(sender: Sender, targets: Target | list[Target], there: Hook, then: Answer) -> None:
+    """Have these hosts answer often enough to get all the places a host may have."""
+    for target in [targets] if isinstance(targets, Target) else targets:
+        for _ in range(2):
+            assert await post(sender, target) == Delivered()
+    await eventually(lambda: there.left == there.connections)
+    there.answer, there.connections, there.left = then, 0, 0
+    there.requests.clear()
+
+
+async def test_ten_hosts_that_hang_hold_up_nobody_else() -> None:
+    hanging = {f"h{number}": [["127.0.0.1"]] for number in range(10)}
+    names = Names(**hanging, good=[["127.0.0.1"]], fresh=[["127.0.0.1"]])
+    sender = Sender(allow_private=True, lookup=names)
+    async with closing(sender), hook(silence) as nowhere, hook(OK) as there:
+        held = [
+            asyncio.create_task(post(sender, nowhere.target(f"{name}.example")))
+            for name in hanging
+            for _ in range(MAX_CONNECTIONS_A_HOST)
+        ]
+        await eventually(lambda: len(nowhere.requests) == len(hanging) * FIRST_PLACES)
+        for name in ("good", "fresh", "good"):
+            assert await post(sender, there.target(f"{name}.example")) == Delivered()
+        for sending in held:
+            sending.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        assert await post(sender, there.target("good.example")) == Delivered()
+
+
 async def test_a_host_gets_its_share_and_the_rest_wait_or_are_crowded_out() -> None:
     gate, names = Gate(), Names(full=[["127.0.0.1"]], free=[["127.0.0.1"]])
-    async with closing(Sender(allow_private=True, lookup=names)) as sender, hook(gate) as there:
+    async with closing(Sender(allow_private=True, lookup=names)) as sender, hook(OK) as there:
         full = there.target("full.example")
+        await prove(sender, full, there, gate)
         held = [asyncio.create_task(post(sender, full)) for _ in range(MAX_CONNECTIONS_A_HOST)]
         await eventually(lambda: len(there.requests) == MAX_CONNECTIONS_A_HOST)
         waiting = asyncio.create_task(post(sender, full))
@@ -366,7 +391,8 @@ async def test_a_host_gets_its_share_and_the_rest_wait_or_are_crowded_out() -> N
 async def test_a_process_has_so_many_connections_whoever_they_lead_to() -> None:
     hosts = MAX_CONNECTIONS // MAX_CONNECTIONS_A_HOST + 1
     gate, names = Gate(), Names(**{f"h{number}": [["127.0.0.1"]] for number in range(hosts)})
-    async with closing(Sender(allow_private=True, lookup=names)) as sender, hook(gate) as there:
+    async with closing(Sender(allow_private=True, lookup=names)) as sender, hook(OK) as there:
+        await prove(sender, [there.target(f"h{number}.example") for number in range(hosts)], there, gate)
         held = [
             asyncio.create_task(post(sender, there.target(f"h{number % hosts}.example")))
             for number in range(hosts * MAX_CONNECTIONS_A_HOST)

@@ -71,6 +71,7 @@ class Item:
 
     message: Message
     attempt: int = 0
+    nacks: int = 0
     due_ns: int = 0
     receipt: str = ""
     deadline_ns: int = 0
@@ -208,7 +209,7 @@ class Model:
         elif item.attempt < limit and self._buggy(Bug.SKIPPED_ATTEMPT):
             item.attempt, wrong = item.attempt + 1, True
         end = expiry(queue.group, item.message)
-        wrong |= item.attempt > limit or (end is not None and end + SECOND // 5 < now)
+        wrong |= item.nacks >= limit or (end is not None and end + SECOND // 5 < now)
         item.receipt = f"{queue.group.name}:{item.message.id}:{self._lease}"
         item.session, item.deadline_ns = session, now + queue.group.ack_wait_ns
         queue.given[item.receipt] = item.message.id
@@ -342,6 +343,7 @@ class Model:
             return self._bury(queue, item, "rejected", now)
         if limit and item.attempt >= limit and not self._buggy(Bug.NO_MAX):
             return self._bury(queue, item, "max_deliver", now)
+        item.nacks += 1
         item.receipt, item.due_ns = "", now + delay_ns
         item.done = self._buggy(Bug.LOST_ON_NACK)
         return None

@@ -62,6 +62,8 @@ def test_where_nothing_can_be_written_is_said_before_spark_starts(tmp_path: Path
         assert done.stderr.startswith(f"gapless: {option}: ")
         assert "cannot be written" in done.stderr
         assert "Spark" not in done.stderr
+    away = run("--from", source, "--report", "s3://bucket/report.html")
+    assert (away.returncode, "gapless: --report: s3: is not served" in away.stderr) == (2, True)
 
 
 def test_what_spark_carries_of_ours_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

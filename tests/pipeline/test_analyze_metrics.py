@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from gapless_spark.analyze import conversation, rates, volume
@@ -25,6 +26,16 @@ SMALL: list[Said] = [
     (3700, "b", None),
     (86400, "a", "ann"),
 ]
+
+
+def rate_of(events: DataFrame, unit: str) -> dict[str, Any]:
+    """What `rates` says of one unit."""
+    seconds = rates.per_second(events)
+    counts = seconds if unit == "second" else rates.per_unit(seconds, unit)
+    found = rates.rate(rows(rates.weights({unit: counts})), unit)
+    assert found is not None
+    return found
+
 
 # Times in steps of a quarter of a second, so that equal ones and exact gaps come up.
 said_by_chance = st.lists(
@@ -167,15 +178,16 @@ def test_histogram_bins_begin_at_their_edges(spark: SparkSession) -> None:
 def test_rates_count_silent_seconds_without_making_them(spark: SparkSession) -> None:
     # Ten seconds: 3, then silence, then 1.
     events = events_of(spark, [(0.1, "a", "x"), (0.2, "a", "x"), (0.9, "b", "x"), (9.5, "a", "x")])
-    (found,) = rows(rates.rate(rates.per_unit(events, "second"), "second"))
+    found = rate_of(events, "second")
     assert (found["units"], found["active"], found["mean"], found["max"]) == (10, 2, 0.4, 3)
     assert (found["p50"], found["p95"], found["active_p50"]) == (0.0, pytest.approx(2.1), 2.0)
     assert found["max_at"] == START
-    assert pairs(rates.peaks(rates.per_unit(events, "second"), "hour"), "period", "messages") == {(START, 3)}
+    assert pairs(rates.peaks(rates.per_second(events), "hour"), "period", "messages") == {(START, 3)}
 
 
 def test_rate_of_nothing_has_no_row(spark: SparkSession) -> None:
-    assert rows(rates.rate(rates.per_unit(events_of(spark, []), "second"), "second")) == []
+    seconds = rates.per_second(events_of(spark, []))
+    assert rates.rate(rows(rates.weights({"second": seconds})), "second") is None
 
 
 @few
@@ -199,10 +211,12 @@ def test_replies_as_a_plain_count_has_them(spark: SparkSession, said: list[Said]
 @few
 @given(said=said_by_chance)
 def test_rates_as_a_plain_count_has_them(spark: SparkSession, said: list[Said]) -> None:
-    (found,) = rows(rates.rate(rates.per_unit(events_of(spark, said), "second"), "second"))
-    seconds = [int(one[0]) for one in said]
-    counts = [seconds.count(s) for s in range(min(seconds), max(seconds) + 1)]
-    for rank in (50, 95, 99):
-        assert found[f"p{rank}"] == pytest.approx(percentile(counts, rank / 100))
-        assert found[f"active_p{rank}"] == pytest.approx(percentile([n for n in counts if n], rank / 100))
-    assert (found["max"], found["units"]) == (max(counts), len(counts))
+    events = events_of(spark, said)
+    for unit, width in rates.UNIT_S.items():
+        found = rate_of(events, unit)
+        places = [int(one[0]) // width for one in said]
+        counts = [places.count(s) for s in range(min(places), max(places) + 1)]
+        for rank in (50, 95, 99):
+            assert found[f"p{rank}"] == pytest.approx(percentile(counts, rank / 100))
+            assert found[f"active_p{rank}"] == pytest.approx(percentile([n for n in counts if n], rank / 100))
+        assert (found["max"], found["units"]) == (max(counts), len(counts))

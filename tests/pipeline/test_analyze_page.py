@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gapless_spark.analyze import bins, page, text
+from gapless_spark.analyze import bins, figures, page, text
+from gapless_spark.analyze.body import left_out
 from gapless_spark.analyze.delivery import Delivery
 from gapless_spark.analyze.findings import Findings, Read, Senders, Spread, Volume
 from gapless_spark.analyze.question import Fields, Question, json_path, parse_span, parse_time, parse_zone
@@ -113,15 +114,15 @@ def findings(names: tuple[str, ...] = HOSTILE) -> Findings:
 def plots(html: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', html, re.DOTALL)
     assert found is not None
-    figures: dict[str, Any] = json.loads(found[1])
-    return figures
+    drawn: dict[str, Any] = json.loads(found[1])
+    return drawn
 
 
 def test_every_plot_is_one_that_the_library_knows() -> None:
     graphs = pytest.importorskip("plotly.graph_objects")
-    figures = plots(page.render(findings(), "Report"))
-    assert len(figures) == 12
-    for figure in figures.values():
+    drawings = plots(page.render(findings(), "Report"))
+    assert len(drawings) == 12
+    for figure in drawings.values():
         drawn = graphs.Figure(
             [{k: v for k, v in t.items() if k != "tone"} for t in figure["traces"]], figure["layout"]
         )
@@ -262,3 +263,28 @@ def test_a_page_that_fetches_would_be_noticed(tmp_path: Path) -> None:
     requests = tmp_path / "requests.json"
     browse(report, f"--log-net-log={requests}")
     assert asked_by_page(requests) == {"http://127.0.0.1:9/x.png"}
+
+
+def test_a_single_moment_has_no_scale_and_few_messages_no_fractions() -> None:
+    once = [{"period": NOW, "messages": 1}]
+    for figure in (figures.peaks(once, "hour"), figures.volume(_volume(once), "hour")):
+        assert figure["layout"]["xaxis"]["type"] == "category"
+        assert figure["layout"]["yaxis"]["dtick"] == 1
+    more = [{"period": NOW + timedelta(hours=n), "messages": 20_000} for n in range(2)]
+    for figure in (figures.peaks(more, "hour"), figures.volume(_volume(more), "hour")):
+        assert figure["layout"]["xaxis"]["type"] == "date"
+        assert "dtick" not in figure["layout"]["yaxis"]
+        assert figure["layout"]["yaxis"]["tickformat"] == "~s"
+
+
+def _volume(rows: list[dict[str, Any]]) -> Volume:
+    return Volume(["a"], [row | {"channel": "a"} for row in rows], [], [], [])
+
+
+def test_that_no_message_has_a_time_is_said() -> None:
+    full = findings()
+    none = {"messages": 0, "first_at": None, "last_at": None}
+    empty = replace(full, read=Read(full.read.totals | none, 10, "hour"), volume=None)
+    said = left_out(empty)[0]
+    assert said == "There is nothing to tell: 10 messages left out: no time can be read at sent in data."
+    assert said in page.render(replace(empty, senders=None, session_lengths=None), "Nothing")

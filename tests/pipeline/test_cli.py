@@ -53,6 +53,7 @@ def test_help_imports_no_spark() -> None:
         (("--database-url", "x", "--conf", "y"), "--conf: 'y'", 2),
         ((), "GAPLESS_DATABASE_URL", 2),
         (("--database-url", "x", "--format", "iceberg", "--to", "/tmp/a%20b"), "--to: /tmp/a%20b has %", 2),
+        (("--database-url", "x", "--to", "s3://bucket/x"), "--to: s3: is not served", 2),
         (("--database-url", "postgresql://u:secret@127.0.0.1:1/x"), "cannot be reached", 3),
     ],
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from contextlib import closing
 
 import pytest
 from gapless_spark import ranges
 from gapless_spark.columns import COLUMNS
-from gapless_spark.database import connect, failure, literal, rows, with_defaults
+from gapless_spark.database import READ_SCHEMA, connect, failure, literal, rows, with_defaults
 from gapless_spark.errors import (
     AccessDenied,
     BadOption,
@@ -23,8 +24,10 @@ from gapless_spark.planning import plan_batch
 from gapless_spark.ranges import Range
 from gapless_spark.reading import read_range
 from gapless_spark.selection import Selection
+from gapless_spark.sink_store import SCHEMA
 from gapless_spark.snapshots import snapshot
 
+from db.migrate import migrations
 from tests.pipeline.conftest import Log
 
 AS_READER = "options=-c%20role%3Dgapless_reader"
@@ -71,6 +74,14 @@ def test_no_error_tells_a_password(url: str, kind: type[GaplessSparkError]) -> N
 def test_what_postgres_says_is_put_in_order() -> None:
     assert isinstance(failure(Exception("FATAL: password authentication failed for user")), AccessDenied)
     assert isinstance(failure(Exception("IO: terminating connection due to crash")), DatabaseUnreachable)
+    no_connect = failure(
+        Exception(
+            'FATAL:  permission denied for database "g"\nDETAIL:  User does not have CONNECT privilege.'
+        )
+    )
+    assert isinstance(no_connect, AccessDenied)
+    assert 'lacks the privilege CONNECT on the database "g"' in str(no_connect)
+    assert "gapless_reader" not in str(no_connect)
     assert "Use the URL of the primary" in str(failure(Exception("ERROR: recovery is in progress")))
     made = failure(
         Exception("NOT_FOUND: [libpq] ERROR:  no such thing\nQuery was: select 1. SQLSTATE: 42P01")
@@ -136,3 +147,23 @@ def test_a_connection_lost_in_the_middle(plain_log: Log) -> None:
     )
     with pytest.raises(DatabaseUnreachable):
         list(batches)
+
+
+def test_no_schema_is_asked_for_that_there_is_not() -> None:
+    assert max(READ_SCHEMA, SCHEMA) <= len(migrations())
+
+
+def test_a_login_that_may_not_connect_is_told_so(plain_log: Log) -> None:
+    name = plain_log.database.name
+    admin = plain_log.session(plain_log.database.admin_url)
+    admin.execute(f"revoke connect on database {name} from public")
+    admin.execute("drop role if exists spark_stranger")
+    admin.execute("create role spark_stranger login password 'hush'")
+    try:
+        url = re.sub(r"//[^/@]*@", "//spark_stranger:hush@", plain_log.database.admin_url)
+        with pytest.raises(AccessDenied) as caught:
+            connect(url)
+        assert f'grant connect on database "{name}"' in str(caught.value)
+        assert "gapless_reader" not in str(caught.value)
+    finally:
+        admin.execute("drop role spark_stranger")

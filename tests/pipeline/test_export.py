@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
 import pytest
 from gapless_spark.errors import BadOption, DataLoss, OtherLog, Unsettled
 from gapless_spark.export import batch, delta
@@ -30,6 +28,7 @@ from gapless_spark.selection import Selection
 from gapless_spark.watermark import settled
 
 from tests.pipeline.conftest import Log
+from tests.pipeline.exporting import read, stored
 
 pytestmark = pytest.mark.spark
 Run = Callable[..., Entry]
@@ -59,35 +58,6 @@ def fill(log: Log, count: int = 20) -> None:
     log.owner.execute(
         "update gapless.messages set created_at = created_at - interval '1 day' where id % 2 = 0"
     )
-
-
-def stored(log: Log, where: str = "true") -> list[tuple[Any, ...]]:
-    return log.owner.fetch(
-        "select m.id, c.name::text, m.seq, m.data::text, m.binary from gapless.messages m"
-        f" join gapless.channels c on c.id = m.channel_id where {where} order by m.id"
-    )
-
-
-def read(root: Path, format_: Format) -> list[tuple[Any, ...]]:
-    """What a reader of the format sees."""
-    columns = ["id", "channel", "seq", "data", "binary"]
-    match format_:
-        case "parquet":
-            files = f"read_parquet('{root}/**/*.parquet', hive_partitioning=true)"
-            relation = duckdb.sql(f'select id, channel, seq, data, "binary" from {files}')
-            assert relation is not None
-            found = relation.to_arrow_table()
-        case "delta":
-            import deltalake
-
-            made = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(root)))
-            found = pa.table(made.execute(f"select {', '.join(columns)} from t").read_all())
-        case "iceberg":
-            from pyiceberg.catalog.sql import SqlCatalog
-
-            catalog = SqlCatalog("gapless", uri=f"sqlite:///{root}/catalog.db")
-            found = catalog.load_table("gapless.messages").scan(selected_fields=tuple(columns)).to_arrow()
-    return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
@@ -225,7 +195,8 @@ def test_another_log_and_another_layout_are_refused(log: Log, run: Run, tmp_path
     log.owner.append("a", ["1"])
     run()
     log.owner.execute("update gapless.log set epoch = gen_random_uuid()")
-    with pytest.raises(OtherLog, match="export to a new folder"):
+    log.owner.execute("update gapless.fences set epoch = (select epoch from gapless.log)")
+    with pytest.raises(OtherLog, match="Export to a new folder"):
         run()
     path = tmp_path / "out" / "_gapless" / "export.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"layout": 0}))

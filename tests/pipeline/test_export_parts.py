@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,25 @@ from gapless_spark.export.errors import (
     from_wire,
     to_wire,
 )
-from gapless_spark.export.folder import escape, partition_folder
+from gapless_spark.export.folder import channel_folder, partition_folder
 from gapless_spark.export.iceberg import Iceberg
-from gapless_spark.export.ledger import Charter, Entry, Ledger, Open, Published, Totals
+from gapless_spark.export.ledger import (
+    Charter,
+    Entry,
+    Ledger,
+    Open,
+    Published,
+    Totals,
+    charter_json,
+    read_charter,
+)
 from gapless_spark.export.options import Shape
 from gapless_spark.export.partitioning import split_batch
 from gapless_spark.export.parts import Part
 from gapless_spark.export.publish import TIER, Plain, put_in_place, tier
 from gapless_spark.export.task import Extension, Work, Writer
-from gapless_spark.selection import Selection
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 COLUMNS = all_columns(binary=True)
 DAY = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -120,22 +132,38 @@ def test_a_batch_of_one_day_passes_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("channel", "folder"),
     [
-        ("chat.a", "chat.a"),
-        ("a:b", "a%3Ab"),
-        ("x@y~z-1_2", "x@y~z-1_2"),
-        ("a%b", "a%25b"),
-        # As a folder's name it stands for no value.
-        ("__HIVE_DEFAULT_PARTITION__", "%5F_HIVE_DEFAULT_PARTITION__"),
+        ("chat.a", "c.chat.a"),
+        ("007", "c.007"),
+        ("_x-1@y", "c._x-1@y"),
+        ("a:b~c", "c.a~3ab~7ec"),
+        ("Ab", "c.~41b"),
+        ("a%b=é", "c.a~25b~3d~c3~a9"),
+        (
+            "__HIVE_DEFAULT_PARTITION__",
+            "c.__~48~49~56~45_~44~45~46~41~55~4c~54_" + "~50~41~52~54~49~54~49~4f~4e__",
+        ),
     ],
 )
-def test_folders_are_named_as_hive_names_them(channel: str, folder: str) -> None:
-    assert escape(channel) == folder
-    assert partition_folder("2026-11-20", channel) == f"date=2026-11-20/channel={folder}"
+def test_folders_of_channels_can_be_read_by_people(channel: str, folder: str) -> None:
+    assert channel_folder(channel) == folder
+    assert partition_folder("2026-11-20", channel) == f"date=2026-11-20/{folder}"
 
 
-def test_a_channel_that_is_no_folder_is_told() -> None:
-    with pytest.raises(OSError, match="export without --by-channel"):
-        partition_folder("2026-11-20", "c" * 250)
+NAMES = st.from_regex(r"[A-Za-z0-9_~:@-]{1,255}(\.[A-Za-z0-9_~:@-]{1,20}){0,3}", fullmatch=True).map(
+    lambda name: name[:255].rstrip(".")
+)
+
+
+@given(names=st.sets(NAMES, min_size=2, max_size=5))
+@example(names={"c" * 255, "c" * 254, "C" * 255, "c" * 254 + "C"})
+@example(names={"007", "7", "07"})
+@example(names={"Chat", "chat", "CHAT"})
+def test_no_two_channels_share_a_folder_on_any_file_system(names: set[str]) -> None:
+    folders = [channel_folder(name) for name in names]
+    assert len({folder.casefold() for folder in folders}) == len(names)
+    for folder in folders:
+        assert len(folder.encode()) <= 120
+        assert re.fullmatch(r"c\.[a-z0-9._@~-]*[a-z0-9_@~-]", folder)
 
 
 def work(root: Path, shape: Shape, **more: Any) -> Work:
@@ -160,7 +188,9 @@ def test_many_channels_in_little_memory(tmp_path: Path, monkeypatch: pytest.Monk
     put_in_place(tmp_path, files)
     found = [id_ for file in files for id_ in ids_of(tmp_path / file.path)]
     assert sorted(found) == list(range(1, 1001))
-    assert "channel" not in pq.read_schema(tmp_path / files[0].path).names
+    for file in files:
+        (name,) = set(pq.ParquetFile(tmp_path / file.path).read(["channel"]).column(0).to_pylist())
+        assert file.path.startswith(f"date=2026-11-20/{channel_folder(name)}/")
     put_in_place(tmp_path, files)  # once more: nothing is left to do
     # Staged no more, and not as it was written: what was extended, and the longer one is lost.
     (tmp_path / files[0].path).write_bytes(b"PAR1")
@@ -243,6 +273,18 @@ def test_what_went_wrong_comes_through_in_words() -> None:
         assert (type(back), str(back)) == (type(error), str(error))
 
 
-def test_the_columns_of_a_folder_by_channel() -> None:
-    assert Shape(by_channel=True).in_files == tuple(c for c in COLUMNS if c != "channel")
-    assert Shape("iceberg", True, Selection()).in_files == COLUMNS
+def test_an_export_by_channel_of_the_layout_before_is_not_gone_on_with(tmp_path: Path) -> None:
+    plain, by_channel = Shape(), Shape(by_channel=True)
+    assert (plain.layout, by_channel.layout) == (1, 2)
+    for shape in (plain, by_channel):
+        path = tmp_path / "export.json"
+        path.write_text(json.dumps(charter_json(Charter("e", "epoch", 0, "", shape))))
+        assert read_charter(path).shape == shape
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"layout": 1}))
+        if shape == by_channel:
+            with pytest.raises(
+                OtherExport, match="layout 1, and this version writes 2: export to a new folder"
+            ):
+                read_charter(path)
+        else:
+            assert read_charter(path).shape == plain

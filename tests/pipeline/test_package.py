@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import gapless_spark
 import pytest
+from gapless_spark._needs import check_python
 from gapless_spark.analyze.question import Question
 from gapless_spark.export.options import ExportOptions, Shape
 from gapless_spark.export.task import Work
@@ -63,3 +65,31 @@ def test_every_name_it_offers_is_there() -> None:
 def test_what_holds_a_url_does_not_show_it(holder: object) -> None:
     """Spark puts what it was given into warnings and logs, and a notebook shows the last value of a cell."""
     assert "hush" not in repr(holder)
+
+
+def test_an_older_spark_or_python_is_told_what_is_needed(tmp_path: Path) -> None:
+    """There is no older Spark to try: a package that says it is one stands for it."""
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '4.0.1'\n")
+    for path, says in (
+        (str(tmp_path), "gapless-spark needs Spark 4.3, and this is PySpark 4.0.1: pip install"),
+        ("", "gapless-spark needs Spark 4.3, and there is no PySpark: pip install"),
+    ):
+        script = (
+            f"import sys; sys.path[:] = [{path!r}, {str(ROOT / 'pipeline')!r}] "
+            "+ [p for p in sys.path if 'site-packages' not in p]\n"
+            "import gapless_spark\ntry:\n    gapless_spark.register\nexcept ImportError as error:\n"
+            "    print(isinstance(error, gapless_spark.GaplessSparkError), error)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-P", "-I", "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.startswith(f"True {says}")
+    with pytest.raises(ImportError, match=r"needs Python 3\.11 or newer, and this is 3\.10 \("):
+        check_python((3, 10))
+
+
+def test_what_says_it_can_be_read_by_an_older_python() -> None:
+    for name in ("__init__", "_needs", "_version", "errors"):
+        source = (ROOT / "pipeline" / "gapless_spark" / f"{name}.py").read_text()
+        ast.parse(source, feature_version=(3, 8))

@@ -107,7 +107,8 @@ def test_a_bad_row_is_named_and_nothing_is_stored(log: Log, publisher: str) -> N
         "channel", "if(data = '{\"n\":12345}', '{\"n\":', data) as data"
     )
     with pytest.raises(
-        PySparkException, match=r"row 12345 of partition 0 \(counted from 0\): data is no JSON"
+        PySparkException,
+        match=r"row 12345 of partition 0 \(counted from 0; channel .*\): data is no JSON",
     ):
         write(frame, publisher)
     assert stored_numbers(log) == []

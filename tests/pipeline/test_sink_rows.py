@@ -119,8 +119,13 @@ def test_the_first_bad_row_is_named(row: dict[str, Any], said: str) -> None:
     rows = [GOOD] * 6_001 + [bad, later]
     with pytest.raises(BadRow) as caught:
         chunks(rows, size=4_000)
-    assert str(caught.value).startswith("row 6001 of partition 3 (counted from 0): ")
-    assert said in str(caught.value)
+    told = str(caught.value)
+    assert told.startswith("row 6001 of partition 3 (counted from 0; ")
+    assert said in told
+    # By these the row can be found in the table it came from.
+    for name in ("channel", "key"):
+        if (value := bad.get(name)) is not None:
+            assert f"{name} {value[:100]!r}" in told
 
 
 def test_rows_become_arrays() -> None:

@@ -16,7 +16,7 @@ from gapless_spark.sink_store import BatchKey, Store
 
 from tests.conftest import Database
 from tests.pipeline.sinks import KEY, bind, counts, login, staged
-from tests.race.support import blocked, check_log, publish, rows, sessions, until_waiting
+from tests.race.support import IMMEDIATE, blocked, check_log, publish, rows, sessions, until_waiting
 
 PUBLISH = "select * from gapless.spark_publish('default', 'q', 7, $1, 1000000, 100)"
 
@@ -143,7 +143,7 @@ async def test_a_connection_cut_while_publishing_is_made_again(
     bind(store, KEY, (staged(store, KEY, ["1"]), 1))
     async with sessions(database.owner_url, 1) as (other,), other.transaction():
         await publish(other, "a", "0")
-        await other.execute("set constraints all immediate")
+        await other.execute(IMMEDIATE)
         work = await blocked(owner, asyncio.to_thread(store.publish, KEY))
         async with sessions(database.admin_url, 1) as (admin,):
             cut = "select pg_terminate_backend(pid) from pg_stat_activity where query like '%spark_publish(%'"

@@ -110,6 +110,6 @@ def test_what_ends_a_query_is_told(log: Log, tmp_path: Path) -> None:
         query.drain()
     query.drain(failOnDataLoss="false")
     assert query.ids() == [1, 2, 3, 4, 9, 10]
-    log.owner.execute("update gapless.log set epoch = gen_random_uuid()")
-    with pytest.raises(StreamingQueryException, match="OtherLog: the checkpoint was written for the log"):
+    log.owner.execute("update gapless.fences set epoch = gen_random_uuid()")
+    with pytest.raises(StreamingQueryException, match="OtherLog: The checkpoint was written for the log"):
         query.drain()

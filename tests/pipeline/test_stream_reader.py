@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from gapless_spark.columns import spark_schema
-from gapless_spark.errors import BadOption, DataLoss, OtherLog
+from gapless_spark.errors import BadOption, DatabaseUnreachable, DataLoss, OtherLog
 from gapless_spark.options import read_options
 from gapless_spark.ranges import Range
 from gapless_spark.reading import read_range
@@ -20,9 +22,12 @@ from gapless_spark.selection import Selection
 from gapless_spark.snapshots import snapshot
 from gapless_spark.stream import GaplessStreamReader
 from gapless_spark.watermark import settled
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from tests.pipeline.conftest import Log, Session
+from app.embedded import EmbeddedPostgres
+from db.migrate import migrate
+from tests.pipeline.conftest import Log, Loop, Session
 
 
 @dataclass
@@ -40,7 +45,9 @@ class Stream:
         return ids
 
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-        parts = self.reader.partitions(start, end)
+        return self.read(self.reader.partitions(start, end))
+
+    def read(self, parts: Sequence[InputPartition]) -> list[int]:
         return sorted(
             id_ for part in parts for batch in self.reader.read(part) for id_ in batch[0].to_pylist()
         )
@@ -322,3 +329,83 @@ def test_namespaces_do_not_leak(plain_log: Log) -> None:
     assert follow(plain_log, startingOffsets="earliest").step() == ours
     assert follow(plain_log, startingOffsets="earliest", namespace="team").step() == theirs
     assert follow(plain_log, startingOffsets="earliest", namespace="nobody").step() == []
+
+
+def test_a_stream_waits_for_a_database_that_restarts(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddedPostgres(tmp_path)
+    server.start()
+    try:
+        loop.run(migrate(server.owner_url, admin_url=server.admin_url))
+        publish = "select gapless.publish('a', '1'::jsonb)"
+        first = Session(loop, server.owner_url)
+        first.execute(publish)
+        reader = GaplessStreamReader(
+            read_options({"url": server.owner_url, "startingOffsets": "earliest"}, streaming=True),
+            spark_schema(),
+            2,
+        )
+        stream = Stream(reader, reader.initialOffset())
+        assert stream.step() == [1]
+        first.execute(publish)
+        end = reader.latestOffset(stream.at, reader.getDefaultReadLimit())
+        parts = reader.partitions(stream.at, end)
+        first.close()
+        server.stop()
+        # One that begins is told at once: its address may be wrong.
+        with pytest.raises(DatabaseUnreachable):
+            reader.initialOffset()
+        waits = threading.Event()
+        monkeypatch.setattr(logging.getLogger("gapless_spark"), "warning", lambda *_: waits.set())
+        found: list[list[int]] = []
+        calls = [
+            lambda: found.append(stream.read(parts)),
+            lambda: found.append([reader.latestOffset(stream.at, reader.getDefaultReadLimit())["id"]]),
+        ]
+        threads = [threading.Thread(target=call) for call in calls]
+        for thread in threads:
+            thread.start()
+        assert waits.wait(60)
+        assert found == []
+        server.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(found) == [[2], [2]]
+    finally:
+        server.stop()
+
+
+def test_a_task_goes_on_where_its_connection_was_lost(plain_log: Log) -> None:
+    ids: list[int] = []
+    for _ in range(30):
+        ids += plain_log.owner.append("a", ['"' + "x" * 2000 + '"'] * 1000)
+    stream = follow(plain_log, startingOffsets="earliest")
+    end = stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit())
+    found: list[int] = []
+    for part in stream.reader.partitions(stream.at, end):
+        for number, batch in enumerate(stream.reader.read(part)):
+            found += batch[0].to_pylist()
+            if number in (0, 2):
+                plain_log.owner.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where datname = current_database() and application_name = 'gapless-spark'"
+                )
+    assert found == ids
+
+
+def test_an_offset_of_a_lost_past_is_told(plain_log: Log) -> None:
+    """Another server became the primary, and lacks what this reader has read."""
+    plain_log.owner.append("a", ["1"] * 3)
+    stream = follow(plain_log, startingOffsets="earliest")
+    before = stream.at
+    assert stream.step() == [1, 2, 3]
+    plain_log.owner.execute("delete from gapless.messages where id = 3")
+    plain_log.owner.execute("select gapless.fence((select epoch from gapless.log))")
+    new = plain_log.owner.append("a", ["2"])
+    assert new[0] > 1_000_000_000_000_000, "no id of the lost past is given again"
+    with pytest.raises(DataLoss, match="ids from 3 to 3 may have been read"):
+        follow(plain_log, at=stream.at).step()
+    assert follow(plain_log, at=stream.at, failOnDataLoss="false").step() == new
+    earlier = before | {"id": 2}
+    assert follow(plain_log, at=earlier).step() == new, "what is older than the fence goes on"

@@ -3,7 +3,7 @@ still appear, not even after a crash; and it announces every id once all that he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import settings
@@ -117,3 +117,24 @@ def test_more_readings_than_are_kept_only_delay() -> None:
     gone = Tick(999, 999, 999, frozenset())
     assert watermark.observe(gone) == MAX_CANDIDATES
     assert watermark.observe(gone) == 999
+
+
+def test_a_last_id_that_nobody_took_is_never_waited_for() -> None:
+    """One reading lies ahead of the ids taken; the next one shows it, and it settles nothing."""
+    watermark = Watermark()
+    busy = frozenset({"1/1"})
+    watermark.observe(Tick(10, 10, 10, busy))
+    watermark.observe(Tick(42, 10, 10, busy))
+    assert watermark.observe(Tick(11, 11, 11, frozenset({"1/2"}))) == 10
+    assert watermark.regressions == 1
+    assert watermark.observe(Tick(12, 12, 12, frozenset())) == 12
+
+
+@pytest.mark.parametrize("less", [Tick(9, 90, 90, frozenset()), Tick(10, 89, 89, frozenset())])
+def test_a_database_that_holds_less_than_it_did_was_taken_back(less: Tick) -> None:
+    watermark = Watermark()
+    assert watermark.observe(Tick(10, 90, 90, frozenset())) == 10
+    assert watermark.was_taken_back(less)
+    assert not watermark.was_taken_back(Tick(10, 90, 90, frozenset()))
+    another = replace(less, epoch="another")
+    assert not watermark.was_taken_back(another), "it says so itself"

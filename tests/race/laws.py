@@ -40,6 +40,9 @@ LAWS = {
     "leases are counted, and none ends unexpected": "select p.* from gapless.progress p"
     " left join (select subscription_id, count(*) as n, min(at) as at from deliveries where state = 0"
     " group by 1) d using (subscription_id) where p.leased <> coalesce(d.n, 0) or d.at < p.next_end",
+    "what is in doubt is known to be": "select d.* from deliveries d"
+    " join gapless.progress p using (subscription_id) where d.company is not null and not p.doubt",
+    "a strike is an attempt": "select * from deliveries where strikes > attempts",
     "a lease counts as an attempt": "select * from deliveries where state = 0 and attempts < 1",
 }
 

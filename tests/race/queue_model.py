@@ -30,13 +30,16 @@ select json_build_object(
                where a.subscription_id = s.id),
     'rows', (select coalesce(json_agg(json_build_array(
                  d.message_id, d.state, d.attempts, d.lease, extract(epoch from d.at - t),
-                 extract(epoch from d.end_at - t))), '[]') from d where d.subscription_id = s.id),
+                 extract(epoch from d.end_at - t), d.strikes, d.company, d.member)), '[]')
+             from d where d.subscription_id = s.id),
     'messages', (select coalesce(json_agg(json_build_array(
                      m.id, c.name, m.key, extract(epoch from least(m.expires_at,
                          m.created_at + s.message_ttl * interval '1 second') - t))), '[]')
                  from gapless.messages m join c on c.id = m.channel_id
                  where (c.name = any(s.names) or c.name ~ s.regex) and m.id > c.trimmed_id
                    and (s.keys is null or m.key = any(s.keys))),
+    'kept', (select coalesce(json_agg(d.message_id), '[]') from d
+             where d.subscription_id = s.id and d.kept_id is not null),
     'letters', (select coalesce(json_agg(json_build_array(e.id, k.message_id, e.reason)), '[]')
                 from gapless.dead_letters e join gapless.kept k on k.id = e.kept_id
                 where e.subscription = s.name))
@@ -63,6 +66,9 @@ class Place:
     lease: int = 0
     left: float = 0
     life: float | None = None
+    strikes: int = 0
+    company: int | None = None
+    member: int = 0
 
     @property
     def ended(self) -> bool:
@@ -100,8 +106,8 @@ async def look(owner: asyncpg.Connection, subscription: Subscription, channels: 
         for id_, _, _, life in totals["messages"]
         if id_ > totals["frontier"] and id_ not in passed
     }
-    for id_, state, attempts, lease, left, life in totals["rows"]:
-        places[id_] = Place(_STATES[state], attempts, lease, left, life)
+    for id_, state, attempts, lease, left, life, strikes, company, member in totals["rows"]:
+        places[id_] = Place(_STATES[state], attempts, lease, left, life, strikes, company, member)
     letters = {id_: (message_id, reason) for id_, message_id, reason in totals["letters"]}
     return Snapshot(places, letters, totals)
 
@@ -141,6 +147,9 @@ class Deed:
     acked: set[int] = field(default_factory=set)
     back: set[int] = field(default_factory=set)
     """Nacked, or released."""
+    nacked: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    """Released by a member that had begun, all it had."""
     uncounted: set[int] = field(default_factory=set)
     """Released unsent: of these the attempt does not count."""
     rejected: set[int] = field(default_factory=set)
@@ -168,11 +177,13 @@ def judge(before: Snapshot, after: Snapshot, deed: Deed) -> None:
             assert id_ in deed.acked or (deed.trimmed and was.at is At.AHEAD), why
         else:
             _check_move(id_, was, now, deed, why)
+            _check_strikes(id_, was, now, before, deed)
 
 
 def _may_die(was: Place, reason: str, id_: int, before: Snapshot, deed: Deed) -> bool:
     most = before.totals["max_deliver"]
-    spent = most > 0 and was.attempts >= most
+    alone = id_ in deed.nacked or len(deed.lost) == 1 or was.company == 1 or _alone(was, before)
+    spent = most > 0 and was.strikes + (was.at is At.LEASED and alone) >= most
     if reason == "rejected":
         return id_ in deed.rejected and was.at is At.LEASED and not was.ended
     if reason == "expired":
@@ -180,6 +191,21 @@ def _may_die(was: Place, reason: str, id_: int, before: Snapshot, deed: Deed) ->
     if reason == "max_deliver":
         return spent and (id_ in deed.back or (deed.decides and (was.at is not At.LEASED or was.ended)))
     return reason == "max_backlog" and deed.decides and (was.at is not At.LEASED or was.ended)
+
+
+def _alone(was: Place, before: Snapshot) -> bool:
+    """Whether nobody else's lease could be the cause."""
+    return sum(p.at is At.LEASED and p.member == was.member for p in before.places.values()) == 1
+
+
+def _check_silence(was: Place, now: Place, before: Snapshot, *, alone: bool) -> None:
+    """In ever smaller company, and nearer to its end only if it was alone."""
+    assert now.company is not None
+    assert was.company is None or now.company < was.company or now.company == 1
+    struck = now.strikes - was.strikes
+    assert struck in (0, 1), (was, now)
+    assert alone or not struck, (was, now)
+    assert struck or was.company != 1, (was, now)
 
 
 def _check_move(id_: int, was: Place, now: Place, deed: Deed, why: object) -> None:
@@ -205,3 +231,19 @@ def _check_move(id_: int, was: Place, now: Place, deed: Deed, why: object) -> No
         assert now.attempts == was.attempts, why
         assert was.at is not At.WAITING or now.at is not At.AHEAD, why
         assert now.at is not At.WAITING or was.at is not At.DUE or deed.decides, why
+
+
+def _check_strikes(id_: int, was: Place, now: Place, before: Snapshot, deed: Deed) -> None:
+    """Nearer to its end by nacks, and by ends without a word that it alone can be the cause of."""
+    ended = was.ended and (now.at, now.lease) != (At.LEASED, was.lease)
+    if id_ in deed.replayed:
+        assert (now.strikes, now.company) == (0, None), (was, now)
+    elif id_ in deed.nacked:
+        assert (now.strikes, now.company) == (was.strikes + 1, None), (was, now)
+    elif id_ in deed.lost:
+        beside = [id_ for id_ in deed.lost if before[id_].member == was.member]
+        _check_silence(was, now, before, alone=was.company == 1 or len(beside) == 1)
+    elif ended and id_ not in deed.uncounted:
+        _check_silence(was, now, before, alone=was.company == 1 or _alone(was, before))
+    else:
+        assert (now.strikes, now.company) == (was.strikes, was.company), (was, now)

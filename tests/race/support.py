@@ -17,7 +17,8 @@ from subscriptions.domain.model import Append, Appended, NewMessage
 from tests.conftest import Database
 from tests.support import eventually
 
-IMMEDIATE = "set constraints all immediate"
+IMMEDIATE = "select gapless.append_outbox()"
+"""What only the owner can do: a publisher that has its ids and its locks, and has not committed yet."""
 
 
 def one(channel: str, data: str = "{}", *, key: str | None = None, body: bytes = b"body") -> Append:

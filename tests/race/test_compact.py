@@ -72,6 +72,12 @@ async def test_compacting_stands_in_no_circle(
         assert await settling != ["lease_expired"]
 
 
+async def since_long(owner: asyncpg.Connection) -> None:
+    """Whatever keeps a snapshot now counts as having had it for long."""
+    source = await owner.fetchval("select pg_get_functiondef('gapless.dumps_may_begin'::regproc)")
+    await owner.execute(source.replace("10 minutes", "0 minutes"))
+
+
 async def test_compacting_gives_space_back_under_an_old_snapshot(
     database: Database, queues: Queues, owner: asyncpg.Connection
 ) -> None:
@@ -79,6 +85,7 @@ async def test_compacting_gives_space_back_under_an_old_snapshot(
     subscription, _ = await two_out(queues)
     async with sessions(database.owner_url, 1) as (idle,):
         await idle.execute("begin isolation level repeatable read; select count(*) from gapless.channels")
+        await since_long(owner)
         await owner.execute("delete from gapless.deliveries where subscription_id < 0")
         await owner.execute("vacuum gapless.deliveries")
         before = await owner.fetchval("select pg_total_relation_size('gapless.deliveries')")
@@ -93,14 +100,32 @@ async def test_compacting_gives_space_back_under_an_old_snapshot(
 async def test_a_dump_finds_the_tables_full(
     database: Database, queues: Queues, owner: asyncpg.Connection
 ) -> None:
-    """To a snapshot of before, a table that was rewritten is empty: a backup must not be made of that."""
+    """To a snapshot of before, a table that was rewritten is empty: a backup must not be made of that. What
+    the dump calls itself says nothing."""
     await two_out(queues)
-    async with sessions(database.owner_url, 1) as (dump,):
-        await dump.execute("set application_name = 'pg_dump'")
-        async with dump.transaction(isolation="repeatable_read", readonly=True):
-            await dump.fetchval("select count(*) from gapless.migrations")
-            assert await queues.maintenance.compact(ALWAYS) == 0
-            assert await dump.fetchval("select count(*) from gapless.progress") == 1
+    async with (
+        sessions(database.owner_url, 1) as (dump,),
+        dump.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        await dump.fetchval("select count(*) from gapless.migrations")
+        assert await queues.maintenance.compact(ALWAYS) == 0
+        assert await dump.fetchval("select count(*) from gapless.progress") == 1
     before = await owner.fetchval("select pg_relation_filenode('gapless.progress')")
     await queues.maintenance.compact(ALWAYS)
     assert await owner.fetchval("select pg_relation_filenode('gapless.progress')") != before
+
+
+async def test_a_subscription_without_progress_is_an_error(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Restored from a dump that is not whole. It says so, and a seek says where it goes on."""
+    subscription, _ = await two_out(queues)
+    await owner.execute(
+        "delete from gapless.progress; delete from gapless.deliveries where subscription_id > 0"
+    )
+    for ask in (queues.take, queues.reap):
+        with pytest.raises(GaplessError, match="has no progress"):
+            await ask(subscription)
+    with pytest.raises(GaplessError, match="has no progress"):
+        await queues.stats("q")
+    await queues.subscriptions.seek("default", "q", "earliest")
+    assert bodies(await queues.take_all(subscription)) == ["1", "2", "3"]
+    await nothing_left(owner)

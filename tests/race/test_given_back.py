@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import asyncpg
+import asyncio
+import json
 
+import asyncpg
+import pytest
+
+from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import Code
 from tests.conftest import Database
 from tests.race.laws import check_queues, ledger, nothing_left
@@ -107,3 +112,73 @@ async def test_a_replay_and_a_claim(database: Database, queues: Queues, owner: a
     assert len(await queues.take(subscription)) == 1
     ledger_now = await ledger(owner, subscription)
     assert (ledger_now["rows"], ledger_now["dead_lettered"]) == (1, 2)
+
+
+async def give_back_all(queues: Queues, subscription: Subscription, count: int) -> None:
+    """So many messages died and were replayed."""
+    await queues.publish("q", *range(count))
+    await queues.bury(subscription, count, reason="broken")
+    assert await queues.dead_letters.replay_all(ALL_LETTERS) == (count, 0)
+    assert await queues.letters() == []
+
+
+@pytest.mark.parametrize("way", ["seek", "drop"])
+async def test_what_was_replayed_is_a_dead_letter_again(
+    queues: Queues, owner: asyncpg.Connection, way: str
+) -> None:
+    """Leased, delayed and due: its only copy is the one that travels."""
+    subscription = await queues.subscribe("q", backoff=[100])
+    await give_back_all(queues, subscription, 5)
+    taken = await queues.take(subscription, 3)
+    await queues.nack(subscription, taken[0], reason="not now")
+    await queues.ack(subscription, taken[1])
+    if way == "seek":
+        await queues.subscriptions.seek("default", "q", "latest")
+    else:
+        await queues.subscriptions.delete("default", "q")
+    letters = await queues.letters()
+    assert sorted(int(each.message.data or b"") for each in letters) == [0, 2, 3, 4]
+    assert {(each.reason, each.attempts, each.last_error) for each in letters} == {("rejected", 1, "broken")}
+    assert {json.loads(each.journey)[0]["count"] for each in letters} == {1}
+    await check_queues(owner)
+    if way == "seek":
+        assert await queues.take(subscription) == []
+        counts = await ledger(owner, subscription)
+        assert (counts["dead_lettered"], counts["acked"], counts["rows"]) == (9, 1, 0)
+        assert await queues.dead_letters.replay_all(ALL_LETTERS) == (4, 0)
+        assert len(await queues.take_all(subscription)) == 4
+        await nothing_left(owner)
+
+
+async def test_replays_and_a_seek_at_once(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Whoever comes first: a hundred are dead letters or under way, and none is gone."""
+    subscription = await queues.subscribe("q")
+    await queues.publish("q", *range(100))
+    letters = await queues.bury(subscription, 100)
+    replays = [queues.dead_letters.replay("default", letter) for letter in letters]
+    seeks = [queues.subscriptions.seek("default", "q", "latest") for _ in range(5)]
+    await asyncio.gather(*replays[:50], *seeks[:3], *replays[50:], *seeks[3:])
+    await check_queues(owner)
+    counts = await ledger(owner, subscription)
+    assert len(await queues.letters()) + counts["rows"] == 100
+    await queues.dead_letters.replay_all(ALL_LETTERS)
+    assert len(await queues.take_all(subscription)) == 100
+    await nothing_left(owner)
+
+
+async def test_what_was_replayed_does_not_go_with_retention(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """Under way again already when it is replayed, from the log then: from now on it is the copy."""
+    subscription, letter = await one_dead(queues)
+    await queues.subscriptions.seek("default", "q", "earliest")
+    await queues.nack(subscription, *await queues.take(subscription), delay=0)
+    await queues.dead_letters.replay("default", letter)
+    await queues.owner.execute("select gapless.delete_channel(1, 'q')")
+    await queues.maintenance.purge_rows(1000)
+    await check_queues(owner)
+    (delivery,) = await queues.take(subscription)
+    assert (delivery.attempt, bodies([delivery])) == (1, ["1"])
+    await queues.ack(subscription, delivery)
+    assert (await queues.stats("q")).removed_by_retention == 0
+    await nothing_left(owner)

@@ -16,7 +16,7 @@ import pytest
 
 from app.embedded import EmbeddedPostgres
 from db import migrate as migrating
-from db.migrate import MigrationError, migrate, migrations
+from db.migrate import MigrationError, function_files, migrate, migrations
 from tests.conftest import Database, drop_database
 from tests.support import ROOT
 
@@ -44,7 +44,8 @@ async def test_four_processes_migrate_once(empty: Database) -> None:
     ]
     said = [(await asyncio.to_thread(process.communicate))[0].strip() for process in running]
     assert [process.returncode for process in running] == [0] * 4
-    whole = str([f"{step.version:04} {step.name}" for step in migrations()])
+    steps = [f"{step.version:04} {step.name}" for step in migrations()]
+    whole = str(steps + [f"functions/{name}" for name in function_files() if name != "roles"])
     assert sorted(said) == sorted([whole, "[]", "[]", "[]"])
 
 
@@ -52,10 +53,9 @@ async def test_a_schema_never_lacks_its_grants(
     empty: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that ends before the grants are given leaves the work to the next one."""
-    broken = tmp_path / "migrations"
-    shutil.copytree(migrating.MIGRATIONS_DIR, broken)
-    (broken / "roles.sql").write_text("select 1 / 0")
-    monkeypatch.setattr(migrating, "MIGRATIONS_DIR", broken)
+    broken = tmp_path / "roles.sql"
+    broken.write_text("select 1 / 0")
+    monkeypatch.setattr(migrating, "ROLES_FILE", broken)
     with pytest.raises(MigrationError):
         await migrate(empty.owner_url)
     monkeypatch.undo()
@@ -75,3 +75,26 @@ async def test_a_newer_schema_is_refused(database: Database, owner: asyncpg.Conn
     await owner.execute("insert into gapless.migrations values (99, 'later', '')")
     with pytest.raises(MigrationError, match="newer than this program"):
         await migrate(database.owner_url)
+
+
+async def test_a_changed_function_is_applied_anew_and_alone(
+    database: Database, owner: asyncpg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await migrate(database.owner_url) == []
+    edited = tmp_path / "functions"
+    shutil.copytree(migrating.FUNCTIONS_DIR, edited)
+    with (edited / "lanes.sql").open("a") as file:
+        file.write("create or replace function gapless.probe() returns integer language sql as 'select 7';\n")
+    monkeypatch.setattr(migrating, "FUNCTIONS_DIR", edited)
+    assert await migrate(database.owner_url) == ["functions/lanes"]
+    assert await owner.fetchval("select gapless.probe()") == 7
+    assert not await owner.fetchval("select has_function_privilege('public', 'gapless.probe()', 'execute')")
+    assert await migrate(database.owner_url) == []
+
+
+def test_each_function_is_defined_once() -> None:
+    text = "\n".join(function_files().values())
+    names = re.findall(r"^create (?:or replace )?function gapless\.(\w+)", text, re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
+    steps = "\n".join(step.sql for step in migrations())
+    assert not re.search(r"create (?:or replace )?function", steps)

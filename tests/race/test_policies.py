@@ -11,8 +11,12 @@ import pytest
 
 from subscriptions.domain.delivery import (
     AppliesTo,
+    ChannelDefinition,
+    Definitions,
     Policy,
 )
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import NewMessage
 from tests.conftest import Database
 from tests.race.queues import ALL, CLAIM, REAP, Queues, bodies, step
 from tests.race.support import blocked, sessions
@@ -205,3 +209,66 @@ async def test_a_channel_made_while_a_policy_comes(
         await policy.end(commits=commits)
         await making
     assert await owner.fetchval("select max_messages from gapless.channels") == (2 if commits else None)
+
+
+# --- many of them
+
+
+async def test_a_channel_gets_its_settings_of_many_policies(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """Made alone, made with others, or there before: each setting of the policy that wins."""
+    for number in range(60):
+        pattern = f"t{number % 6}.*" if number % 2 else "*.>"
+        rank = number % 7 + number % 2 * 10
+        policy = Policy(f"p{number:02}", pattern, AppliesTo.CHANNELS, rank, {"max_messages": number + 1})
+        await queues.policies.put("default", policy)
+    await queues.policies.put("default", Policy("ttl", "t1.>", AppliesTo.CHANNELS, 0, {"message_ttl": 5}))
+    await queues.publish("t1.alone", 1)
+    together = [NewMessage(f"t{number}.x", b"1") for number in range(6)]
+    await queues.append(*together, NewMessage("other", b"1"))
+    made = await owner.fetch("select * from gapless.channels order by name")
+    expected = await owner.fetch(
+        "select c.name, r.value::integer from gapless.channels c left join lateral"
+        " gapless.resolve(1, 'channels', c.name, '{}', '{}') r on r.setting = 'max_messages'"
+    )
+    assert {row["name"]: row["max_messages"] for row in made} == {
+        row["name"]: row["value"] for row in expected
+    }
+    assert len({row["max_messages"] for row in made}) > 2
+    assert {row["name"]: row["message_ttl"] for row in made if row["name"][:2] == "t1"} == {
+        "t1.alone": 5,
+        "t1.x": 5,
+    }
+    await owner.execute("select gapless.refresh_channels(1, '{}', '.')")
+    assert await owner.fetch("select * from gapless.channels order by name") == made
+
+
+async def test_there_are_only_so_many_policies(queues: Queues, owner: asyncpg.Connection) -> None:
+    await owner.execute(
+        "insert into gapless.policies select 1, 'p' || n, 'x', '^x$', 'channels', 0, '{\"max_messages\": 1}'"
+        " from generate_series(1, 999) n"
+    )
+    last = Policy("last", "y", AppliesTo.CHANNELS, 0, {"max_messages": 2})
+    assert await queues.policies.put("default", last) is True
+    with pytest.raises(GaplessError) as refused:
+        await queues.policies.put("default", Policy("more", "y", AppliesTo.CHANNELS, 0, {"max_messages": 2}))
+    assert refused.value.code is Code.RATE_LIMITED
+    assert await queues.policies.put("default", last) is False, "one that is there can change"
+
+
+async def test_an_import_of_many_channels_writes_them_all(queues: Queues, owner: asyncpg.Connection) -> None:
+    """In statements of a thousand: new ones, changed ones, and those that a policy is about."""
+    await queues.policies.put("default", Policy("p", "c.*", AppliesTo.CHANNELS, 0, {"message_ttl": 7}))
+    await queues.publish("c.7", 1)
+    wanted = Definitions(
+        tuple(ChannelDefinition(f"c.{n}", {"max_messages": n + 1}) for n in range(2500)), (), (), frozenset()
+    )
+    changes, same = await queues.policies.apply("default", wanted, dry_run=False)
+    assert (len(changes), same) == (2500, 0)
+    found = await owner.fetch("select name, max_messages, message_ttl, own, last_seq from gapless.channels")
+    assert {row["name"]: row["max_messages"] for row in found} == {f"c.{n}": n + 1 for n in range(2500)}
+    assert {row["message_ttl"] for row in found} == {7}
+    assert sum(row["last_seq"] for row in found) == 1
+    changes, same = await queues.policies.apply("default", wanted, dry_run=False)
+    assert (changes, same) == ([], 2500)

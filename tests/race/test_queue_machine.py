@@ -7,6 +7,7 @@ and the laws must hold. Nobody sleeps: time passes by moving all times into the 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from app.embedded import EmbeddedPostgres
-from subscriptions.domain.delivery import DeadLetterFilter, Definition, Delivery, Nack, Receipt
+from subscriptions.domain.delivery import DeadLetterFilter, Definition, Delivery, Hand, Nack, Receipt
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from tests.conftest import drop_database, make_database
@@ -121,9 +122,12 @@ class QueueMachine(RuleBasedStateMachine):
         )
         return drawn
 
-    def live(self, receipt: Receipt) -> bool:
+    def leased(self, receipt: Receipt) -> bool:
         place = self.at[receipt.message_id]
-        return place.at is At.LEASED and place.lease == receipt.lease and not place.ended
+        return place.at is At.LEASED and place.lease == receipt.lease
+
+    def live(self, receipt: Receipt) -> bool:
+        return self.leased(receipt) and not self.at[receipt.message_id].ended
 
     def status(self, receipt: Receipt, done: str) -> str:
         """What a settlement must be answered with."""
@@ -159,6 +163,45 @@ class QueueMachine(RuleBasedStateMachine):
     def claim_all(self) -> None:
         self.claim(10)
 
+    @rule(members=st.lists(st.integers(0, 3), min_size=1, max_size=8))
+    def claim_for(self, members: list[int]) -> None:
+        """For streams and pulls, as a group does."""
+        held = Counter(p.member for p in self.at.places.values() if p.at is At.LEASED)
+        most = {
+            n: min(
+                [
+                    100,
+                    *[
+                        p.company
+                        for p in self.at.places.values()
+                        if p.at is At.LEASED and p.member == n and p.company
+                    ],
+                ]
+            )
+            for n in members
+        }
+        hands: list[Hand] = []
+        for n in members:
+            held[n] += 1
+            if n == 0 or held[n] <= most[n]:
+                hands.append(Hand(n, held[n]))
+        if not hands:
+            return
+        given = self.do(self.claim_hands(hands))
+        self.note(given)
+        self.deed.decides = True
+        after = self.do(self.look())
+        for n in set(members):
+            theirs = [p for p in after.places.values() if p.at is At.LEASED and p.member == n]
+            doubted = [p.company for p in theirs if p.company is not None]
+            new = any(d.member == n for d in given)
+            assert not (doubted and new) or len(doubted if n == 0 else theirs) <= min(doubted), (n, theirs)
+
+    async def claim_hands(self, hands: list[Hand]) -> list[Delivery]:
+        settled = await self.queues.settled()
+        claimed = await self.queues.deliveries.claim(self.subscription.id, settled, len(hands), hands=hands)
+        return list(claimed.deliveries)
+
     def claim(self, limit: int) -> None:
         before = self.do(self.look())
         claimed = self.do(self.queues.claim(self.subscription, limit))
@@ -169,7 +212,12 @@ class QueueMachine(RuleBasedStateMachine):
         if not claimed.more and not claimed.paused and len(claimed.deliveries) < room:
             after = self.do(self.look())
             assert after.count(At.AHEAD) == 0, "all that could be given was given"
-            assert not [p for p in after.places.values() if p.at is At.DUE and p.left <= 0]
+            left = [p for p in after.places.values() if p.at is At.DUE and p.left <= 0]
+            assert all(p.company is not None for p in left)
+            doubted = [
+                p.company for p in after.places.values() if p.at is At.LEASED and p.member == 0 and p.company
+            ]
+            assert not left or doubted, "what is in doubt waits for nothing but what else is in doubt"
         if before.totals["paused"]:
             assert not claimed.deliveries
 
@@ -204,7 +252,7 @@ class QueueMachine(RuleBasedStateMachine):
         if dead_letter:
             self.deed.rejected = live
         else:
-            self.deed.back = live
+            self.deed.back = self.deed.nacked = live
 
     @precondition(lambda self: self.given)
     @rule(data=st.data(), ack_wait=st.sampled_from([None, 10.0, 5003.0]))
@@ -218,9 +266,12 @@ class QueueMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject, delivered: bool) -> None:
         receipts = self.receipts(data)
         self.do(self.queues.deliveries.release(receipts, delivered=delivered))
-        self.deed.back = {r.message_id for r in receipts if self.live(r)}
-        if not delivered:
-            self.deed.uncounted = self.deed.back
+        held = {r.message_id for r in receipts if self.leased(r)}
+        self.deed.back = held
+        if delivered:
+            self.deed.lost = held
+        else:
+            self.deed.uncounted = held
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
@@ -299,7 +350,11 @@ class QueueMachine(RuleBasedStateMachine):
         assert all(place.at is At.AHEAD for place in after.places.values())
         if target == "latest":
             assert not after.places
-        assert after.letters == self.at.letters
+        back = {letter: after.letters[letter][0] for letter in after.letters.keys() - self.at.letters.keys()}
+        assert self.at.letters.items() <= after.letters.items()
+        assert sorted(back.values()) == sorted(self.at.totals["kept"]), (
+            "what was replayed is a dead letter again"
+        )
         self.at, self.sought = after, True
 
     def policy(self, max_deliver: int | None) -> None:

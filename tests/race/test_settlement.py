@@ -283,3 +283,20 @@ async def test_time_is_decided_once(
             assert await waiting == []
     assert len(await queues.letters()) == 1
     assert bodies(await queues.take(subscription)) == []
+
+
+async def test_an_old_receipt_settles_nothing_after_a_restore(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """The database is as it was before that lease: the next one has another number all the same."""
+    subscription = await queues.subscribe("q")
+    await queues.publish("q", 1)
+    kept = await owner.fetch("select * from gapless.progress where subscription_id = $1", subscription.id)
+    (lost,) = await queues.take(subscription)
+    await owner.execute("delete from gapless.deliveries where subscription_id > 0")
+    await owner.execute("delete from gapless.progress")
+    await owner.copy_records_to_table("progress", schema_name="gapless", records=[tuple(kept[0])])
+    (live,) = await queues.take(subscription)
+    assert live.lease > lost.lease
+    assert await queues.ack(subscription, lost) == ["lease_expired"]
+    assert await queues.ack(subscription, live) == ["acked"]

@@ -10,9 +10,7 @@ import pytest
 
 from tests.conftest import Database
 from tests.race.support import (
-    IMMEDIATE,
     appenders,
-    blocked,
     check_log,
     one,
     publish,
@@ -69,53 +67,112 @@ async def test_a_savepoint_takes_back_what_came_after_it(
     assert [(r["channel"], r["data"], r["seq"]) for r in await rows(owner)] == [("a", "1", 1), ("a", "4", 2)]
 
 
-async def test_a_savepoint_takes_back_what_was_appended_at_once(
+async def test_whatever_the_constraints_it_takes_no_lock_before_the_commit(
     database: Database, owner: asyncpg.Connection
 ) -> None:
+    """Whoever could have it appended early could keep the channel for as long as it likes."""
     async with sessions(database.owner_url, 1) as (session,), appenders(database, 1) as (appender,):
         transaction = session.transaction()
         await transaction.start()
-        await publish(session, "a", "1")
         await session.execute(IMMEDIATE)
-        inner = session.transaction()
-        await inner.start()
-        await publish(session, "a", "2")
-        await publish(session, "b", "3")
-        await inner.rollback()
-        # The savepoint's locks went with it: only the first channel is still held.
-        assert stored((await appender.append([one("b", "4")]))[0]).positions[0].seq == 1
-        waiting = await blocked(owner, appender.append([one("a", "5")]))
-        await publish(session, "a", "6")
+        await publish(session, "a", "1")
+        await session.execute(f"{IMMEDIATE}; {IMMEDIATE}")
+        await session.execute("set constraints gapless.publish_at_commit immediate")
+        await publish(session, "b", "2")
+        await session.execute(f"do $$ begin {IMMEDIATE}; {IMMEDIATE}; end $$")
+        assert stored((await appender.append([one("a", "3")]))[0]).positions[0].seq == 1
+        assert await rows(owner, "b") == []
         await transaction.commit()
-        assert stored((await waiting)[0]).positions[0].seq == 3
-    assert [r["data"] for r in await rows(owner, "a")] == ["1", "6", "5"]
+    assert [r["data"] for r in await rows(owner)] == ["3", "1", "2"]
+    assert await owner.fetchval("select count(*) from gapless.outbox") == 0
+    assert await owner.fetchval("select count(*) from gapless.commits") == 0
     await check_log(owner)
 
 
-async def test_appended_at_once_it_is_bounded_in_time(database: Database) -> None:
-    """From the moment when ids and locks are held, the database itself ends whoever lingers."""
-    async with sessions(database.owner_url, 1) as (session,):
-        await session.execute("set idle_in_transaction_session_timeout = 0; set lock_timeout = 0")
-        async with session.transaction():
-            await publish(session, "a")
-            assert await session.fetchval("show idle_in_transaction_session_timeout") == "0"
-            await session.execute(IMMEDIATE)
-            for setting in ("idle_in_transaction_session_timeout", "lock_timeout"):
-                assert await session.fetchval(f"show {setting}") == "5s"
-            if session.get_server_version().major >= 17:
-                assert await session.fetchval("show transaction_timeout") == "5s"
-        assert await session.fetchval("show idle_in_transaction_session_timeout") == "0"
+@pytest.mark.parametrize("first", ["outside", "inside"])
+async def test_a_savepoint_takes_back_what_immediate_constraints_left(
+    database: Database, owner: asyncpg.Connection, first: str
+) -> None:
+    async with sessions(database.owner_url, 1) as (session,), session.transaction():
+        if first == "outside":
+            await publish(session, "a", "1")
+        inner = session.transaction()
+        await inner.start()
+        await publish(session, "a", "2")
+        await session.execute(IMMEDIATE)
+        await publish(session, "b", "3")
+        await inner.rollback()
+        await publish(session, "a", "4")
+    assert [r["data"] for r in await rows(owner)] == (["1", "4"] if first == "outside" else ["4"])
+    await check_log(owner)
 
 
-async def test_a_commit_is_on_disk_whatever_the_session_says(database: Database) -> None:
-    """What is seen before it is on disk, a crash could take back from under a cursor."""
-    async with sessions(database.owner_url, 1) as (session,):
-        await session.execute("set synchronous_commit = off")
+IMMEDIATE = "set constraints all immediate"
+
+NOTED = """
+create table noted (setting text, value text);
+create function note() returns trigger language plpgsql as $$
+begin
+    insert into noted select s, current_setting(s, true)
+    from unnest(array['synchronous_commit', 'lock_timeout', 'idle_in_transaction_session_timeout',
+                      'transaction_timeout']) s;
+    return null;
+end $$;
+create table mine (n integer);
+create constraint trigger later after insert on mine deferrable initially deferred
+    for each row execute function note();
+"""
+
+
+async def test_what_a_session_says_does_not_count_at_its_commit(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """What is seen before it is on disk, a crash could take back from under a cursor. And from the moment
+    when ids and locks are held, the database itself ends whoever lingers."""
+    async with sessions(database.admin_url, 1) as (session,):
+        await session.execute(NOTED)
+        await session.execute("set synchronous_commit = off; set lock_timeout = 0")
         async with session.transaction():
             await publish(session, "a")
             await session.execute(IMMEDIATE)
-            assert await session.fetchval("show synchronous_commit") == "on"
+            await session.execute("set constraints all deferred; set local synchronous_commit = off")
+            # What comes after the messages, just before the commit, sees what the commit will do.
+            await session.execute("insert into mine values (1)")
+        found = await session.fetch("select setting, value from noted")
+        noted = {row["setting"]: row["value"] for row in found}
+        assert noted.pop("synchronous_commit") == "on"
+        assert {value for value in noted.values() if value is not None} == {"5s"}
         assert await session.fetchval("show synchronous_commit") == "off"
+        assert await session.fetchval("show lock_timeout") == "0"
+    assert len(await rows(owner)) == 1
+
+
+async def test_what_applies_a_replication_publishes_too(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """Where `session_replication_role` is `replica`, most triggers do not run."""
+    async with sessions(database.admin_url, 1) as (session,):
+        await session.execute("set session_replication_role = replica")
+        await publish(session, "a", "1")
+    assert [r["data"] for r in await rows(owner)] == ["1"]
+
+
+async def test_of_messages_without_end_in_one_transaction_it_says_so(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    big = "select gapless.publish('a', to_jsonb(repeat('x', 1000000))) from generate_series(1, $1::integer) n"
+    async with sessions(database.owner_url, 1) as (session,):
+        await session.execute(big, 3)
+        with pytest.raises(asyncpg.ProgramLimitExceededError, match="one transaction"):
+            await session.execute(big, 34)
+        async with session.transaction():
+            await session.execute(big, 2)
+            inner = session.transaction()
+            await inner.start()
+            await session.execute(big, 30)
+            await inner.rollback()
+            await session.execute(big, 3)
+    assert len(await rows(owner)) == 8
 
 
 async def test_under_repeatable_read_a_raced_commit_is_refused(

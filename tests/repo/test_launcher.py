@@ -27,6 +27,7 @@ def checkout(tmp_path: Path) -> Path:
     for lock in ("runtime.txt", "spark.txt", "dev.txt"):
         (folder / "requirements" / lock).write_text("# nothing\n")
     (folder / "app" / "__init__.py").touch()
+    shutil.copy(ROOT / "app" / "program.py", folder / "app")
     (folder / "app" / "cli.py").write_text(CLI)
     return folder
 
@@ -66,6 +67,17 @@ def test_the_first_run_sets_up_and_the_next_does_not(checkout: Path, tmp_path: P
     assert "this happens once" in errors
     assert "environment ready after" in errors
     assert run(checkout, "status") == (0, f"['status'] {checkout} {checkout / '.venv'}\n", "")
+
+
+def test_a_script_in_the_checkout_is_no_module_and_the_environment_stays_as_it_was(
+    checkout: Path, tmp_path: Path
+) -> None:
+    (checkout / "app" / "cli.py").write_text("import numbers, os; print(os.environ['PYTHONPATH'])")
+    for folder in (checkout, tmp_path):
+        for name in ("numbers", "sitecustomize", "usercustomize"):
+            (folder / f"{name}.py").write_text("raise SystemExit('the script of a user ran')")
+    code, output, errors = run(checkout, "status", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (code, output) == (0, f"{tmp_path}\n"), errors
 
 
 def test_it_runs_through_a_link(checkout: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -12,8 +14,12 @@ from subscriptions.engine.entry import Entry
 from subscriptions.engine.feed import ChannelFeed
 from subscriptions.engine.live import LiveEngine
 from subscriptions.engine.run import Run
+from tests.contract.memory_log import MemoryLog
 
 T = TypeVar("T")
+TORN_AHEAD = 32
+"""As many values as Postgres logs ahead of a sequence."""
+TORN_EVERY = 7
 
 
 def no_dedupe(patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +53,7 @@ def no_backfill(patch: pytest.MonkeyPatch) -> None:
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
     """Nobody compares heads: not each second, nor when somebody joins."""
     patch.setattr(LiveEngine, "_sweep_due", lambda self: False)
-    patch.setattr(ChannelFeed, "swept", lambda self, head: None)
+    patch.setattr(ChannelFeed, "swept", lambda self, head: 0)
 
 
 def no_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -60,11 +66,30 @@ def no_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Watermark, "observe", observe)
 
 
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Where the log's history breaks, ids and seqs are given again, and nobody is told."""
+    patch.setattr(MemoryLog, "fenced", False)
+
+
 def no_life(patch: pytest.MonkeyPatch) -> None:
-    """A crash of the database goes unnoticed by the watermark."""
+    """A crash gives ids again, and goes unnoticed by the watermark."""
     observe = Watermark.observe
 
     def forgetful(self: Watermark, tick: Tick) -> int:
         return observe(self, Tick(tick.last_id, tick.lsn, tick.flushed, tick.holders))
 
     patch.setattr(Watermark, "observe", forgetful)
+    no_fence(patch)
+
+
+def plain_read(patch: pytest.MonkeyPatch) -> None:
+    """The sequence is read without its lock: now and then the value it logs ahead is seen."""
+    exact = MemoryLog.tick
+    turns = itertools.count(1)
+
+    def torn(self: MemoryLog) -> Tick:
+        tick = exact(self)
+        ahead = (TORN_AHEAD if next(turns) % TORN_EVERY == 0 else 0) * bool(tick.last_id)
+        return replace(tick, last_id=tick.last_id + ahead)
+
+    patch.setattr(MemoryLog, "tick", torn)

@@ -35,8 +35,9 @@ def deaf_to_remote_acks(patch: pytest.MonkeyPatch) -> None:
 def deals_beyond_room(patch: pytest.MonkeyPatch) -> None:
     """The first who asks gets everything."""
 
-    def deal(self: Group, deliveries: list[Delivery]) -> None:
-        for asker in self._askers():
+    def deal(self: Group, deliveries: list[Delivery], *, streams: bool) -> None:
+        askers: list[Pull | Member] = [*self._pulls, *self.members]
+        for asker in askers:
             if isinstance(asker, Pull):
                 asker.resolve(deliveries)
             else:
@@ -76,8 +77,8 @@ def restless(patch: pytest.MonkeyPatch) -> None:
     """Claims again and again."""
     claim = Group._claim
 
-    async def again(self: Group, settled: int, room: int) -> float:
-        await claim(self, settled, room)
+    async def again(self: Group, settled: int) -> float:
+        await claim(self, settled)
         self._claim_at = 0.0
         return 0.05
 

@@ -24,7 +24,14 @@ def test_every_promise_holds_in_every_world(part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "switch_off", [mutants.no_dedupe, mutants.no_backfill, mutants.no_sweep, mutants.no_watermark]
+    "switch_off",
+    [
+        mutants.no_dedupe,
+        mutants.no_backfill,
+        mutants.no_sweep,
+        mutants.no_watermark,
+        mutants.plain_read,
+    ],
 )
 def test_no_healer_can_be_missed(
     switch_off: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -36,6 +43,16 @@ def test_no_healer_can_be_missed(
 def test_a_crash_of_the_database_must_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     mutants.no_life(monkeypatch)
     assert seeds.first_failure(partial(play, crash=True), 2 * MUTANT_SEEDS) is not None
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_promise_holds_where_the_primary_changes(part: int) -> None:
+    seeds.check_all(partial(play, fail_over=True), range(part, SEEDS // 2, PARTS))
+
+
+def test_a_change_of_the_primary_must_not_go_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutants.no_fence(monkeypatch)
+    assert seeds.first_failure(partial(play, fail_over=True), MUTANT_SEEDS) is not None
 
 
 def test_a_seed_says_everything() -> None:

@@ -29,7 +29,14 @@ from subscriptions.engine.hints import ChannelHint, Hints, entries_of
 from subscriptions.engine.live import LiveEngine
 from subscriptions.engine.publisher import Publisher
 from subscriptions.engine.start import After, Earliest, Last, Latest, Start
-from subscriptions.engine.subscription import Chunk, Gap, LiveSubscription, Ready
+from subscriptions.engine.subscription import (
+    Chunk,
+    Gap,
+    Goodbye,
+    HistoryChanged,
+    LiveSubscription,
+    Ready,
+)
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Transaction
 from tests.sim.loop import SeededLoop, run
@@ -57,6 +64,7 @@ class Faults:
     cut_off: float
     crash: bool
     removal: bool
+    fail_over: bool
     cramped: bool
 
     @classmethod
@@ -77,6 +85,7 @@ class Faults:
             cut_off=some(0.2),
             crash=chance.random() < 0.15,
             removal=chance.random() < 0.3,
+            fail_over=chance.random() < 0.15,
             cramped=chance.random() < 0.5,
         )
 
@@ -121,6 +130,7 @@ class Client:
     got: list[tuple[int, str, int]] = field(default_factory=list)
     readies: int = 0
     gaps: dict[str, int] = field(default_factory=dict)
+    told: list[HistoryChanged] = field(default_factory=list)
 
     def take(self, data: bytes) -> None:
         """Messages, which must come after everything it has."""
@@ -136,12 +146,14 @@ class Client:
 class World:
     """Everything one seed runs."""
 
-    def __init__(self, loop: SeededLoop, seed: int, *, crash: bool | None = None) -> None:
+    def __init__(self, loop: SeededLoop, seed: int, **faults: bool) -> None:
         self.loop = loop
         self.chance = random.Random(seed)
         self.faults = Faults.draw(self.chance)
-        if crash is not None:
-            self.faults = replace(self.faults, crash=crash)
+        self.faults = replace(self.faults, **faults)
+        if self.faults.fail_over:
+            # What retention removed is not undone with what a standby lacks.
+            self.faults = replace(self.faults, removal=False)
         self.healed = False
         self.log = MemoryLog(lambda: 1_700_000_000_000_000 + int(loop.time() * 1_000_000))
         self.deleted: set[str] = set()
@@ -156,10 +168,10 @@ class World:
 
         def committed(hints: list[tuple[ChannelHint, list[Entry]]]) -> None:
             engine.hear(hints)
-            self._broadcast(number, Hints(str(number), [hint for hint, _ in hints], []))
+            self._broadcast(number, engine.identity, Hints(str(number), [hint for hint, _ in hints], []))
 
         appenders = [MemoryAppender(self.log, pause=self._write) for _ in range(2)]
-        return Process(engine, Publisher(appenders, encode, committed))
+        return Process(engine, Publisher(appenders, encode, committed, current=engine.committed))
 
     def _selection(self) -> Selection:
         types = ("a",) if self.chance.random() < 0.2 else ()
@@ -170,17 +182,20 @@ class World:
             return select(NAMESPACE, self.channels, types=types)
         return select(NAMESPACE, (self.chance.choice(self.channels),), types=types)
 
-    def _broadcast(self, origin: int, hints: Hints) -> None:
-        """To the other process: lost, doubled, late, in any order, or without its copies."""
+    def _broadcast(self, origin: int, identity: str, hints: Hints) -> None:
+        """To the other process: lost, doubled, late, in any order, or without its copies. Those of another
+        history go by another topic."""
         times = 1 + (self.chance.random() < self.faults.double)
         for _ in range(times):
             if self.chance.random() < self.faults.lose:
                 continue
             for process in self.processes[:origin] + self.processes[origin + 1 :]:
                 delay_s = self.chance.random() * self.faults.delay_s
-                self.loop.call_later(delay_s, self._hear, process, hints)
+                self.loop.call_later(delay_s, self._hear, process, identity, hints)
 
-    def _hear(self, process: Process, hints: Hints) -> None:
+    def _hear(self, process: Process, identity: str, hints: Hints) -> None:
+        if process.engine.identity != identity:
+            return
         bare = self.chance.random() < 0.1
         process.engine.hear((hint, [] if bare else entries_of(hint)) for hint in hints.channels)
 
@@ -230,6 +245,12 @@ class World:
         """The database goes down once and comes back."""
         await asyncio.sleep(self.chance.random() * 1.5)
         self.log.crash()
+
+    async def fail_over(self) -> None:
+        """Another server becomes the primary, which lacks the newest commits."""
+        await asyncio.sleep(self.chance.random() * 1.5)
+        behind = self.chance.randint(0, min(8, len(self.log.commits)))
+        self.log.fail_over(behind, noticed=self.chance.random() < 0.6)
 
     async def remove(self) -> None:
         """Retention and an administrator: what they take is gone, and channels begin anew."""
@@ -290,8 +311,18 @@ class World:
                     raise BrokenPromiseError(f"{client.name} was ready without {missed}")
             elif isinstance(event, Gap):
                 self._hear_of_gap(client, event)
+            elif isinstance(event, HistoryChanged):
+                self._hear_of_loss(client, event)
+            elif isinstance(event, Goodbye):
+                return
             if not self.healed and self.chance.random() < self.faults.cut_off:
                 return
+
+    def _hear_of_loss(self, client: Client, said: HistoryChanged) -> None:
+        # Who begins after an id that nobody gave out may hear of it after a crash too.
+        if not (self.faults.fail_over or self.faults.crash):
+            raise BrokenPromiseError(f"{client.name} heard of {said} where no history was lost")
+        client.told.append(said)
 
     def _hear_of_gap(self, client: Client, gap: Gap) -> None:
         if not self.faults.removal:
@@ -313,6 +344,7 @@ class World:
 
     def _mishaps(self) -> list[Coroutine[Any, Any, None]]:
         mishaps = [self.crash] * self.faults.crash + [self.remove] * self.faults.removal
+        mishaps += [self.fail_over] * self.faults.fail_over
         return [mishap() for mishap in mishaps]
 
     async def live(self) -> None:
@@ -350,6 +382,13 @@ class World:
             missing = sorted(set(wanted) - set(had))
             if missing and not self._began_late(client, missing, first):
                 raise BrokenPromiseError(f"{client.name} {client.selection} lacks {missing} of {wanted}")
+            untold = [
+                id_
+                for id_ in had
+                if id_ in self.log.lost and not any(t.first_id <= id_ <= t.last_id for t in client.told)
+            ]
+            if untold:
+                raise BrokenPromiseError(f"{client.name} was not told that {untold} are lost")
             if not client.readies:
                 raise BrokenPromiseError(f"{client.name} was never ready")
 
@@ -359,7 +398,9 @@ class World:
             begins.setdefault(channel, id_)
         if not client.last:
             return False
-        return all(id_ < begins.get(self.log.by_id[id_][1].channel, 0) for id_ in missing)
+        # The newest ones of a channel, with which it was to begin, may be those that a failover took.
+        none = sys.maxsize if self.log.lost else 0
+        return all(id_ < begins.get(self.log.by_id[id_][1].channel, none) for id_ in missing)
 
 
 @contextmanager
@@ -369,7 +410,7 @@ def cramped(chance: random.Random) -> Iterator[None]:
         feed: {"PAGE_LIMIT": 3, "CHUNK_BYTES": 60, "PAGES_KEPT": 1, "MEMO_KEPT": 2},
         follower: {"SPAN_LIMIT": 3, "JUMP_SPANS": 2, "ROUTES_KEPT": 1},
         live: {"MIN_RUN_BYTES": 1, "MAX_RUN_BYTES": chance.choice((1, 1000, 5000)), "LINGER_S": 0.2},
-        subscription: {"PAGE_LIMIT": 3, "CHUNK_BYTES": 60},
+        subscription: {"STARTS_LIMIT": 3, "CHUNK_BYTES": 60},
     }
     with ExitStack() as stack:
         for module, values in bounds.items():
@@ -378,13 +419,13 @@ def cramped(chance: random.Random) -> Iterator[None]:
         yield
 
 
-def play(seed: int, *, crash: bool | None = None) -> str:
+def play(seed: int, **faults: bool) -> str:
     """Run one seed: its fingerprint. Raises BrokenPromiseError, or what the engine tripped over."""
     loop = SeededLoop(seed)
     world: list[World] = []
 
     async def program() -> None:
-        world.append(World(loop, seed, crash=crash))
+        world.append(World(loop, seed, **faults))
         with cramped(world[0].chance) if world[0].faults.cramped else nullcontext():
             await world[0].live()
 

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subscriptions.engine.hints import (
+    MAX_ORIGINS,
     SIGNATURE_BYTES,
     ChannelHint,
     Copy,
     EphemeralHint,
     HintCodec,
     Hints,
+    Replays,
     entries_of,
 )
 
@@ -67,3 +69,22 @@ def test_a_short_secret_is_refused() -> None:
 def test_only_copies_that_travelled_make_entries() -> None:
     (entry,) = entries_of(HINTS.channels[0])
     assert (entry.id, entry.seq, entry.channel, entry.key, entry.body) == (10, 5, "lobby", "k", b"{}")
+
+
+def test_an_ephemeral_hint_that_is_sent_again_is_not_shown_again() -> None:
+    now_us, replays = 1_800_000_000_000_000, Replays()
+
+    def sent(origin: str, at_us: int) -> Hints:
+        return Hints(origin, [], [], sent_at_us=at_us)
+
+    assert replays.is_new(sent("a", now_us), now_us)
+    assert not replays.is_new(sent("a", now_us), now_us)
+    assert not replays.is_new(sent("a", now_us - 1), now_us)
+    assert replays.is_new(sent("b", now_us - 1), now_us)
+    assert replays.is_new(sent("a", now_us + 1), now_us)
+    # Of a process that is gone, for one that has just begun; of a version before; and of a clock that is off.
+    for at_us in (now_us - 61_000_000, 0, now_us + 61_000_000):
+        assert not Replays().is_new(sent("c", at_us), now_us)
+    for number in range(MAX_ORIGINS + 10):
+        assert replays.is_new(sent(f"o{number}", now_us), now_us)
+    assert len(replays._last_us) == MAX_ORIGINS

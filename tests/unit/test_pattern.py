@@ -8,7 +8,15 @@ import pytest
 
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import check_channel, is_channel
-from subscriptions.domain.pattern import check_pattern, compile_pattern, is_pattern, to_regex
+from subscriptions.domain.pattern import (
+    MAX_PATTERN_CHARACTERS,
+    MAX_PATTERN_TOKENS,
+    check_budget,
+    check_pattern,
+    compile_pattern,
+    is_pattern,
+    to_regex,
+)
 
 BAD_NAMES = [
     "", ".", "..", ".a", "a.", "a..b", "a/b", "a#b", "$sys", "a b", "a\n", "\r", "a\x00", "*", "a.*", ">",
@@ -68,3 +76,16 @@ def test_hostile_patterns_stay_linear() -> None:
         started = time.perf_counter()
         compiled.matches(name)
         assert time.perf_counter() - started < 0.005
+
+
+def test_patterns_of_one_reader_have_a_budget() -> None:
+    """The database matches all of them at once, and compiles them first; names are looked up."""
+    check_budget(["a.*"] * (MAX_PATTERN_TOKENS // 2), "channels")
+    check_budget([".".join("a" * 127)] * 128, "channels")
+    long = "x" * 253 + ".*"
+    check_budget([long] * (MAX_PATTERN_CHARACTERS // len(long)), "channels")
+    for many in (["*.b.c.>"] * 129, [long] * 33, [".".join("*" * 127)] * 128):
+        with pytest.raises(GaplessError) as refused:
+            check_budget(many, "channels")
+        assert refused.value.code is Code.INVALID_REQUEST
+        assert refused.value.errors[0].field == "channels"

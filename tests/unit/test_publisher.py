@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, UnreachableError
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine import publisher as module
 from subscriptions.engine.entry import Entry
@@ -168,3 +168,28 @@ def test_hints_tell_what_came_before_and_leave_replays_out() -> None:
         assert [(copy.id, copy.seq) for copy in hints["b"].copies] == [(3, 1)]
 
     run(program())
+
+
+def test_who_waited_behind_a_database_that_is_away_is_told_with_those_who_were_tried() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.appender.fails = UnreachableError("silent")
+        loop = asyncio.get_running_loop()
+        told: list[tuple[str, float]] = []
+
+        async def publish(name: str, at: float) -> None:
+            await asyncio.sleep(at)
+            with pytest.raises(UnreachableError):
+                await bench.publisher.publish(request(name))
+            told.append((name, loop.time()))
+
+        began = loop.time()
+        await asyncio.gather(publish("tried", 0), publish("waited", 0.2), publish("came late", 0.8))
+        assert sorted((name, round(at - began, 1)) for name, at in told) == [
+            ("came late", 2.0),
+            ("tried", 1.0),
+            ("waited", 1.0),
+        ]
+        assert bench.sizes == [1, 1]
+
+    run(scenario())

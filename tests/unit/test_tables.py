@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from app.cli.tables import Column, printable, show, show_one
+from app.cli.tables import Column, show, show_one
+from app.cli.terminal import printable
 
 EVIL = "bad\x1b]0;owned\x07 card\x9b2J\nnext"
 SHOWN = r"bad\x1b]0;owned\x07 card\x9b2J\nnext"

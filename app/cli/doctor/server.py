@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 
 import httpx
 
+from app.cli.address import address_of
 from app.cli.doctor.check import Check, fail, ok, warn
 from app.settings import Settings
 
@@ -33,7 +33,7 @@ def _openness(settings: Settings) -> Check:
 def _port(host: str, port: int) -> Check:
     if port == 0:
         return ok("port", "0: any free one")
-    url = f"http://{_reachable(host)}:{port}"
+    url = address_of(host, port)
     try:
         answer = httpx.get(f"{url}/readyz", timeout=TIMEOUT_S)
     except httpx.ConnectError:
@@ -57,17 +57,6 @@ def _answered(url: str, answer: httpx.Response) -> Check:
     if body.get("redis") is False:
         return warn("port", f"{url}: Gapless is ready, without Redis", "delivery waits for the sweep (1 s)")
     return ok("port", f"{url}: Gapless is ready")
-
-
-def _reachable(host: str) -> str:
-    """Where to knock for an address to listen on."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.is_unspecified:
-        return "127.0.0.1" if address.version == 4 else "[::1]"
-    return f"[{host}]" if address.version == 6 else host
 
 
 def _free(host: str, port: int) -> Check:

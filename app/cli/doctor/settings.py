@@ -27,6 +27,7 @@ OTHERS = frozenset(
         "GAPLESS_MESSAGE_TYPE",
         "GAPLESS_MESSAGE_KEY",
         "GAPLESS_CI_BOUNDED",
+        "GAPLESS_FAILPOINTS",
         "GAPLESS_LISTEN_FD",
         "GAPLESS_READY_FD",
         "GAPLESS_WORKER_INDEX",
@@ -36,7 +37,7 @@ OTHERS = frozenset(
 """Variables that mean something and are no settings of the service."""
 
 _SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
-_PASSWORD = re.compile(r"(?<=[:/])([^:/@]*):[^@/]+@")
+_PASSWORD = re.compile(r"(?<=[:/])([^:/@]*:)[^@/]+(?=@)|(?<=[?&])(password=)[^&]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def check_names(settings: Settings) -> Check:
 
 def without_password(url: str) -> str:
     """A URL that can be shown."""
-    return _PASSWORD.sub(r"\1:***@", url)
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", url)
 
 
 def _shown(name: str, value: object) -> str:

@@ -8,9 +8,11 @@ from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.cli.doctor.check import Check, Word
 from app.cli.doctor.settings import Setting
+from app.cli.terminal import printable
 
 _COLOURS = {Word.OK: "green", Word.WARN: "yellow", Word.FAIL: "red"}
 
@@ -37,9 +39,9 @@ def print_all(checks: Sequence[Check], settings: Sequence[Setting]) -> None:
     for check in checks:
         colour = _COLOURS[check.word]
         console.print(f"[{colour}]{check.word:<4}[/]  {check.name:<{width}}  ", end="")
-        console.print(check.detail, markup=False)
+        console.print(printable(check.detail), markup=False)
         if check.advice is not None and check.word is not Word.OK:
-            console.print(f"{'':<{width + 8}}→ {check.advice}", markup=False)
+            console.print(f"{'':<{width + 8}}→ {printable(check.advice)}", markup=False)
     console.print()
     _print_settings(console, settings)
     failed = sum(check.word is Word.FAIL for check in checks)
@@ -50,5 +52,5 @@ def print_all(checks: Sequence[Check], settings: Sequence[Setting]) -> None:
 def _print_settings(console: Console, settings: Sequence[Setting]) -> None:
     table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="bold")
     for setting in settings:
-        table.add_row(setting.name, setting.value, setting.source)
+        table.add_row(*(Text(printable(text)) for text in (setting.name, setting.value, setting.source)))
     console.print(table)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from app.cli.failures import say
+from app.cli.terminal import printable_lines
 
 EVERY_S = 5.0
 """Seconds between lines where there is no terminal."""
@@ -27,9 +29,10 @@ class Show:
     def tell(self, text: str) -> None:
         """A line of its own, above the bar."""
         if self._progress is not None:
-            self._progress.console.print(f"gapless: {text}", markup=False, highlight=False, soft_wrap=True)
+            line = f"gapless: {printable_lines(text)}"
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(f"gapless: {text}", file=sys.stderr, flush=True)
+            say(text)
 
     def at(self, position: int, messages: int) -> None:
         """So many bytes of the file and so many messages of this run are done."""

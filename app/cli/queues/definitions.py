@@ -13,6 +13,7 @@ from app.cli.failures import usage
 from app.cli.groups import Inner, url_of
 from app.cli.helping import Command, Group
 from app.cli.options import DEFAULT_URL, Url
+from app.cli.terminal import printable, shown_json
 
 if TYPE_CHECKING:
     from gapless import Change, Imported
@@ -62,7 +63,7 @@ def export(context: typer.Context, url: Inner = None) -> None:
     with connected(url_of(context, url)) as client:
         document = client.export_definitions()
     with until_closed():
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        print(shown_json(msgspec.json.format(msgspec.json.encode(document), indent=2)).decode())
 
 
 @app.command("import", cls=Command, epilog=IMPORT_EXAMPLES)
@@ -89,7 +90,7 @@ def import_(
         if as_json:
             write_line(imported_json(imported))
         else:
-            print("\n".join(readable(imported)))
+            print("\n".join(map(printable, readable(imported))))
 
 
 def readable(imported: Imported) -> Iterator[str]:

@@ -20,7 +20,7 @@ async def rate(session: asyncpg.Connection, subscription: str, messages: int) ->
     ack = await session.prepare(statement("deliveries.sql", "ack"))
     done, started = 0, time.perf_counter()
     while done < messages:
-        *rows, _ = await claim.fetch(number, settled, BATCH)
+        *rows, _ = await claim.fetch(number, settled, BATCH, None, None)
         if not rows:
             raise UnfitError(f"the bare loop got {done} of {messages} messages")
         ids, leases = [row["id"] for row in rows], [row["lease"] for row in rows]

@@ -13,7 +13,8 @@ from gapless_spark.analyze.text import escaped, many, moment, number, sized, spa
 
 EMPTY = (
     '<section class="card empty"><h3>There are no messages</h3><p class="note">Nothing was published yet, '
-    "or no message lies within the channels and times that were asked for.</p></section>"
+    "or no message lies within the channels and times that were asked for, or none has a time where it was "
+    "looked for.</p></section>"
 )
 
 
@@ -47,12 +48,17 @@ def _lead(found: Findings) -> str:
 
 
 def _warnings(found: Findings) -> str:
-    """What the figures leave out."""
+    return "".join(f'<p class="warn">{escaped(text, 400)}</p>' for text in left_out(found))
+
+
+def left_out(found: Findings) -> list[str]:
+    """What the figures leave out, and why."""
     totals, asked = found.read.totals, found.question.fields
     texts = []
     if found.read.without_time:
         left = many(found.read.without_time, "message")
-        texts.append(f"{left} left out: no time can be read at {asked.time} in data.")
+        none = "" if totals["messages"] else "There is nothing to tell: "
+        texts.append(f"{none}{left} left out: no time can be read at {asked.time} in data.")
     if totals["messages"] and totals["without_sender"]:
         where = f"at {asked.sender} in data" if asked.sender else "(--sender-field names one inside of data)"
         unknown = many(totals["without_sender"], "message")
@@ -60,7 +66,7 @@ def _warnings(found: Findings) -> str:
     if totals["messages"] and totals["without_text"]:
         where = f" at {asked.text} in data" if asked.text else ""
         texts.append(f"{many(totals['without_text'], 'message')} without text{where}: left out of words.")
-    return "".join(f'<p class="warn">{escaped(text, 400)}</p>' for text in texts)
+    return texts
 
 
 def _facts(found: Findings) -> str:

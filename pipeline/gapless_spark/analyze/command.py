@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ from gapless_spark.analyze.question import (
     parse_zone,
 )
 from gapless_spark.errors import GaplessSparkError, exit_code
+from gapless_spark.places import check_address, local, local_or_address
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,9 +39,6 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 the database cannot be reached or
 
 TRACEBACK = "GAPLESS_TRACEBACK"
 
-# Spark cuts for a cluster, into 200 parts; on one machine most of them would be empty, and each is a task.
-LOCAL_CONF = (("spark.sql.shuffle.partitions", "16"),)
-
 
 DATABASE_URL = typer.Option(
     "--database-url",
@@ -57,7 +56,7 @@ def add(app: typer.Typer) -> None:
 
 
 def analyze(
-    report: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("report.html"),
+    report: Annotated[str, typer.Option(metavar="FILE", help="The HTML page to write.")] = "report.html",
     source: Annotated[
         str,
         typer.Option("--from", metavar="EXPORT_DIR|live", help="A folder of the export, or the live log."),
@@ -101,7 +100,7 @@ def analyze(
     try:
         now = datetime.now(UTC)
         question = Question(
-            source=source,
+            source=source if source == LIVE else local_or_address(source, "--from"),
             url=url or None,
             namespace=namespace,
             channels=channels or None,
@@ -117,7 +116,9 @@ def analyze(
             timezone=parse_zone(timezone),
             top=top,
         )
-        _run(console, question, now, report, tables, title, master, conf)
+        if tables is not None:
+            tables = local_or_address(tables, "--tables")
+        _run(console, question, now, local(report, "--report"), tables, title, master, conf)
     except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
         raise typer.Exit(_failed(console, error)) from None
 
@@ -155,12 +156,14 @@ def _run(
     conf: list[str] | None,
 ) -> None:
     from gapless_spark.analyze import page
+    from gapless_spark.analyze.body import left_out
+    from gapless_spark.analyze.copying import Copy
     from gapless_spark.analyze.job import analyze as run_job
     from gapless_spark.analyze.reading import check_source
     from gapless_spark.analyze.stages import Stages
     from gapless_spark.analyze.tables import check_folder
     from gapless_spark.analyze.tables import check_place as check_tables
-    from gapless_spark.session import SessionOptions, conf_pairs, start
+    from gapless_spark.session import SessionOptions, conf_pairs, cores, start
 
     check_source(question)
     page.check_place(report)
@@ -169,19 +172,37 @@ def _run(
         # Elsewhere the folder is the cluster's, and need not be one here.
         check_tables(tables)
     stages = Stages(console)
-    with stages.stage("Spark") as note:
-        said: list[str] = []
-        own = LOCAL_CONF if master.startswith("local") else ()
-        settings = (*own, *_quiet(master), *conf_pairs(conf))
-        spark = start(SessionOptions("gapless-analyze", master, conf=settings), said.append)
-        note.text = "; ".join(said)
-    try:
-        findings = run_job(spark, question, now, tables, stages)
-    finally:
-        spark.stop()
+    here = SessionOptions(master=master).here
+    settings = (*(local_conf(master) if here else ()), *_quiet(master), *conf_pairs(conf))
+    with ExitStack() as closing:
+        copy = closing.enter_context(Copy(question, cores(master))) if here and question.live else None
+        with stages.stage("Spark") as note:
+            said: list[str] = []
+            spark = start(
+                SessionOptions("gapless-analyze", master, conf=settings, quick=here, archive=here),
+                said.append,
+            )
+            closing.callback(spark.stop)
+            note.text = "; ".join(said)
+        check_address(spark, question.source, "--from")
+        check_address(spark, tables or "", "--tables")
+        findings = run_job(spark, question, now, tables, stages, copy)
+    for text in left_out(findings):
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     with stages.stage("Report") as note:
         size = page.write(report, page.render(findings, title))
         note.text = f"{report}, {size / 1e6:.1f} MB"
+
+
+def local_conf(master: str) -> tuple[tuple[str, str], ...]:
+    """Settings for one machine. What Spark does by itself is for a cluster: 200 parts, of which most would be
+    empty here, and each is a task; plans that are made anew after each step, a job a step."""
+    from gapless_spark.session import cores
+
+    return (
+        ("spark.sql.shuffle.partitions", str(cores(master))),
+        ("spark.sql.adaptive.enabled", "false"),
+    )
 
 
 def _quiet(master: str) -> tuple[tuple[str, str], ...]:

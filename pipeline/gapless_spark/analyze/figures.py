@@ -19,6 +19,9 @@ AGE_LABELS = ("under 1 h", "1 h – 1 d", "1 – 7 d", "7 – 30 d", "over 30 d"
 REASONS = ("rejected", "expired", "max_deliver", "max_backlog", "hops")
 MAX_BARS = 20
 _LABEL = 28
+FEW = 5
+"""Up to so many each whole number has its own tick."""
+MANY = 10_000
 
 
 def volume(found: Volume, period: str) -> Figure:
@@ -38,8 +41,8 @@ def volume(found: Volume, period: str) -> Figure:
         "bargap": 0.08,
         "hovermode": "x unified",
         "showlegend": True,
-        "xaxis": _axis(f"{period} beginning", type="date"),
-        "yaxis": _axis(f"messages per {period}", tickformat="~s", rangemode="tozero"),
+        "xaxis": _times(f"{period} beginning", starts),
+        "yaxis": _counts(f"messages per {period}", traces),
     }
     return {"traces": traces, "layout": layout, "height": 380}
 
@@ -76,8 +79,8 @@ def active(found: Senders) -> Figure:
     )
     layout = {
         "bargap": 0.08,
-        "xaxis": _axis(f"{found.peak_of or found.unit} beginning", type="date"),
-        "yaxis": _axis(f"senders, {of}", rangemode="tozero", tickformat=","),
+        "xaxis": _times(f"{found.peak_of or found.unit} beginning", found.active),
+        "yaxis": _counts(f"senders, {of}", [trace]),
     }
     return {"traces": [trace], "layout": layout, "height": 320}
 
@@ -93,7 +96,7 @@ def histogram(labels: Sequence[str], heights: Sequence[int], title: str, count: 
     layout = {
         "bargap": 0.12,
         "xaxis": _axis(title, type="category", tickangle=-40),
-        "yaxis": _axis(count, rangemode="tozero", tickformat="~s"),
+        "yaxis": _counts(count, [trace]),
     }
     return {"traces": [trace], "layout": layout, "height": 320}
 
@@ -109,8 +112,8 @@ def peaks(rows: Sequence[Row], period: str) -> Figure:
     )
     layout = {
         "bargap": 0.08,
-        "xaxis": _axis(f"{period} beginning", type="date"),
-        "yaxis": _axis("messages per minute, at most", rangemode="tozero", tickformat=","),
+        "xaxis": _times(f"{period} beginning", rows),
+        "yaxis": _counts("messages per minute, at most", [trace]),
     }
     return {"traces": [trace], "layout": layout, "height": 300}
 
@@ -133,7 +136,7 @@ def dead_letters(found: Delivery) -> Figure:
     layout = {
         "barmode": "stack",
         "showlegend": True,
-        "xaxis": _axis("dead letters", rangemode="tozero", tickformat=","),
+        "xaxis": _counts("dead letters", traces),
         "yaxis": _axis("reason", type="category", autorange="reversed"),
     }
     return {"traces": traces, "layout": layout, "height": 150 + 36 * len(reasons)}
@@ -164,7 +167,7 @@ def lag(found: Delivery) -> Figure:
     layout = {
         "barmode": "stack",
         "showlegend": True,
-        "xaxis": _axis("messages", rangemode="tozero", tickformat=","),
+        "xaxis": _counts("messages", traces),
         "yaxis": _axis("subscription", type="category", autorange="reversed"),
     }
     return {"traces": traces, "layout": layout, "height": 150 + 26 * len(rows)}
@@ -187,7 +190,7 @@ def attempts(found: Delivery) -> Figure:
         "barmode": "stack",
         "showlegend": True,
         "xaxis": _axis("attempts", type="category"),
-        "yaxis": _axis("messages", rangemode="tozero", tickformat=","),
+        "yaxis": _counts("messages", traces),
     }
     return {"traces": traces, "layout": layout, "height": 300}
 
@@ -241,6 +244,23 @@ def _heat(
 
 def _axis(title: str, **more: object) -> Figure:
     return {"title": {"text": title}, "automargin": True, **more}
+
+
+def _times(title: str, places: Sequence[object]) -> Figure:
+    """An axis of moments. A single one has no scale: the library would show its milliseconds."""
+    return _axis(title, type="date" if len(places) > 1 else "category")
+
+
+def _counts(title: str, traces: Sequence[Figure]) -> Figure:
+    """An axis of whole numbers from 0: no fractions between them, thousands in short."""
+    heights: dict[object, int] = {}
+    for trace in traces:
+        along, across = ("x", "y") if trace["orientation"] == "h" else ("y", "x")
+        for place, height in zip(trace[across], trace[along], strict=True):
+            heights[place] = heights.get(place, 0) + height
+    most = max(heights.values(), default=0)
+    few = {"dtick": 1} if most <= FEW else {}
+    return _axis(title, rangemode="tozero", tickformat="~s" if most >= MANY else ",", **few)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

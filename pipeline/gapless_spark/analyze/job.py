@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless_spark.analyze import bins, conversation, rates, volume
+from gapless_spark.analyze.copying import NEEDED, Copy
 from gapless_spark.analyze.delivery import Delivery, read_delivery
 from gapless_spark.analyze.events import between, to_events
 from gapless_spark.analyze.findings import Findings, Read, Row, Senders, Spread, Volume
-from gapless_spark.analyze.question import LIVE, Question
+from gapless_spark.analyze.question import Question
 from gapless_spark.analyze.reading import read_messages
 from gapless_spark.analyze.stages import Stages
 from gapless_spark.analyze.tables import Tables, check_folder, rows
+from gapless_spark.columns import spark_schema
 from gapless_spark.errors import GaplessSparkError
 
 if TYPE_CHECKING:
@@ -40,17 +41,19 @@ def analyze(
     now: datetime,
     tables: str | None = None,
     stages: Stages | None = None,
+    copy: Copy | None = None,
 ) -> Findings:
     """Everything that is known about the messages of `question`, and the tables as Parquet under `tables`.
 
-    Sets the session's time zone. Raises `GaplessSparkError` where messages cannot be read; that the database
-    cannot be asked about deliveries is a finding, not an error.
+    `copy` has the messages of the live log, where Spark runs on this machine. Sets the session's time zone.
+    Raises `GaplessSparkError` where messages cannot be read; that the database cannot be asked about
+    deliveries is a finding, not an error.
     """
     check_folder(tables, question.source)
     spark.conf.set("spark.sql.session.timeZone", question.timezone)
     kept = Tables(spark, tables)
     try:
-        return Job(spark, question, kept, stages or Stages(None)).run(now)
+        return Job(spark, question, kept, stages or Stages(None), copy).run(now)
     finally:
         kept.close()
 
@@ -58,16 +61,24 @@ def analyze(
 class Job:
     """One run: each method is a stage, and makes one part of the findings."""
 
-    def __init__(self, spark: SparkSession, question: Question, tables: Tables, stages: Stages) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        question: Question,
+        tables: Tables,
+        stages: Stages,
+        copy: Copy | None = None,
+    ) -> None:
         self.spark = spark
         self.question = question
         self.tables = tables
         self.stages = stages
+        self.copy = copy
 
     def run(self, now: datetime) -> Findings:
         read, events = self.read()
         delivery, absent = self.delivery()
-        source = "the live log" if self.question.source == LIVE else self.question.source
+        source = "the live log" if self.question.live else self.question.source
         if read.totals["messages"] == 0:
             return Findings(self.question, source, now, read, delivery=delivery, delivery_absent=absent)
         latency, replies = self.replies(events)
@@ -93,7 +104,7 @@ class Job:
     def read(self) -> tuple[Read, DataFrame]:
         with self.stages.stage("Reading") as note:
             question = self.question
-            everything = self.tables.keep(to_events(read_messages(self.spark, question), question.fields))
+            everything = self.tables.keep(to_events(self._messages(), question.fields))
             without_time = 0
             if question.fields.time is not None:
                 without_time = everything.where(F.col("at").isNull()).count()
@@ -104,6 +115,12 @@ class Job:
                 period = bins.period_for(totals["first_at"], totals["last_at"])
             note.text = f"{totals['messages']:,} messages of {totals['channels']:,} channels"
             return Read(totals, without_time, period), events
+
+    def _messages(self) -> DataFrame:
+        if self.copy is None:
+            return read_messages(self.spark, self.question)
+        self.copy.rows()
+        return self.spark.read.schema(spark_schema(NEEDED)).parquet(str(self.copy.folder))
 
     def delivery(self) -> tuple[Delivery | None, str | None]:
         """What the database says, or why there is nothing of it."""
@@ -120,14 +137,17 @@ class Job:
             return found, None
 
     def _write_delivery(self, found: Delivery) -> None:
-        if self.tables.folder is None:
-            return
         for name, part, schema in (
             ("subscriptions", found.subscriptions, SUBSCRIPTIONS_DDL),
             ("delivery_attempts", found.attempts, ATTEMPTS_DDL),
             ("dead_letters", found.dead_letters, DEAD_LETTERS_DDL),
         ):
-            self.tables.write(name, self.spark.createDataFrame([tuple(row.values()) for row in part], schema))
+            self._write_rows(name, part, schema)
+
+    def _write_rows(self, name: str, part: list[Row], schema: str) -> None:
+        if self.tables.folder is not None:
+            frame = self.spark.createDataFrame([tuple(row.values()) for row in part], schema)
+            self.tables.write(name, frame.coalesce(1))
 
     def volume(self, events: DataFrame, period: str, latency: DataFrame) -> Volume:
         with self.stages.stage("Volume") as note:
@@ -201,13 +221,15 @@ class Job:
     def rates(self, events: DataFrame, period: str) -> tuple[list[Row], list[Row]]:
         """A row a unit, and the busiest minute of each period."""
         with self.stages.stage("Rates") as note:
-            counts = {unit: self.tables.keep(rates.per_unit(events, unit)) for unit in rates.UNIT_S}
-            found = [rates.rate(counts[unit], unit) for unit in rates.UNIT_S]
-            table = self.tables.write("rates", reduce(DataFrame.unionByName, found).coalesce(1))
-            per_unit = {row["unit"]: row for row in rows(table)}
-            peaks = rows(rates.peaks(counts["minute"], period).orderBy("period"))
-            note.text = f"at most {per_unit['second']['max']:,} in a second"
-            return [per_unit[unit] for unit in rates.UNIT_S], peaks
+            seconds = self.tables.keep(rates.per_second(events))
+            minutes = self.tables.keep(rates.per_unit(seconds, "minute"))
+            counts = {"second": seconds, "minute": minutes, "hour": rates.per_unit(minutes, "hour")}
+            weights = rows(rates.weights(counts))
+            found = [row for unit in counts if (row := rates.rate(weights, unit)) is not None]
+            self._write_rows("rates", found, rates.RATES_DDL)
+            peaks = rows(rates.peaks(minutes, period).orderBy("period"))
+            note.text = f"at most {found[0]['max']:,} in a second"
+            return found, peaks
 
 
 def _spread(figures: Row, values: DataFrame, column: str, edges: tuple[int, ...]) -> Spread:

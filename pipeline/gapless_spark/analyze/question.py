@@ -46,6 +46,10 @@ class Question:
     timezone: str = "UTC"
     top: int = 20
 
+    @property
+    def live(self) -> bool:
+        return self.source == LIVE
+
 
 def parse_span(text: str, option: str) -> float:
     """Seconds of `30m`, `2h`, `1d`, `90s`, `250ms` or a plain number of seconds. BadOption where it is

@@ -11,22 +11,22 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
+from gapless_spark.analyze.copying import NEEDED, source_options
 from gapless_spark.analyze.question import LIVE, Question
 from gapless_spark.database import close, connect
 from gapless_spark.errors import BadOption
+from gapless_spark.places import scheme_of
 from gapless_spark.selection import parse_patterns, to_regex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NEEDED = frozenset({"id", "channel", "seq", "type", "data", "sender", "created_at"})
-
 
 def read_messages(spark: SparkSession, question: Question) -> DataFrame:
     """The messages the question is about, in the columns of the source. Raises `BadOption` for a folder that
     is no export, and whatever the source raises."""
-    found = _live(spark, question) if question.source == LIVE else _export(spark, question)
-    return found.select(*sorted(NEEDED))
+    found = _live(spark, question) if question.live else _export(spark, question)
+    return found.select(*NEEDED)
 
 
 def check_source(question: Question) -> None:
@@ -48,19 +48,8 @@ def check_source(question: Question) -> None:
 def _live(spark: SparkSession, question: Question) -> DataFrame:
     import gapless_spark
 
-    assert question.url is not None
     gapless_spark.register(spark)
-    # A batch begins at the earliest message unless told otherwise; both beginnings together are an error.
-    options = {"url": question.url, "namespace": question.namespace}
-    if question.channels:
-        options["channels"] = question.channels
-    # The time inside of data is known only after the message was read.
-    if question.fields.time is None:
-        if question.since:
-            options["startingTimestamp"] = question.since.isoformat()
-        if question.until:
-            options["endingTimestamp"] = question.until.isoformat()
-    return spark.read.format("gapless").options(**options).load()
+    return spark.read.format("gapless").options(**source_options(question)).load()
 
 
 def _export(spark: SparkSession, question: Question) -> DataFrame:
@@ -90,7 +79,7 @@ def _parquet(spark: SparkSession, folder: str, files: list[str]) -> DataFrame:
     except AnalysisException as error:
         reason = str(error).splitlines()[0]
         raise BadOption(f"--from: {folder} cannot be read as an export: {reason}") from None
-    lacking = NEEDED - set(inferred.names)
+    lacking = set(NEEDED) - set(inferred.names)
     if lacking:
         raise BadOption(
             f"--from: {folder} is no export of messages: it has no column {', '.join(sorted(lacking))}"
@@ -104,7 +93,7 @@ def _parquet(spark: SparkSession, folder: str, files: list[str]) -> DataFrame:
 def data_files(folder: str) -> list[str]:
     """What Spark is to read of an export: the folder itself, or the files that its Delta or Iceberg table
     names. Empty where nothing was exported yet. Raises `BadOption` where there is no such folder."""
-    if "://" in folder:
+    if scheme_of(folder):
         return [folder]
     path = Path(folder)
     if not path.is_dir():

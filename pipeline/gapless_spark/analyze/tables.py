@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import StorageLevel
 
 from gapless_spark.errors import BadOption
+from gapless_spark.places import scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +54,7 @@ def rows(frame: DataFrame, limit: int | None = None) -> list[Row]:
 
 def check_folder(folder: str | None, source: str) -> None:
     """Refuse to write tables into the export: whoever reads it would take them for messages."""
-    if folder is None or "://" in folder or "://" in source:
+    if folder is None or scheme_of(folder) or scheme_of(source):
         return
     inside, outside = Path(folder).resolve(), Path(source).resolve()
     if inside == outside or outside in inside.parents:
@@ -62,7 +63,7 @@ def check_folder(folder: str | None, source: str) -> None:
 
 def check_place(folder: str | None) -> None:
     """Raise `BadOption` where this machine cannot write tables: better before the work than in it."""
-    if folder is None or "://" in folder:
+    if folder is None or scheme_of(folder):
         return
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gapless_spark.database import rows
+from gapless_spark.database import rollback, rows
 from gapless_spark.export.errors import OtherExport, from_wire
 from gapless_spark.export.folder import partition_folder
 from gapless_spark.export.ledger import Entry, Open, Published, Totals
@@ -72,7 +72,7 @@ def planned(
         digest = marks_beyond(connection, selection, upper)
         yield Plan(snapshot, tuple(parts), upper, top, digest)
     finally:
-        connection.rollback()
+        rollback(connection)
 
 
 def share(connection: Connection, options: ExportOptions, selection: Selection, whole: Range) -> list[Range]:

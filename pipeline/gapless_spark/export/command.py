@@ -26,6 +26,7 @@ from gapless_spark.export.errors import (
     on_one_line,
 )
 from gapless_spark.export.options import FORMATS, ExportOptions, Format, Shape
+from gapless_spark.places import local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,7 @@ def add(app: typer.Typer) -> None:
 
 def export(
     to: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder of the export; made if it is not there.")
+        str, typer.Option(metavar="DIR", help="The folder of the export; made if it is not there.")
     ],
     format_: Annotated[
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written [parquet].")
@@ -116,7 +117,7 @@ def export(
 ) -> None:
     """Write the log into a folder, each message exactly once, and go on from there with each further run."""
     from gapless_spark.progress import choose
-    from gapless_spark.session import SessionOptions, conf_pairs
+    from gapless_spark.session import SessionOptions, conf_pairs, cores
 
     show = choose(quiet=quiet, as_json=json_)
     try:
@@ -124,10 +125,11 @@ def export(
         session = SessionOptions(
             "gapless-export", master, driver_memory, executor_memory, conf_pairs(conf), quick=True
         )
+        root = local(to, "--to")
         options = ExportOptions(
             url=_required(database_url),
-            root=to.absolute(),
-            shape=asked.shape(to.absolute(), datetime.now(UTC)),
+            root=root,
+            shape=asked.shape(root, datetime.now(UTC)),
             follow=follow,
             interval_s=interval,
             batch_rows=batch_rows,
@@ -210,16 +212,6 @@ def _worded(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value) or "(all)"
     return "(none)" if value in (None, False) else "(set)" if value is True else str(value)
-
-
-def cores(master: str) -> int:
-    """How many tasks a batch is shared out to where nothing is said: one for each core that is known of."""
-    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
-    if inside.isdigit():
-        return int(inside)
-    if master == "local":
-        return 1
-    return os.cpu_count() or 2 if inside == "*" else 8
 
 
 def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:

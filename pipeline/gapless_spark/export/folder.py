@@ -7,37 +7,44 @@ finds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 HIDDEN = "_gapless"
-_SPECIAL = frozenset("\"#%'*/:=?\\{[]^")
-_LONGEST_NAME = 255
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for no value at all in the name of a folder: a channel that is called so needs another."""
+_BEGINNING = "c."
+"""A name that begins so is hidden from nobody, reserved by no system, and no number."""
+_AS_IT_IS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-@")
+_LONGEST = 120
+_DIGEST = 40
 
 
-def escape(value: str) -> str:
-    """A value as it stands in the name of a folder, as Hive and Spark write it."""
-    if value == _NULL:
-        return f"%5F{value[1:]}"
-    return "".join(f"%{ord(c):02X}" if c in _SPECIAL or ord(c) < 32 or ord(c) == 127 else c for c in value)
+def channel_folder(channel: str) -> str:
+    """The name of a channel's folder. Different channels have different ones, also where a file system takes
+    large and small letters for the same, and no name is longer than `_LONGEST`.
+
+    It is for people and for patterns of names: no reader takes a value from it (it has no `=`), for readers
+    guess types, and `007` and `7` would become one. The column `channel` is in the files. What is no small
+    letter, digit, or one of `._-@` stands as `~` and the hexadecimal digits of its UTF-8; a name that would
+    be too long is cut, and has a digest after `~~`.
+    """
+    encoded = "".join(
+        c if c in _AS_IT_IS else "".join(f"~{byte:02x}" for byte in c.encode()) for c in channel
+    )
+    name = _BEGINNING + encoded
+    if len(name) > _LONGEST or name.endswith("."):
+        digest = hashlib.sha256(channel.encode()).hexdigest()[:_DIGEST]
+        name = f"{name[: _LONGEST - _DIGEST - 2]}~~{digest}"
+    return name
 
 
 def partition_folder(date: str, channel: str | None) -> str:
-    """The folder, below the root, of a day (UTC, YYYY-MM-DD) and perhaps a channel.
-
-    Raises `OSError` for a channel whose name is too long for a folder.
-    """
-    if channel is None:
-        return f"date={date}"
-    name = f"channel={escape(channel)}"
-    if len(name) > _LONGEST_NAME:
-        raise OSError(f"channel {channel!r} is too long for a folder's name: export without --by-channel")
-    return f"date={date}/{name}"
+    """The folder, below the root, of a day (UTC, YYYY-MM-DD) and perhaps a channel."""
+    return f"date={date}" if channel is None else f"date={date}/{channel_folder(channel)}"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -55,7 +62,8 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
             os.replace(file.name, path)
         except BaseException:
-            os.unlink(file.name)
+            with suppress(FileNotFoundError):  # it is in place already
+                os.unlink(file.name)
             raise
     sync_folder(path.parent)
 

@@ -68,8 +68,12 @@ class Iceberg(Table):
 
     def _commit(self, entry: Entry) -> None:
         self._table.refresh()
-        if self._committed() >= entry.number:
-            return
+        if self._committed() < entry.number:
+            self._add(entry)
+        self._hint()
+        sync_folder(self._root / "metadata")
+
+    def _add(self, entry: Entry) -> None:
         properties = {
             _EXPORT: self._charter.export_id,
             _BATCH: str(entry.number),
@@ -85,8 +89,6 @@ class Iceberg(Table):
                     # Names are never used twice, and looking through all files takes longer with each.
                     check_duplicate_files=False,
                 )
-        self._hint()
-        sync_folder(self._root / "metadata")
 
     def _committed(self) -> int:
         """The newest batch of this export among the table's snapshots; 0: none."""

@@ -18,14 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gapless_spark.database import close, connect, rows
-from gapless_spark.errors import DatabaseUnreachable, OtherLog, SnapshotGone, Unsettled
+from gapless_spark.database import close, connect
+from gapless_spark.errors import DatabaseUnreachable, SnapshotGone, Unsettled
 from gapless_spark.export import task
 from gapless_spark.export.batch import Plan, at_most, entry, gather, planned
 from gapless_spark.export.errors import OtherExport, SparkFailed, from_os, from_spark
 from gapless_spark.export.ledger import Charter, Entry, Ledger, Totals
 from gapless_spark.export.options import ExportOptions
 from gapless_spark.export.publish import Publisher, publisher
+from gapless_spark.history import check_history, epoch_of
 from gapless_spark.planning import id_before
 from gapless_spark.ranges import Range
 from gapless_spark.retention import marks_beyond
@@ -70,6 +71,8 @@ class Export:
         self._stop = stop
         self._ledger = Ledger(options.root)
         self._connection: Connection | None = None
+        self._last: Entry | None = None
+        """The last batch that counts: whatever fails after it began to count, the next one follows it."""
         self.complete = False
         """Whether a run that does not follow has exported everything."""
 
@@ -80,12 +83,13 @@ class Export:
         """
         try:
             self._ledger.open()
-            charter, last = self._prepare()
+            charter, self._last = self._prepare()
             shown = publisher(self._options.root, charter)
-            if last.number:
-                shown.apply(last)
+            if self._last.number:
+                shown.apply(self._last)
             self._ledger.sweep()
-            return self._batches(last, shown)
+            self._batches(shown)
+            return self._last
         except OSError as error:
             raise from_os(error, str(self._options.root)) from error
         finally:
@@ -109,7 +113,7 @@ class Export:
         since = shape.selection.since
         start = id_before(connection, since) if since is not None else 0
         known = marks_beyond(connection, shape.selection, start)
-        return Charter(uuid.uuid4().hex, epoch(connection), start, known, shape)
+        return Charter(uuid.uuid4().hex, epoch_of(connection), start, known, shape)
 
     def _check(self, charter: Charter) -> None:
         if charter.shape != self._options.shape:
@@ -118,30 +122,37 @@ class Export:
             )
         # A follower waits for a database that is away; its log is looked at with the first batch.
         if not self._options.follow:
-            self._check_epoch(charter.epoch)
+            last = self._ledger.last()
+            self._check_history(charter.epoch, charter.start if last is None else last.upper)
 
-    def _check_epoch(self, known: str) -> None:
-        if (found := epoch(self._connected())) != known:
-            raise OtherLog(
-                f"{self._options.root} is an export of log {known}, and this database holds log {found}:"
-                " look at the database URL, or export to a new folder"
-            )
+    def _check_history(self, known: str, reached: int) -> None:
+        check_history(
+            self._connected(),
+            known,
+            reached,
+            what=f"The export in {self._options.root}",
+            fail_on_loss=not self._options.allow_loss,
+            advice="Export to a new folder",
+        )
 
-    def _batches(self, last: Entry, shown: Publisher) -> Entry:
+    def _batches(self, shown: Publisher) -> None:
         failures = 0
         target: int | None = None
         checked = False
+        assert self._last is not None
         while not self._stop.is_set():
             try:
                 if not checked:
-                    self._check_epoch(self._epoch())
-                    self._show.begin(last, self._behind(last.upper))
+                    self._check_history(self._epoch(), self._last.upper)
+                    self._show.begin(self._last, self._behind(self._last.upper))
                     checked = True
-                last, top = self._batch(last, shown, target)
+                top = self._batch(shown, target)
             except (DatabaseUnreachable, SnapshotGone, Unsettled) as error:
                 self._disconnect()
                 if not self._options.follow:
                     raise
+                # However often it fails, what it staged for nothing takes no more room than a batch.
+                self._ledger.sweep()
                 pause = RETRY_S[min(failures, len(RETRY_S) - 1)]
                 failures += 1
                 self._show.note(f"{error}; trying again in {pause:g} s")
@@ -151,39 +162,41 @@ class Export:
             if not self._options.follow:
                 # What is published meanwhile is the next run's.
                 target = top
-                if last.upper >= target:
+                if self._last.upper >= target:
                     self.complete = True
                     break
-            elif last.upper >= top:
+            elif self._last.upper >= top:
                 self._show.idle()
                 self._stop.wait(self._options.interval_s)
-        return last
 
     def _epoch(self) -> str:
         charter = self._ledger.charter()
         assert charter is not None
         return charter.epoch
 
-    def _batch(self, last: Entry, shown: Publisher, most: int | None) -> tuple[Entry, int]:
-        """One batch if there is anything; the last that counts, and how far the log can be read."""
-        began_at = time.monotonic()
+    def _batch(self, shown: Publisher, most: int | None) -> int:
+        """One batch if there is anything; how far the log can be read."""
+        began_at, last = time.monotonic(), self._last
+        assert last is not None
         with planned(self._connected(), self._options, last.upper, last.known, most) as plan:
             if not plan.parts:
                 # Nothing selected lies there: moved on in memory only, for nothing depends on it.
-                return replace(last, upper=plan.upper, known=plan.known), plan.top
+                self._last = replace(last, upper=plan.upper, known=plan.known)
+                return plan.top
             files = gather(self._tasks(last, shown, plan))
-        made = self._count(entry(last, plan.upper, plan.known, files, self._options.file_bytes), shown)
-        behind = self._behind(made.upper) if made.upper < plan.top else 0
+            behind = self._behind(plan.upper) if plan.upper < plan.top else 0
+        made = entry(last, plan.upper, plan.known, files, self._options.file_bytes)
+        self._count(made, shown)
         self._show.batch(Progress(made, time.monotonic() - began_at, behind))
         if merges := shown.merges(made):
             files = gather(self._run(made, (), "", merges))
-            made = self._count(entry(made, made.upper, made.known, files, self._options.file_bytes), shown)
-        return made, plan.top
+            self._count(entry(made, made.upper, made.known, files, self._options.file_bytes), shown)
+        return plan.top
 
-    def _count(self, made: Entry, shown: Publisher) -> Entry:
+    def _count(self, made: Entry, shown: Publisher) -> None:
         self._ledger.count(made)
+        self._last = made
         shown.apply(made)
-        return made
 
     def _tasks(self, last: Entry, shown: Publisher, plan: Plan) -> list[str]:
         root = self._options.root
@@ -248,12 +261,6 @@ class Export:
         if self._connection is not None:
             close(self._connection)
             self._connection = None
-
-
-def epoch(connection: Connection) -> str:
-    """The identity of the log."""
-    ((found,),) = rows(connection, "select epoch::text from gapless.log")
-    return str(found)
 
 
 def run_tasks(spark: SparkSession, work: task.Work) -> list[str]:

@@ -6,7 +6,9 @@
     staging/RUN/       files of a batch that does not count yet
 
 A batch counts once its entry is there. What is left to do then (renames, the commit of a table) is the same
-however often it is done, so the next run does it again for the last entry before anything else.
+however often it is done, so the next run does it again for the last entry before anything else. Until then
+the staged files of that entry are the only copy of its messages, whose ids are not read again: nothing
+removes a staged file that the last entry names.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +26,7 @@ from typing import Any
 
 from gapless_spark.export.errors import FolderBusy, FolderTaken, OtherExport
 from gapless_spark.export.folder import HIDDEN, make_folder, make_root, sync_folder, write_json
-from gapless_spark.export.options import LAYOUT, Shape
+from gapless_spark.export.options import Shape
 from gapless_spark.selection import Selection
 
 KEPT_ENTRIES = 100
@@ -135,8 +138,14 @@ class Ledger:
             )
 
     def close(self) -> None:
-        if self._lock is not None:
-            shutil.rmtree(self.root / self.staging, ignore_errors=True)
+        """Let go of the folder. What this run staged and does not count is removed."""
+        if self._lock is None:
+            return
+        try:
+            # What cannot be removed now, or is not known to be junk, is swept by the next run.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                self._clear([self.root / self.staging])
+        finally:
             os.close(self._lock)
             self._lock = None
 
@@ -168,15 +177,27 @@ class Ledger:
         old.unlink(missing_ok=True)
 
     def sweep(self) -> int:
-        """Remove what runs left that were killed; the last entry has been applied before. How many files."""
-        gone = 0
-        for folder in (self.home / "staging").glob("*"):
-            gone += sum(1 for _ in folder.rglob("*"))
-            shutil.rmtree(folder, ignore_errors=True)
+        """Remove what runs left that were killed, and make room for this one's files. How many are gone."""
+        gone = self._clear((self.home / "staging").glob("*"))
         for folder in (self.home, self.home / "batches"):
             for file in folder.glob(".*"):
                 file.unlink(missing_ok=True)
         make_folder(self.root, self.staging)
+        return gone
+
+    def _clear(self, folders: Iterable[Path]) -> int:
+        """Remove folders of staged files, but for the files that the last entry names. How many are gone."""
+        last = self.last()
+        needed = {self.root / file.staged for file in last.files} if last is not None else set[Path]()
+        gone = 0
+        for folder in folders:
+            files = [file for file in folder.glob("*") if file not in needed]
+            for file in files:
+                file.unlink(missing_ok=True)
+            gone += len(files)
+            # A file that is needed stays, and the folder with it.
+            with suppress(OSError):
+                folder.rmdir()
         return gone
 
     def _numbers(self) -> list[int]:
@@ -190,7 +211,7 @@ def charter_json(charter: Charter) -> dict[str, Any]:
     """The charter as `export.json` has it."""
     selection = charter.shape.selection
     return {
-        "layout": LAYOUT,
+        "layout": charter.shape.layout,
         "export_id": charter.export_id,
         "epoch": charter.epoch,
         "start": charter.start,
@@ -211,14 +232,15 @@ def read_charter(path: Path) -> Charter:
         layout = int(told["layout"])
     except (ValueError, KeyError, TypeError):
         raise OtherExport(f"{path} cannot be read: it is not what an export writes") from None
-    if layout != LAYOUT:
+    wanted = Shape(by_channel=bool(told.get("by_channel"))).layout
+    if layout != wanted:
         advice = (
             "export to a new folder, or go on with the version that made it"
-            if layout < LAYOUT
+            if layout < wanted
             else "update gapless-spark"
         )
         raise OtherExport(
-            f"{path.parent.parent} was made in layout {layout}, and this version writes {LAYOUT}: {advice}"
+            f"{path.parent.parent} was made in layout {layout}, and this version writes {wanted}: {advice}"
         )
     since, until = (told[name] and datetime.fromisoformat(told[name]) for name in ("since", "until"))
     selection = Selection(told["namespace"], tuple(told["channels"]), since, until)

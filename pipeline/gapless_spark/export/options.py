@@ -14,6 +14,9 @@ Format = Literal["parquet", "delta", "iceberg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 LAYOUT = 1
 """The version of what lies in an export's folder. A later one that differs cannot go on with it."""
+LAYOUT_BY_CHANNEL = 2
+"""The same of an export by channel. In layout 1 its files had no column `channel`, and the names of its
+folders could become one for readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,9 @@ class Shape:
         return (*COLUMNS, BINARY)
 
     @property
-    def in_path(self) -> tuple[str, ...]:
-        """Columns that stand in the names of folders only. Iceberg keeps all of them in its files."""
-        return ("channel",) if self.by_channel and self.format != "iceberg" else ()
-
-    @property
-    def in_files(self) -> tuple[str, ...]:
-        return tuple(column for column in self.columns if column not in self.in_path)
+    def layout(self) -> int:
+        """The version of the layout that an export of this shape has."""
+        return LAYOUT_BY_CHANNEL if self.by_channel else LAYOUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ class Writer:
                     self._write(pile)
 
     def _pile_up(self, pile: _Pile, piece: pa.RecordBatch) -> None:
-        pile.batches.append(piece.select(list(self._work.shape.in_files)))
+        pile.batches.append(piece.select(list(self._work.shape.columns)))
         pile.rows += piece.num_rows
         pile.bytes += piece.nbytes
 
@@ -198,7 +198,7 @@ class Writer:
 
     def _part(self, pile: _Pile) -> Part:
         path = Path(self._work.root, self._work.staging, f"{uuid.uuid4().hex}.part")
-        part = pile.part = Part(path, self._work.shape.in_files)
+        part = pile.part = Part(path, self._work.shape.columns)
         # Only the first file of a partition takes over from those before it.
         extension = pile.extension if pile.fresh else Extension()
         if extension.copy is not None:

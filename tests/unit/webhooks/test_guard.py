@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Iterable
 
 import httpcore
 import pytest
 
-from app.webhooks.guard import Guard, SystemLookup, UnreachableError
+from app.webhooks.guard import LOOKUP_THREADS, Guard, SystemLookup, UnreachableError
+from tests.support import eventually
 
 INSIDE = (
     "127.0.0.1 10.1.2.3 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 ::1 :: fe80::1%eth0 fc00::1 ff02::1"
@@ -114,6 +117,34 @@ async def test_the_systems_resolver_is_asked_as_it_is() -> None:
         with pytest.raises(UnreachableError):
             await Guard(False, lookup).resolve("a..b", 80)
     finally:
+        lookup.close()
+
+
+async def test_names_that_are_never_found_hold_up_no_name_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, asked = threading.Event(), list[str]()
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        if host.startswith("slow"):
+            assert answer.wait(30)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    lookup = SystemLookup()
+    try:
+        assert await lookup("good.example", 80) == ["127.0.0.1"]
+        slow = [asyncio.create_task(lookup(f"slow{n % 40}.example", 80)) for n in range(80)]
+        await eventually(lambda: len(asked) == 1 + LOOKUP_THREADS // 2)
+        slow[0].cancel()
+        assert await lookup("good.example", 80) == ["127.0.0.1"]
+        again = asyncio.create_task(lookup("slow0.example", 80))
+        await asyncio.sleep(0)
+        answer.set()
+        assert await again == ["127.0.0.1"]
+        await asyncio.gather(*slow, return_exceptions=True)
+        assert sorted(asked) == sorted(["good.example"] * 2 + [f"slow{n}.example" for n in range(40)])
+    finally:
+        answer.set()
         lookup.close()
 
 

@@ -235,7 +235,7 @@ def test_patch_names_what_changes() -> None:
     ("members", "field"),
     [({"start": "latest"}, "start"), ({"start": None}, "start"), ({"channels": None}, "channels"),
      ({"channels": []}, "channels"), ({"ack_wait": 0}, "ack_wait"), ({"x": 1}, "x"), ({"name": "t"}, "name"),
-     ({"push": {"url": "https://example.com"}}, "push.secret")],
+     ({"push": {"url": "https://example.com", "secret": "x"}}, "push.secret")],
 )  # fmt: skip
 def test_bad_patches(members: object, field: str) -> None:
     assert refused(patch, members) == ("invalid_request", field)

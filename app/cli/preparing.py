@@ -1,0 +1,104 @@
+"""What `gapless serve` does before its first worker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli.failures import Failure, say, usage
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from app.supervisor.config import Endpoints
+
+METRICS_BYTES = 4 * 1024 * 1024
+"""More than a worker counts in."""
+
+
+class Preparation:
+    """What `serve` does before the first worker, as often as the supervisor asks for it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._looked_at_redis = False
+
+    def __call__(self, endpoints: Endpoints) -> None:
+        """Raises `NotYetError` for what may pass, `MigrationError` and `Failure` for what does not."""
+        from app.supervisor.waiting import NotYetError
+        from db.arrival import AwayError, migrate_now
+
+        if not self._looked_at_redis:
+            self._looked_at_redis = True
+            _tell_of_silent_redis(endpoints.redis_url)
+        try:
+            _make_metrics_folder(self._settings)
+            url = self._settings.migrate_url or endpoints.owner_url
+            migrated = asyncio.run(migrate_now(url, endpoints.admin_url))
+        except AwayError as error:
+            raise NotYetError(str(error)) from None
+        for name in migrated:
+            print(f"migrated {name}", file=sys.stderr, flush=True)
+
+
+def needed(settings: Settings) -> str:
+    """The database as it is told of."""
+    from app.cli.doctor.settings import without_password
+
+    url = settings.migrate_url or settings.database_url
+    return "its database" if url is None else f"the database at {without_password(url)}"
+
+
+def _tell_of_silent_redis(url: str) -> None:
+    """Nothing waits for Redis: without it messages of other processes come with the sweep."""
+    from app.cli.doctor.settings import without_password
+    from cache.probe import silence_of
+
+    try:
+        reason = asyncio.run(silence_of(url))
+    except ValueError as error:
+        raise usage(f"GAPLESS_REDIS_URL: {error}") from None
+    if reason is not None:
+        say(
+            f"Redis at {without_password(url)} does not answer ({reason}): going on without it; until it"
+            " does, what other processes publish is up to a second late"
+        )
+
+
+def metrics_folder(settings: Settings) -> Path:
+    """Where several workers put what they count."""
+    return settings.home.absolute() / "metrics"
+
+
+def _make_metrics_folder(settings: Settings) -> None:
+    """An empty one, only now that the home is this supervisor's: another's is left alone. What lies there is
+    written as memory, and a disk that has no room for it kills a worker without a word: so room is tried."""
+    from app.embedded.errors import EmbeddedError, PassingError, in_words
+    from app.supervisor.waiting import NotYetError
+
+    if settings.workers == 1:
+        return
+    folder = metrics_folder(settings)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with in_words(settings.home.absolute()):
+            folder.mkdir(parents=True, exist_ok=True)
+            _try_room(folder / "room", settings.workers * METRICS_BYTES)
+    except PassingError as error:
+        raise NotYetError(str(error), f"the home {settings.home}") from None
+    except EmbeddedError as error:
+        raise Failure(str(error)) from None
+
+
+def _try_room(file: Path, size_bytes: int) -> None:
+    """Raises OSError when the disk has no room for so much."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(descriptor, 0, size_bytes)
+    finally:
+        os.close(descriptor)
+        file.unlink()

@@ -1,0 +1,157 @@
+"""What the connections of one server share: who is waited for, and the bytes that are held for them.
+
+A process has one budget for bytes that came in and are no whole request yet, and for bytes that were written
+and that nobody has taken. When it is used up, whoever holds a part of it the longest gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import struct
+import termios
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+_NOTHING: Final = struct.pack("i", 0)
+
+
+class Watch(Generic[T]):
+    """Those of whom something is expected, each with the moment (loop time) by which.
+
+    One timer serves them all and runs only while there are any: an idle stream costs nothing here.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, tick_s: float, late: Callable[[T, float], None]
+    ) -> None:
+        self._loop = loop
+        self._tick_s = tick_s
+        self._late = late
+        self._owing: dict[T, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._owing)
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._owing
+
+    def expect(self, one: T, by: float) -> None:
+        """Have `late` called with it at `by`, within one tick, unless it is dropped before."""
+        self._owing[one] = by
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def drop(self, one: T) -> None:
+        """Expect nothing of it any more."""
+        self._owing.pop(one, None)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        for one in [one for one, by in self._owing.items() if by <= now]:
+            self._late(one, now)
+        self._timer = self._loop.call_later(self._tick_s, self._tick) if self._owing else None
+
+
+class Holder(Protocol):
+    """Something that bytes are held for."""
+
+    def give_way(self) -> None:
+        """The bytes are needed: let go of them at once."""
+
+
+class Budget:
+    """The bytes that are held for connections, all together at most `limit_bytes`.
+
+    Holders stand in the order in which they began to hold something. `commit` says that one cannot give way
+    any more: its request is whole, and at work.
+    """
+
+    __slots__ = ("_committed", "_held", "_shared", "gave_way", "held_bytes", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self.gave_way = 0
+        self._held: dict[Holder, tuple[int, bytes | None]] = {}
+        self._committed: dict[Holder, int] = {}
+        self._shared: dict[int, int] = {}
+
+    def hold(self, holder: Holder, size_bytes: int, shared: bytes | None = None) -> None:
+        """From now on so many bytes are held for it, and `shared`, which counts once however many hold it."""
+        if shared is not None:
+            self._share(shared, 1)
+        self._count(holder, (size_bytes, shared))
+        while self.held_bytes > self.limit_bytes and self._held:
+            longest = next(iter(self._held))
+            self.release(longest)
+            self.gave_way += 1
+            longest.give_way()
+
+    def commit(self, holder: Holder) -> None:
+        """What is held for it stays until it is released."""
+        if holder in self._held:
+            size_bytes, shared = self._held.pop(holder)
+            assert shared is None, "only answers are shared"
+            self._committed[holder] = size_bytes
+
+    def release(self, holder: Holder) -> None:
+        """Nothing is held for it any more."""
+        if not self._held and not self._committed:
+            return
+        self.held_bytes -= self._committed.pop(holder, 0)
+        self._count(holder, None)
+
+    def _count(self, holder: Holder, now: tuple[int, bytes | None] | None) -> None:
+        before = self._held.get(holder)
+        if before is not None:
+            self.held_bytes -= before[0]
+            if before[1] is not None:
+                self._share(before[1], -1)
+        if now is None:
+            self._held.pop(holder, None)
+            return
+        self._held[holder] = now
+        self.held_bytes += now[0]
+
+    def _share(self, shared: bytes, by: int) -> None:
+        holders = self._shared.get(id(shared), 0)
+        if by > 0 and not holders:
+            self.held_bytes += len(shared)
+        if by < 0 and holders == 1:
+            self.held_bytes -= len(shared)
+            del self._shared[id(shared)]
+        else:
+            self._shared[id(shared)] = holders + by
+
+
+class Shared(Generic[T]):
+    """What the connections of one server share."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tick_s: float,
+        buffer_bytes: int,
+        timed_out: Callable[[T, float], None],
+        not_taken: Callable[[T, float], None],
+    ) -> None:
+        self.senders: Watch[T] = Watch(loop, tick_s, timed_out)
+        """Those that owe bytes of a request."""
+        self.readers: Watch[T] = Watch(loop, tick_s, not_taken)
+        """Those that have not taken all that was written to them."""
+        self.budget = Budget(buffer_bytes)
+        self.look_at = 0.0
+        """When to look again for connections that make room: the last look found none."""
+
+
+def unacknowledged_bytes(file: int) -> int:
+    """Bytes that the kernel holds for a peer that has not confirmed them; 0 where it does not tell."""
+    try:
+        told: int = struct.unpack("i", fcntl.ioctl(file, termios.TIOCOUTQ, _NOTHING))[0]
+    except (OSError, ValueError):
+        return 0
+    return told

@@ -1,0 +1,165 @@
+"""Backups of the embedded Postgres by its own tools, and the way back.
+
+A backup is a folder, complete once it has its name: a base backup (`PG_VERSION` tells it), or a dump with
+the roles beside it. A base backup is as large as the data and quick to restore, by the same major version
+only; a dump is smaller and goes into any later version.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.embedded import cluster, folders
+from app.embedded.binaries import PostgresBinaries, find_postgres
+from app.embedded.errors import EmbeddedError, HomeTakenError, in_words
+from app.embedded.home import HomeLock
+from app.embedded.identity import Identity, choose
+from app.embedded.postgres import WRITABLE, EmbeddedPostgres
+
+DUMP = "database.dump"
+ROLES = "roles.sql"
+_LIFE = "gapless.lives"
+"""Empty after a crash, and to be empty after a restore: whoever believed the old life must not go on."""
+_NO_ARCHIVE = ("-c", "restore_command=false", "-c", "hot_standby=off")
+
+
+@contextmanager
+def at_hand(home: Path) -> Iterator[EmbeddedPostgres]:
+    """The embedded Postgres of a home that holds data: the one that runs, else one started for the block."""
+    server = EmbeddedPostgres(home)
+    if cluster.major_of(server.data) is None:
+        raise EmbeddedError(f"{server.home} holds no data of an embedded Postgres yet")
+    lock = HomeLock(server.home)
+    try:
+        lock.take()
+    except HomeTakenError:
+        if not server.answers():
+            raise EmbeddedError(
+                f"{server.home} is served, but its Postgres does not answer; try again"
+            ) from None
+        yield server
+        return
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        lock.release()
+
+
+def back_up(server: EmbeddedPostgres, target: Path, *, dump: bool) -> None:
+    """Make the folder `target` from a running server. Raises `EmbeddedError`; then nothing is left behind."""
+    target = target.absolute()
+    if target.exists():
+        raise EmbeddedError(f"{target} is there already; choose a new name")
+    tools = find_postgres(cluster.major_of(server.data))
+    with in_words(target.parent):
+        partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=target.parent))
+        try:
+            if dump:
+                _dump(server, tools, partial)
+            else:
+                _copy(server, tools, partial)
+            folders.sync(partial)
+            cluster.finish(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def restore(server: EmbeddedPostgres, source: Path, *, replace: bool) -> Path | None:
+    """Make the data of a home from a backup; where the data went that was there, if any.
+
+    The home must be this process' (`HomeLock`). The server runs on the new data once, until it is whole, and
+    is stopped. Killed before that, nothing has changed; killed later, the next start ends it.
+    """
+    if server.data.exists() and not replace:
+        raise EmbeddedError(f"{server.home} holds data already; say --replace to put it aside")
+    major = cluster.major_of(source)
+    if major is None and not (source / DUMP).is_file():
+        raise EmbeddedError(f"{source} is no backup that gapless backup made")
+    with in_words(server.home):
+        server.end_leftovers()
+        tools = find_postgres(major)
+        identity = choose(server.data, tools.program("initdb"))
+        partial = cluster.make_partial(server.data, identity)
+        try:
+            if major is None:
+                _load(server, tools, identity, source, partial)
+            else:
+                _recover(server, tools, identity, source, partial)
+            server.stop()
+        except BaseException:
+            server.stop()
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        cluster.decide(partial, server.data)
+        return cluster.take_up(server.data)
+
+
+def _copy(server: EmbeddedPostgres, tools: PostgresBinaries, target: Path) -> None:
+    _tool(tools, "pg_basebackup", "-d", server.admin_url, "-D", str(target), "-X", "stream", "-c", "fast")
+
+
+def _dump(server: EmbeddedPostgres, tools: PostgresBinaries, target: Path) -> None:
+    _tool(tools, "pg_dumpall", "-d", server.admin_url, "--roles-only", "-f", str(target / ROLES))
+    options = ["--format=custom", f"--exclude-table-data={_LIFE}", "-f", str(target / DUMP)]
+    _tool(tools, "pg_dump", "-d", server.admin_url, *options)
+
+
+def _recover(
+    server: EmbeddedPostgres, tools: PostgresBinaries, identity: Identity, source: Path, partial: Path
+) -> None:
+    """Recovery that ends by itself where the backup ends begins a new timeline: what is written from now on
+    is another history than the one that went on after the backup."""
+    if any((source / "pg_tblspc").iterdir()):
+        raise EmbeddedError(f"{source} has tablespaces, which an embedded Postgres does not")
+    _tool(tools, "pg_verifybackup", "--quiet", str(source))
+    shutil.copytree(source, partial, symlinks=True, dirs_exist_ok=True)
+    (partial / "recovery.signal").touch()
+    partial.chmod(0o700)
+    identity.own(partial)
+    cluster.run([str(tools.program("initdb")), "--sync-only", "-D", str(partial)], identity)
+    server.launch(partial, tools, identity, _NO_ARCHIVE, until=WRITABLE)
+
+
+def _load(
+    server: EmbeddedPostgres, tools: PostgresBinaries, identity: Identity, source: Path, partial: Path
+) -> None:
+    cluster.fill(partial, tools, identity)
+    server.launch(partial, tools, identity)
+    known = {f"CREATE ROLE {role};" for role in cluster.ROLES}
+    lines = (source / ROLES).read_text().splitlines()
+    roles = "\n".join(line for line in lines if line not in known)
+    psql = ("psql", "-d", server.admin_url, "-X", "-q", "-v", "ON_ERROR_STOP=1")
+    _tool(tools, *psql, text=roles)
+    options = ["--create", "--clean", "--if-exists", "--exit-on-error"]
+    _tool(tools, "pg_restore", "-d", server.url_of("postgres", "postgres"), *options, str(source / DUMP))
+    _tool(tools, *psql, "-c", "analyze")
+
+
+def _tool(tools: PostgresBinaries, name: str, *arguments: str, text: str = "") -> None:
+    """Run one of the server's own tools. Its environment has nothing that would change what it does."""
+    program = tools.program(name)
+    if not program.exists():
+        raise EmbeddedError(
+            f"{tools.folder} has no {name}: install the client programs of Postgres {tools.major}"
+        )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    result = subprocess.run(
+        [program, *arguments],
+        input=text,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**clean, "LC_ALL": "C"},
+        cwd="/",
+        check=False,
+    )
+    if result.returncode != 0:
+        raise EmbeddedError(f"{name} ended with {result.returncode}:\n{result.stderr.strip()}")

@@ -1,0 +1,84 @@
+"""Folders that others may have made, or may write to: links are never followed, owners are looked at.
+
+Root works here beside a Postgres of another user, who may put anything at any time into what is its own.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from app.embedded.errors import EmbeddedError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def make_private(folder: Path, owners: set[int], give_to: tuple[int, int] | None = None) -> None:
+    """Make a folder that only its owner can enter, `give_to` where it is given, else this user.
+
+    Refuses a link, and one that someone outside `owners` made: who owns the folder, owns what lies in it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(folder, _FOLDER)
+    except OSError:
+        raise _foreign(folder) from None
+    try:
+        if os.fstat(descriptor).st_uid not in owners:
+            raise _foreign(folder)
+        os.fchmod(descriptor, 0o700)
+        if give_to is not None:
+            os.fchown(descriptor, *give_to)
+    finally:
+        os.close(descriptor)
+
+
+def give(folder: Path, uid: int, gid: int) -> None:
+    """Hand a folder over with all that is in it, from the inside out: until the last step nobody but this
+    user can enter it and put something else in the way."""
+    for _, names, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
+        for name in (*names, *files):
+            os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+    os.chown(folder, uid, gid, follow_symlinks=False)
+
+
+def read_plain(path: Path, limit_bytes: int = 4096) -> str | None:
+    """The beginning of a file, None where there is no ordinary one: a link or a pipe counts as none."""
+    try:
+        descriptor = os.open(path, _PLAIN)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return os.read(descriptor, limit_bytes).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, text: str, mode: int = 0o644) -> None:
+    """Replace a file at once: a crash leaves the old one or the new one. Its folder must be this user's."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    fresh.replace(path)
+
+
+def sync(folder: Path) -> None:
+    """Put the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _foreign(folder: Path) -> EmbeddedError:
+    return EmbeddedError(
+        f"{folder} is a link or belongs to someone else; remove it or set GAPLESS_HOME to another folder"
+    )

@@ -1,0 +1,71 @@
+-- What a subscription has not settled yet.
+
+-- Matching messages above an id that are not settled ahead. Counted by seq, which is dense, where nothing is
+-- filtered; else one by one, up to p_most.
+create or replace function gapless.ahead(s gapless.subscriptions, p_frontier bigint, p_most bigint default 1000000) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    since timestamptz := (select p.not_before from gapless.progress p where p.subscription_id = s.id);
+    passed bigint;
+begin
+    if s.types is not null or s.keys is not null then
+        return (select count(*) from (
+                    select from gapless.messages m join gapless.channels c on c.id = m.channel_id
+                    where m.id > p_frontier and c.namespace_id = s.namespace_id and m.id > c.trimmed_id
+                      and (c.name = any(s.names) or c.name ~ s.regex)
+                      and (s.types is null or m.type = any(s.types)) and (s.keys is null or m.key = any(s.keys))
+                      and (since is null or m.created_at >= since)
+                      and not exists (select from gapless.settled_ahead a
+                                      where a.subscription_id = s.id and a.message_id = m.id)
+                    limit p_most) x);
+    end if;
+    select count(*) into passed
+    from gapless.settled_ahead a join gapless.channels c on c.id = a.channel_id
+    where a.subscription_id = s.id and a.message_id > greatest(p_frontier, c.trimmed_id)
+      and c.namespace_id = s.namespace_id and (c.name = any(s.names) or c.name ~ s.regex);
+    if since is not null then
+        -- A start in time lies a few seconds behind the first message that counts.
+        passed := passed + (
+            select count(*) from gapless.messages m join gapless.channels c on c.id = m.channel_id
+            where m.id > p_frontier and m.id <= gapless.id_before(since + interval '20 seconds')
+              and m.created_at < since and m.id > c.trimmed_id
+              and c.namespace_id = s.namespace_id and (c.name = any(s.names) or c.name ~ s.regex)
+              and not exists (select from gapless.settled_ahead a
+                              where a.subscription_id = s.id and a.message_id = m.id));
+    end if;
+    return (select greatest(0, coalesce(sum(
+                c.last_seq - greatest(gapless.seq_at(c.id, p_frontier), c.first_seq - 1)), 0) - passed)
+            from gapless.channels c
+            where c.namespace_id = s.namespace_id and c.last_id > p_frontier
+              and (c.name = any(s.names) or c.name ~ s.regex));
+end $$;
+
+-- When the first of them was created, among the first that match; null where there is none.
+create or replace function gapless.oldest_ahead(s gapless.subscriptions, p_frontier bigint) returns timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    since timestamptz := (select p.not_before from gapless.progress p where p.subscription_id = s.id);
+    at bigint := p_frontier;
+    seen record;
+    found_at timestamptz;
+begin
+    for i in 1 .. 20 loop
+        select * into seen from gapless.scan(s, at, 9007199254740991, 100 * i);
+        select x.created into found_at
+        from unnest(seen.ids, seen.created) as x (id, created)
+        where (since is null or x.created >= since)
+          and not exists (select from gapless.settled_ahead a
+                          where a.subscription_id = s.id and a.message_id = x.id)
+        order by x.id limit 1;
+        exit when found_at is not null or not seen.cut;
+        at := seen.complete_to;
+    end loop;
+    return found_at;
+end $$;
+
+-- Messages that are neither settled nor leased. No more than about p_most are counted where that takes work.
+create or replace function gapless.backlog(s gapless.subscriptions, p_frontier bigint, p_most bigint) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select gapless.ahead(s, p_frontier, p_most)
+         + (select count(*) from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2))
+$$;

@@ -1,0 +1,127 @@
+-- Channels: making, locking, settings, deleting.
+
+-- Locks the named channels in one order, making those that are missing with what policies give them; arrays come
+-- back in the order asked.
+create or replace function gapless.lock_channels(
+    p_namespaces integer[], p_names text[], p_create boolean,
+    out ids bigint[], out last_ids bigint[], out last_seqs bigint[], out ttls double precision[],
+    out made boolean
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    repeated boolean;
+begin
+    made := false;
+    -- Making comes before locking: a writer that waits for another's new row holds no other row yet. Nobody
+    -- deletes a channel between the two, for that takes the publishing lock alone.
+    if p_create and exists (
+        select from unnest(p_namespaces, p_names) as w (namespace_id, name)
+        where not exists (
+            select from gapless.channels c
+            where c.namespace_id = w.namespace_id and c.name = w.name))
+    then
+        lock table gapless.definitions_lock in row share mode;
+        if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+            -- Policies are read as of the transaction's snapshot. Where they changed since, this row did: it fails with
+            -- 40001, and whoever repeats the transaction gets them.
+            perform from gapless.namespaces n where n.id = any(p_namespaces) order by n.id for share;
+        end if;
+        insert into gapless.channels (namespace_id, name, max_age, max_messages, message_ttl, origins)
+        select w.namespace_id, w.name, (r.settings ->> 'max_age')::integer, (r.settings ->> 'max_messages')::bigint,
+               (r.settings ->> 'message_ttl')::double precision, coalesce(r.origins, '{}')
+        from unnest(p_namespaces, p_names) as w (namespace_id, name)
+        left join gapless.policy_settings(p_namespaces, p_names) r on r.namespace_id = w.namespace_id and r.name = w.name
+        where not exists (
+            select from gapless.channels c
+            where c.namespace_id = w.namespace_id and c.name = w.name)
+        order by w.namespace_id, w.name
+        on conflict do nothing;
+        made := found;
+    end if;
+
+    with wanted as (
+        select * from unnest(p_namespaces, p_names) with ordinality as w (namespace_id, name, ord)
+    ), locked as materialized (
+        select c.id, c.namespace_id, c.name, c.last_id, c.last_seq, c.message_ttl
+        from gapless.channels c
+        where (c.namespace_id, c.name) in (select w.namespace_id, w.name from wanted w)
+        order by c.id
+        for no key update
+    )
+    select array_agg(l.id order by w.ord), array_agg(l.last_id order by w.ord),
+           array_agg(l.last_seq order by w.ord), array_agg(l.message_ttl order by w.ord),
+           count(l.id) <> (select count(*) from locked)
+    into ids, last_ids, last_seqs, ttls, repeated
+    from wanted w left join locked l on l.namespace_id = w.namespace_id and l.name = w.name;
+    if repeated then
+        raise exception 'a channel is named twice' using errcode = '22023';
+    end if;
+
+    if p_create and array_position(ids, null) is not null then
+        raise exception 'a channel disappeared while it was published to' using errcode = '40001';
+    end if;
+end $$;
+
+-- Makes or changes a channel's own settings, then puts in force what follows. p_patch: only the given members change
+-- ('max_age', 'max_messages', 'message_ttl'; a JSON null clears one); otherwise the settings become exactly
+-- p_settings. A null id: p_patch was asked of a channel that is not there. `made` says that this call created it.
+create or replace function gapless.set_channel(
+    p_namespace_id integer, p_name text, p_settings jsonb, p_patch boolean, out channel_id bigint, out made boolean
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    made := false;
+    perform gapless.share_definitions();
+    if not p_patch then
+        insert into gapless.channels (namespace_id, name) values (p_namespace_id, p_name)
+        on conflict do nothing returning id into channel_id;
+        made := channel_id is not null;
+    end if;
+    update gapless.channels c
+    set own = jsonb_strip_nulls(case when p_patch then c.own || p_settings else p_settings end)
+    where c.namespace_id = p_namespace_id and c.name = p_name
+    returning c.id into channel_id;
+    perform gapless.refresh_channels(p_namespace_id, array[p_name], null);
+end $$;
+
+-- The same of many, in full: for an import, that holds the definitions lock.
+create or replace function gapless.set_channels(p_namespace_id integer, p_names text[], p_settings jsonb[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform gapless.lock_definitions();
+    insert into gapless.channels (namespace_id, name, own)
+    select p_namespace_id, w.name, jsonb_strip_nulls(w.settings) from unnest(p_names, p_settings) as w (name, settings)
+    order by w.name collate "C" on conflict do nothing;
+    perform gapless.lock_defined_channels(p_namespace_id, p_names, null);
+    update gapless.channels c set own = jsonb_strip_nulls(w.settings)
+    from unnest(p_names, p_settings) as w (name, settings)
+    where c.namespace_id = p_namespace_id and c.name = w.name and c.own <> jsonb_strip_nulls(w.settings);
+    perform gapless.refresh_channels(p_namespace_id, p_names, null);
+end $$;
+
+-- Locks, in the order of all who lock channels, those that an import is about to change: by themselves it takes
+-- them in the order of its document. What it will make nobody else can see.
+create or replace function gapless.lock_defined_channels(p_namespace_id integer, p_names text[], p_regex text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform from gapless.channels c
+    where c.id in (select gapless.channels_of(p_namespace_id, p_names, p_regex))
+    order by c.id for no key update;
+end $$;
+
+-- Holds the publishing lock alone: a publisher that found its channel gone half way would have to make it anew
+-- while it holds others, and two such publishers could wait for one another in a circle.
+create or replace function gapless.delete_channel(p_namespace_id integer, p_name text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '1s' as $$
+declare
+    gone record;
+begin
+    perform gapless.needs_fresh_snapshots();
+    lock table gapless.publishing_lock in exclusive mode;
+    delete from gapless.channels c where c.namespace_id = p_namespace_id and c.name = p_name
+    returning c.id, c.last_id into gone;
+    if gone.id is null then
+        return false;
+    end if;
+    insert into gapless.deleted_channels (channel_id, last_id) values (gone.id, gone.last_id);
+    return true;
+end $$;

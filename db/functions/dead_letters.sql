@@ -1,0 +1,139 @@
+-- Replaying and removing dead letters.
+
+-- Gives dead letters, locked by the caller, back to the subscription that failed them. As its only copy is the
+-- kept one, it travels along. Returns the ids given back: not those whose subscription is gone.
+create or replace function gapless.give_back(p_ids bigint[]) returns bigint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- Another subscription of the same name may come while this waits: it is not locked, and not given anything.
+    held constant integer[] := array(
+        select s.id from gapless.dead_letters e
+        join gapless.subscriptions s on s.namespace_id = e.namespace_id and s.name = e.subscription
+        where e.id = any(p_ids));
+    t timestamptz;
+    given record;
+begin
+    perform gapless.lock_subscriptions(held);
+    t := clock_timestamp();
+    with gone as materialized (
+        delete from gapless.dead_letters e using gapless.subscriptions s
+        where e.id = any(p_ids) and s.namespace_id = e.namespace_id and s.name = e.subscription
+          and s.id = any(held)
+        returning e.id, e.kept_id, e.last_error, to_json(e) as letter, s.id as subscription_id
+    ), letters as (
+        -- By the ordering that the rows beside it have: where another is in force now, the next claim changes all.
+        select g.*, k.message_id, k.channel_id, p.frontier, gapless.lane_of(p.ordering, k.key) as lane,
+               -- One message may have died several times, of a subscription that was moved back.
+               row_number() over (partition by g.subscription_id, k.message_id order by g.id) as nth
+        from gone g join gapless.kept k on k.id = g.kept_id
+        join gapless.progress p on p.subscription_id = g.subscription_id
+    ), passed as (
+        insert into gapless.settled_ahead (subscription_id, message_id, channel_id)
+        select l.subscription_id, l.message_id, l.channel_id
+        from letters l where l.message_id > l.frontier and l.nth = 1
+        on conflict do nothing
+    ), stored as (
+        insert into gapless.deliveries (subscription_id, message_id, channel_id, lease, at, entered_at, kept_id,
+                                        attempts, state, lane, last_error)
+        select l.subscription_id, l.message_id, l.channel_id, 0,
+               case when l.lane is not null then 'epoch' else t end, t, l.kept_id, 0,
+               case when l.lane is not null then 2 else 1 end, l.lane, l.last_error
+        from letters l where l.nth = 1
+        -- It is under way already: then it begins again there, with the lease that is out, if there is one, and
+        -- with this copy: what comes of a dead letter does not go with retention.
+        on conflict (subscription_id, message_id)
+            do update set attempts = (gapless.deliveries.state = 0)::integer, strikes = 0, company = null,
+                          entered_at = excluded.entered_at, expires_at = null,
+                          kept_id = coalesce(gapless.deliveries.kept_id, excluded.kept_id)
+        returning kept_id
+    ), remembered as (
+        update gapless.kept k set letter = l.letter from letters l
+        where k.id = l.kept_id and exists (select from stored x where x.kept_id = l.kept_id)
+    ), unused as (
+        delete from gapless.kept k using letters l
+        where k.id = l.kept_id and not exists (select from stored x where x.kept_id = l.kept_id)
+    )
+    select array_agg(l.id) as ids, array_agg(l.subscription_id) filter (where l.lane is not null) as subscriptions,
+           array_agg(l.channel_id) filter (where l.lane is not null) as channels,
+           array_agg(l.lane) filter (where l.lane is not null) as lanes
+    into given from letters l;
+    -- Those with a lane wait behind whatever of it is under way; where nothing is, the first becomes due.
+    if given.lanes is not null then
+        perform gapless.promote(given.subscriptions, given.channels, given.lanes, t);
+    end if;
+    return given.ids;
+end $$;
+
+-- Replays one. Status: 0 done, 1 there is no such dead letter (any more), 2 its subscription is gone.
+create or replace function gapless.replay(
+    p_namespace_id integer, p_id bigint, out status integer, out subscription text, out message_id bigint
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select e.subscription, k.message_id into subscription, message_id
+    from gapless.dead_letters e join gapless.kept k on k.id = e.kept_id
+    where e.namespace_id = p_namespace_id and e.id = p_id for update of e;
+    if not found then
+        status := 1;
+        return;
+    end if;
+    status := case when gapless.give_back(array[p_id]) is null then 2 else 0 end;
+end $$;
+
+-- The filter of the functions below: null members match all. Planned for what is asked: a plan for every filter reads
+-- every dead letter for each.
+create or replace function gapless.replay_some(
+    p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[], p_after bigint,
+    p_upto bigint, p_limit integer, out replayed integer, out reached bigint
+) language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan as $$
+declare
+    chosen bigint[];
+begin
+    chosen := array(
+        select e.id from gapless.dead_letters e
+        where e.namespace_id = p_namespace_id and e.id > p_after and e.id <= p_upto
+          and (p_subscription is null or e.subscription = p_subscription)
+          and (p_channel is null or e.channel = p_channel) and (p_reason is null or e.reason = p_reason)
+          and (p_ids is null or e.id = any(p_ids))
+        order by e.id limit p_limit for update skip locked);
+    reached := (select max(x) from unnest(chosen) x);
+    replayed := coalesce(cardinality(gapless.give_back(chosen)), 0);
+end $$;
+
+-- Removes dead letters for good, and their copies. What is being replayed at the moment is passed over.
+create or replace function gapless.purge_dead_letters(
+    p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[],
+    p_before timestamptz, p_limit integer
+) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan as $$
+declare
+    n integer;
+begin
+    with gone as (
+        delete from gapless.dead_letters e where e.id in (
+            select x.id from gapless.dead_letters x
+            where x.namespace_id = p_namespace_id
+              and (p_subscription is null or x.subscription = p_subscription)
+              and (p_channel is null or x.channel = p_channel) and (p_reason is null or x.reason = p_reason)
+              and (p_ids is null or x.id = any(p_ids)) and (p_before is null or x.created_at < p_before)
+            order by x.id limit p_limit for update skip locked)
+        returning e.kept_id
+    ), forgotten as (
+        delete from gapless.kept k using gone g where k.id = g.kept_id
+    )
+    select count(*) into n from gone;
+    return n;
+end $$;
+
+-- Removes one, waiting for whoever holds it.
+create or replace function gapless.delete_dead_letter(p_namespace_id integer, p_id bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    copy bigint;
+begin
+    delete from gapless.dead_letters e where e.namespace_id = p_namespace_id and e.id = p_id
+    returning e.kept_id into copy;
+    delete from gapless.kept k where k.id = copy;
+    return copy is not null;
+end $$;

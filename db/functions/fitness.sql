@@ -1,0 +1,185 @@
+-- What a good message is, for whoever publishes. app/wire/checks.py and app/wire/json.py say the same in Python for what
+-- comes over HTTP; tests/db/test_fitness.py holds the two against each other.
+
+-- Whether a text holds a control character: they break lines in streams, logs and terminals.
+create or replace function gapless.has_control(p_text text) returns boolean
+language sql immutable as $$
+    select p_text ~ '[\x01-\x1f\x7f-\x9f]'
+$$;
+
+create or replace function gapless.is_one_line(p_text text) returns boolean
+language sql immutable as $$
+    select strpos(p_text, E'\n') = 0 and strpos(p_text, E'\r') = 0
+$$;
+
+create or replace function gapless.is_type(p_text text) returns boolean
+language sql immutable as $$
+    select p_text = 'message' or length(p_text) between 1 and 128 and not gapless.has_control(p_text)
+$$;
+
+create or replace function gapless.is_key(p_text text) returns boolean
+language sql immutable as $$
+    select length(p_text) <= 255 and not gapless.has_control(p_text)
+$$;
+
+create or replace function gapless.is_channel_name(p_text text) returns boolean
+language sql immutable as $$
+    select length(p_text) <= 255 and p_text ~ '^[A-Za-z0-9_~:@-]+(\.[A-Za-z0-9_~:@-]+)*$'
+$$;
+
+-- What every reader relies on, whoever publishes: a message is one line wherever it is written. Cheap enough for each
+-- append, which comes after a look at everything (gapless.flaw, or the same in Python).
+create or replace function gapless.is_misshapen(p_type text, p_key text, p_data text, p_headers text) returns boolean
+language sql immutable as $$
+    select not gapless.is_type(p_type) or not gapless.is_key(p_key) or not gapless.is_one_line(p_data)
+           or not gapless.is_one_line(p_headers)
+$$;
+
+-- Whether a JSON number, as it is spelled, means the same to every reader: integers have 64 bits, others double
+-- precision, and jsonb can hold it.
+create or replace function gapless.is_number(p_number text) returns boolean
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- Above it, double precision rounds to infinity.
+    highest constant numeric := power(2::numeric, 1024) - power(2::numeric, 970);
+    mantissa constant text := substring(p_number from '^-?([0-9.]+)');
+    exponent constant text := substring(p_number from '[eE](.*)$');
+begin
+    if length(p_number) > 15000 then
+        return false;
+    end if;
+    if exponent is null and strpos(p_number, '.') = 0 then
+        return length(p_number) <= 20 and p_number::numeric between -9223372036854775808 and 18446744073709551615;
+    end if;
+    if exponent ~ '^-[0-9]{3}' then
+        if length(ltrim(exponent, '-0')) > 3 or exponent::integer <= -400 then
+            return false;
+        end if;
+        -- Too small a number is an error, unless it is 0 as it stands.
+        perform p_number::double precision;
+        return true;
+    end if;
+    if mantissa !~ '[1-9]' then
+        return true;
+    end if;
+    return length(ltrim(exponent, '+-0')) < 6 is not false and abs(p_number::numeric) < highest;
+exception when numeric_value_out_of_range then
+    return false;
+end $$;
+
+-- Whether a text is JSON in which nothing needs a closer look; where that cannot be told cheaply, it does.
+do $$
+declare
+    told constant text := case when current_setting('server_version_num')::integer >= 160000
+                               then 'p_text is json with unique keys' else 'false' end;
+begin
+    execute format($function$
+        create or replace function gapless.is_plain_json(p_text text) returns boolean
+        language sql immutable as $body$
+            -- In this order: reading what is nested without end is an error of its own.
+            select case when 2 * length(p_text) - length(replace(p_text, '[', '')) - length(replace(p_text, '{', '')) > 32
+                             or p_text ~ '\\u(0000|[dD][89a-fA-F])|[0-9]{19}|[0-9][eE][-+]?[0-9]{3}'
+                        then false else %s end
+        $body$ $function$, told);
+end $$;
+
+-- What is wrong with a JSON text; null: nothing.
+create or replace function gapless.json_flaw(p_text text) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    most_levels constant integer := 32;
+    found record;
+begin
+    if gapless.is_plain_json(p_text) then
+        return null;
+    end if;
+    begin
+        perform p_text::json;
+    exception when invalid_text_representation then
+        return 'is not JSON';
+    when statement_too_complex then
+        return format('is nested deeper than %s levels', most_levels);
+    end;
+    begin
+        with recursive part (level, kind, value) as (
+            select 1, json_typeof(p_text::json), p_text::json
+            union all
+            select p.level + 1, json_typeof(e.value), e.value
+            from part p cross join lateral (
+                select m.value from json_each(case when p.kind = 'object' then p.value else '{}' end) m
+                union all
+                select i.value from json_array_elements(case when p.kind = 'array' then p.value else '[]' end) i
+            ) e
+            where p.kind in ('object', 'array') and p.level <= most_levels
+        )
+        select coalesce(max(p.level) filter (where p.kind in ('object', 'array')), 0) as levels,
+               bool_or(p.kind = 'object' and (select count(*) > count(distinct k) from json_object_keys(p.value) k))
+                   as repeated,
+               bool_and(p.kind <> 'number' or gapless.is_number(p.value::text)) as numbers,
+               -- Read as a text, each string has only characters that there are.
+               count(case when p.kind = 'string' then p.value #>> '{}' end) as strings
+        into found from part p;
+    exception when data_exception then
+        return 'holds \u0000 or half of a surrogate pair';
+    end;
+    return case when found.levels > most_levels then format('is nested deeper than %s levels', most_levels)
+                when found.repeated then 'has the same key twice in one object'
+                when not found.numbers
+                then 'holds a number that does not fit: integers are of 64 bits, others of double precision' end;
+end $$;
+
+-- What is wrong with the headers of a message; null: nothing.
+create or replace function gapless.headers_flaw(p_headers text) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    flaw text;
+    found record;
+begin
+    if p_headers is null or p_headers = '{}' then
+        return null;
+    end if;
+    -- Each character may be escaped.
+    if octet_length(p_headers) > 65536 then
+        return 'takes more than 8192 bytes';
+    end if;
+    if not gapless.is_one_line(p_headers) then
+        return 'holds a line break';
+    end if;
+    flaw := gapless.json_flaw(p_headers);
+    if flaw is not null then
+        return flaw;
+    end if;
+    if json_typeof(p_headers::json) <> 'object' then
+        return 'is not an object';
+    end if;
+    if exists (select from json_each(p_headers::json) e where json_typeof(e.value) <> 'string') then
+        return 'has a value that is not a string';
+    end if;
+    select count(*) as entries, sum(octet_length(e.key) + octet_length(e.value)) as bytes,
+           bool_or(e.key = '') as unnamed, bool_or(gapless.has_control(e.key) or gapless.has_control(e.value)) as control
+    into found from json_each_text(p_headers::json) e;
+    return case when found.entries > 64 then 'has more than 64 entries'
+                when found.bytes > 8192 then 'takes more than 8192 bytes'
+                when found.unnamed then 'has an entry with an empty name'
+                when found.control then 'must not contain control characters' end;
+end $$;
+
+-- What is wrong with a message, by the member; null: nothing. Every face of SQL asks this.
+create or replace function gapless.flaw(
+    p_channel text, p_type text, p_key text, p_data text, p_binary bytea, p_headers text, p_ttl double precision
+) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return case
+        when gapless.is_channel_name(p_channel) is not true
+        then 'channel: must be 1 to 255 characters: tokens of [A-Za-z0-9_~:@-] joined by dots'
+        when gapless.is_type(p_type) is not true then 'type: must be 1 to 128 characters, none of them a control character'
+        when not gapless.is_key(p_key) then 'key: must be at most 255 characters, none of them a control character'
+        when p_ttl is not null and not (p_ttl > 0 and p_ttl <= 315360000)
+        then 'ttl: must be above 0 and at most ten years, in seconds'
+        when (p_data is null) = (p_binary is null) then 'data: is required'
+        when coalesce(octet_length(p_data), octet_length(p_binary)) > 1048576 then 'data: is longer than 1048576 bytes'
+        when not gapless.is_one_line(p_data) then 'data: holds a line break'
+        when gapless.json_flaw(p_data) is not null then 'data: ' || gapless.json_flaw(p_data)
+        when gapless.headers_flaw(p_headers) is not null then 'headers: ' || gapless.headers_flaw(p_headers) end;
+end $$;

@@ -1,0 +1,114 @@
+-- The log's history: on which server its ids were given out, and what happens when that server is another one.
+--
+-- A standby that is promoted, or a database that is restored, holds an earlier moment of the log. Others may have seen
+-- messages that it lacks. So the first tick or publish on it puts up a fence: no id of the lost past is given out again,
+-- and readers whose cursor may come from there are told.
+
+-- Whether this database is where the last fence was written, and has not crashed since. A promotion begins another
+-- timeline. A copy made by `create database ... template` has another oid. A restored dump wrote the row by another
+-- transaction than the one that the row names. A crash, or a physical copy, empties the unlogged table.
+create or replace function gapless.is_same_history() returns boolean
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from (select f.*, f.xmin as written from gapless.fences f order by f.number desc limit 1) f
+        where f.timeline = gapless.timeline() and f.database = gapless.database_oid()
+          and f.written = f.transaction::xid)
+        and exists (select from gapless.lives)
+$$;
+
+-- The timeline that is written to now. An error on a standby: nothing is decided there.
+create or replace function gapless.timeline() returns integer
+language sql volatile as $$
+    select ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::integer
+$$;
+
+create or replace function gapless.database_oid() returns oid
+language sql stable as $$
+    select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()
+$$;
+
+-- Puts up a fence where the history is another than the last fence says, or where p_disowned is the epoch in force:
+-- its holder has seen more of it than is here. After a crash of the same server the epoch stays, for a crash loses
+-- nothing that was committed; but ids that were taken and not committed may have been seen, so ids jump all the same,
+-- and a copy of the server's files that was started again gives out none that the original gave.
+create or replace function gapless.fence(p_disowned uuid default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s' as $$
+declare
+    known record;
+    moved boolean;
+    newest bigint;
+    in_doubt bigint;
+    beginning bigint;
+begin
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    perform gapless.needs_fresh_snapshots();
+    lock table gapless.publishing_lock in exclusive mode;
+    select f.*, f.xmin as written into known from gapless.fences f order by f.number desc limit 1;
+    moved := known.number is not null and (
+        known.timeline <> gapless.timeline() or known.database <> gapless.database_oid()
+        or known.written <> known.transaction::xid or known.epoch = p_disowned);
+    if known.number is not null and not moved and exists (select from gapless.lives) then
+        return;
+    end if;
+    insert into gapless.lives default values on conflict do nothing;
+    if known.number is null then
+        insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, base)
+        select 0, 'begun', l.epoch, gapless.timeline(), gapless.database_oid(), 0, 0, 0 from gapless.log l;
+        return;
+    end if;
+    newest := (select greatest(l.trimmed_id, (select max(c.last_id) from gapless.channels c),
+                               (select max(d.last_id) from gapless.deleted_channels d)) from gapless.log l);
+    in_doubt := case when moved then gapless.first_in_doubt() else gapless.last_id() + 1 end;
+    beginning := gapless.jump();
+    if moved then
+        update gapless.log set epoch = gen_random_uuid();
+    end if;
+    insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, base)
+    select known.number + 1, case when moved then 'moved' else 'crashed' end, l.epoch, gapless.timeline(),
+           gapless.database_oid(), newest, in_doubt, beginning
+    from gapless.log l;
+end $$;
+
+-- The smallest id that the lost past may have given to a message which is not here. Whoever published had 5 s from
+-- stamping a message to its commit, so what was stamped 10 s before the newest message is here whole; above that, the
+-- first id that is no message may have been one.
+create or replace function gapless.first_in_doubt() returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    with newest as (
+        select m.id, m.created_at from gapless.messages m order by m.id desc limit 1
+    ), sure as (
+        select greatest(gapless.id_before((select n.created_at from newest n)), l.trimmed_id, (
+                   select max(f.base) - 1 from gapless.fences f where f.kind <> 'crashed')) as id
+        from gapless.log l
+    ), rows as (
+        select m.id, lag(m.id, 1, (select s.id from sure s)) over (order by m.id) as before
+        from gapless.messages m where m.id > (select s.id from sure s)
+    )
+    select coalesce((select min(r.before) + 1 from rows r where r.before + 1 < r.id),
+                    greatest((select n.id from newest n), (select s.id from sure s)) + 1)
+$$;
+
+-- Moves every sequence whose numbers others may hold beyond what any other history can have given out: to the time in
+-- microseconds. Ids are taken more slowly than microseconds pass, so a history that began earlier, wherever it went
+-- on, has not come so far. Messages begin a segment there. Returns the first id. Nobody publishes meanwhile.
+create or replace function gapless.jump() returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    span constant bigint := 16777216;
+    microseconds constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    base bigint := (greatest(microseconds, gapless.last_id() + span, (select max(upper) from gapless.segments)) / span + 1)
+                   * span;
+    counter regclass;
+begin
+    perform gapless.add_segment(base);
+    perform setval('gapless.message_id', base - 1, true);
+    update gapless.segments g set opened_at = now() where g.lower = base;
+    foreach counter in array array['gapless.kept_id_seq', 'gapless.dead_letters_id_seq',
+                                   'gapless.scheduled_id_seq']::regclass[] loop
+        perform setval(counter, greatest(microseconds, coalesce(pg_sequence_last_value(counter), 0) + span), true);
+    end loop;
+    return base;
+end $$;

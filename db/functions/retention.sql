@@ -1,0 +1,135 @@
+-- What retention removes.
+
+-- Moves the floors of channels with a retention rule; p_limit channels a call. Returns how many moved. Reads each
+-- channel by its index: see gapless.seq_at.
+create or replace function gapless.trim_channels(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    c record;
+    cut_id bigint;
+    cut_seq bigint;
+    kept_id bigint;
+    moved integer := 0;
+begin
+    perform gapless.needs_fresh_snapshots();
+    -- One at a time: two that lock the same channels would only wait for one another.
+    begin
+        lock table gapless.trimming_lock in exclusive mode nowait;
+    exception when lock_not_available then
+        return 0;
+    end;
+    for c in
+        select * from gapless.channels
+        where last_seq >= first_seq and (max_age is not null
+              or (max_messages is not null and last_seq - first_seq + 1 > max_messages))
+        order by id
+    loop
+        exit when moved >= p_limit;
+        cut_id := null;
+        cut_seq := null;
+        if c.max_age is not null then
+            -- Walks forward over what goes: work in proportion to what is removed, not to what is kept.
+            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+            where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
+              and (m.channel_id, m.id) < ((select c.id), coalesce((
+                  select k.id from gapless.messages k
+                  where (k.channel_id, k.id) > ((select c.id), c.trimmed_id)
+                    and (k.channel_id, k.id) <= ((select c.id), 9223372036854775807)
+                    and k.id >= c.trimmed_id - c.trimmed_id % 16777216
+                    and k.created_at >= clock_timestamp() - c.max_age * interval '1 second'
+                  order by k.channel_id, k.id limit 1), 9223372036854775807))
+              and m.id >= c.trimmed_id - c.trimmed_id % 16777216
+            order by m.channel_id desc, m.id desc limit 1;
+        end if;
+        if c.max_messages is not null and c.last_seq - c.max_messages > coalesce(cut_seq, c.first_seq - 1) then
+            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+            where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
+              and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807)
+              and m.id >= c.trimmed_id - c.trimmed_id % 16777216
+            order by m.channel_id, m.id offset c.last_seq - c.max_messages - c.first_seq limit 1;
+        end if;
+        continue when cut_id is null;
+        select m.id into kept_id from gapless.messages m
+        where (m.channel_id, m.id) > ((select c.id), cut_id)
+          and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807) and m.id >= cut_id - cut_id % 16777216
+        order by m.channel_id, m.id limit 1;
+        update gapless.channels u
+        set first_seq = cut_seq + 1, trimmed_id = cut_id, first_id = coalesce(kept_id, u.last_id + 1)
+        where u.id = c.id and u.first_seq <= cut_seq
+          -- A message that arrived since changes which one is the first kept: leave that to the next run.
+          and (kept_id is not null or u.last_seq = cut_seq);
+        if found then
+            moved := moved + 1;
+            update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut_id) where l.trimmed_id < cut_id;
+        end if;
+    end loop;
+    return moved;
+end $$;
+
+-- Removes rows that are gone for their channel while others keep the segment they lie in: those of deleted channels,
+-- and of trimmed channels where the whole segment lies below their floor. At most p_limit rows. Reads each channel by
+-- its index: see gapless.seq_at. Of what goes, the places where subscriptions stand are marked: from there on they
+-- lose it.
+create or replace function gapless.purge_rows(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    gone integer := 0;
+    n integer;
+    d record;
+    g record;
+begin
+    perform gapless.needs_fresh_snapshots();
+    for d in select * from gapless.deleted_channels order by channel_id for update skip locked loop
+        delete from gapless.messages m where m.id in (
+            select x.id from gapless.messages x
+            where (x.channel_id, x.id) >= ((select d.channel_id), 0::bigint)
+              and (x.channel_id, x.id) <= ((select d.channel_id), 9223372036854775807)
+            order by x.channel_id, x.id limit p_limit - gone);
+        get diagnostics n = row_count;
+        gone := gone + n;
+        if gone >= p_limit then return gone; end if;
+        delete from gapless.trims t where t.channel_id = d.channel_id;
+        delete from gapless.deleted_channels x where x.channel_id = d.channel_id;
+    end loop;
+    select * into g from gapless.segments order by lower limit 1;
+    for d in
+        select c.id, c.trimmed_id from gapless.channels c where c.trimmed_id >= g.upper - 1
+    loop
+        continue when (
+            select m.id from gapless.messages m
+            where (m.channel_id, m.id) >= ((select d.id), 0::bigint) and (m.channel_id, m.id) < ((select d.id), g.upper)
+              and m.id < g.upper
+            order by m.channel_id, m.id limit 1) is null;
+        insert into gapless.trims (channel_id, last_id, last_seq, last_created_at)
+        select m.channel_id, m.id, m.seq, m.created_at
+        from (select g.upper - 1 as id
+              union select p.frontier from gapless.progress p where p.frontier < g.upper - 1) f
+        cross join lateral (
+            select m.channel_id, m.id, m.seq, m.created_at from gapless.messages m
+            where (m.channel_id, m.id) >= ((select d.id), 0::bigint) and (m.channel_id, m.id) <= ((select d.id), f.id)
+            order by m.channel_id desc, m.id desc limit 1) m
+        on conflict do nothing;
+        delete from gapless.messages m where m.id in (
+            select x.id from gapless.messages x
+            where (x.channel_id, x.id) >= ((select d.id), 0::bigint) and (x.channel_id, x.id) < ((select d.id), g.upper)
+              and x.id < g.upper
+            order by x.channel_id, x.id limit p_limit - gone);
+        get diagnostics n = row_count;
+        gone := gone + n;
+        if gone >= p_limit then return gone; end if;
+    end loop;
+    return gone;
+end $$;
+
+create or replace function gapless.purge_idempotency(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    n integer;
+begin
+    delete from gapless.idempotency i where (i.namespace_id, i.key) in (
+        select x.namespace_id, x.key from gapless.idempotency x
+        where x.stored_at <= now() - interval '24 hours'
+        order by x.stored_at limit p_limit for update skip locked);
+    get diagnostics n = row_count;
+    return n;
+end $$;

@@ -1,0 +1,115 @@
+-- Segments: partitions of gapless.messages by id.
+
+-- Makes an empty segment, of 2^24 ids at most: after the last one, or from p_lower.
+create or replace function gapless.add_segment(p_lower bigint default null) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    span constant bigint := 16777216;
+    next_lower bigint;
+begin
+    lock table gapless.segments in exclusive mode;
+    select coalesce(p_lower, max(upper), 1) into next_lower from gapless.segments;
+    execute format('create table gapless.messages_%s (like gapless.messages including all)', next_lower);
+    execute format('alter table gapless.messages attach partition gapless.messages_%s '
+        'for values from (%s) to (%s)', next_lower, next_lower, next_lower / span * span + span);
+    insert into gapless.segments (lower, upper) values (next_lower, next_lower / span * span + span);
+    return next_lower;
+end $$;
+
+-- Starts a new segment when the newest one in use is older than p_age seconds or nearly full, by moving the
+-- sequence to the next lower bound. Nobody publishes meanwhile: it holds the publishing lock alone.
+create or replace function gapless.roll_segment(p_age double precision) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms' as $$
+declare
+    current_id bigint;
+    active gapless.segments;
+    spare bigint;
+begin
+    perform gapless.needs_fresh_snapshots();
+    loop
+        select count(*) into spare from gapless.segments g
+        where g.lower > gapless.last_id();
+        exit when spare >= 2;
+        perform gapless.add_segment();
+    end loop;
+    current_id := gapless.last_id();
+    select g.* into active from gapless.segments g where g.lower <= current_id and g.upper > current_id;
+    update gapless.segments g set opened_at = now() where g.lower = active.lower and g.opened_at is null;
+    if found or active.opened_at > now() - p_age * interval '1 second'
+       or not exists (select from gapless.messages m where m.id >= active.lower and m.id < active.upper) then
+        return false;
+    end if;
+    lock table gapless.publishing_lock in exclusive mode;
+    current_id := gapless.last_id();
+    if current_id >= active.upper then
+        return false;
+    end if;
+    perform setval('gapless.message_id', active.upper - 1, true);
+    update gapless.segments g set opened_at = now() where g.lower = active.upper;
+    return true;
+end $$;
+
+-- Drops the oldest segment if it is closed and nothing in it is kept. Returns its lower bound, or null. Subscriptions
+-- behind it are moved past it first: what each loses can be counted while it is there. A thousand a call; then the
+-- segment stays until the next.
+create or replace function gapless.drop_segment(p_settled bigint) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms' as $$
+declare
+    most_behind constant integer := 1000;
+    oldest gapless.segments;
+    behind integer[];
+begin
+    perform gapless.needs_fresh_snapshots();
+    -- A segment that a fence left behind without a message, wherever it lies.
+    select * into oldest from gapless.segments g
+    where g.upper - 1 <= p_settled and g.lower > (select min(lower) from gapless.segments)
+      and not exists (select from gapless.messages m where m.id >= g.lower and m.id < g.upper)
+    order by g.lower limit 1 for update skip locked;
+    if found then
+        execute format('drop table gapless.messages_%s', oldest.lower);
+        delete from gapless.segments where lower = oldest.lower;
+        return oldest.lower;
+    end if;
+    select * into oldest from gapless.segments order by lower limit 1 for update skip locked;
+    if oldest.lower is null or oldest.upper - 1 > p_settled
+       or oldest.lower <> (select min(lower) from gapless.segments) then
+        return null;
+    end if;
+    if exists (select from gapless.channels c
+               where c.last_seq >= c.first_seq and c.first_id < oldest.upper) then
+        return null;
+    end if;
+    behind := array(select p.subscription_id from gapless.progress p
+                    where p.frontier < oldest.upper - 1 order by p.subscription_id limit most_behind);
+    perform gapless.lock_subscriptions(behind);
+    update gapless.progress p
+    set removed = p.removed + gapless.removed_between(s, p.frontier, oldest.upper - 1), frontier = oldest.upper - 1
+    from gapless.subscriptions s
+    where p.subscription_id = any(behind) and s.id = p.subscription_id and p.frontier < oldest.upper - 1;
+    delete from gapless.settled_ahead a where a.subscription_id = any(behind) and a.message_id < oldest.upper;
+    if cardinality(behind) = most_behind then
+        return null;
+    end if;
+    insert into gapless.trims (channel_id, last_id, last_seq, last_created_at)
+    select c.id, m.id, m.seq, m.created_at
+    from gapless.channels c cross join lateral (
+        select m.id, m.seq, m.created_at from gapless.messages m
+        where (m.channel_id, m.id) >= (c.id, 0::bigint) and (m.channel_id, m.id) < (c.id, oldest.upper)
+          and m.id < oldest.upper
+        order by m.channel_id desc, m.id desc limit 1) m
+    on conflict do nothing;
+    execute format('drop table gapless.messages_%s', oldest.lower);
+    delete from gapless.segments where lower = oldest.lower;
+    return oldest.lower;
+end $$;
+
+-- A new log begins with three segments, the first of them in use.
+do $$
+begin
+    if not exists (select from gapless.segments) then
+        perform gapless.add_segment() from generate_series(1, 3);
+        update gapless.segments set opened_at = now() where lower = 1;
+    end if;
+end $$;

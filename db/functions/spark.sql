@@ -1,0 +1,267 @@
+-- Publishing from Spark: staging, binding, publishing. See migrations/0005_spark.sql.
+
+create or replace function gapless.spark_namespace(p_name text) returns integer
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    found_id integer;
+begin
+    select n.id into found_id from gapless.namespaces n where n.name = p_name;
+    if found_id is null then
+        raise exception 'namespace % does not exist', quote_literal(left(p_name, 300)) using errcode = '22023';
+    end if;
+    return found_id;
+end $$;
+
+-- Refuses rows that gapless.publish would refuse, and gives the bytes of the others' payloads. The sink has
+-- named the bad row before: this is for whoever calls without it.
+create or replace function gapless.spark_check(
+    p_names text[], p_channel integer[], p_types text[], p_keys text[], p_data text[], p_binary bytea[],
+    p_headers text[], p_ttls double precision[]
+) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    n constant integer := coalesce(cardinality(p_channel), 0);
+    unfit bigint;
+    bytes bigint;
+begin
+    if n not between 1 and 10000
+       or coalesce(cardinality(p_types), n) <> n or coalesce(cardinality(p_keys), n) <> n
+       or coalesce(cardinality(p_data), n) <> n or coalesce(cardinality(p_binary), n) <> n
+       or coalesce(cardinality(p_headers), n) <> n or coalesce(cardinality(p_ttls), n) <> n
+       or (select count(distinct x) from unnest(p_names) x) is distinct from cardinality(p_names)::bigint
+       or exists (select from unnest(p_channel) x where coalesce(x, 0) not between 1 and cardinality(p_names))
+       -- A channel without a message would be made all the same.
+       or (select count(distinct x) from unnest(p_channel) x) <> cardinality(p_names)
+    then
+        raise exception 'the arrays do not belong together' using errcode = '22023';
+    end if;
+    select min(m.ord) filter (where gapless.flaw(
+               p_names[m.channel], case when p_types is null then 'message' else m.type end, m.key, m.data, m.bin,
+               m.headers, m.ttl) is not null),
+           sum(coalesce(octet_length(m.data), octet_length(m.bin)))
+    into unfit, bytes
+    from unnest(p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls) with ordinality
+        as m (channel, type, key, data, bin, headers, ttl, ord);
+    if unfit is not null then
+        raise exception 'row % does not fit: %', unfit, gapless.flaw(
+            p_names[p_channel[unfit]], case when p_types is null then 'message' else p_types[unfit] end, p_keys[unfit],
+            p_data[unfit], p_binary[unfit], p_headers[unfit], p_ttls[unfit]) using errcode = '22023';
+    end if;
+    if bytes > 33554432 then
+        raise exception 'the rows take more than 32 MiB' using errcode = '22023';
+    end if;
+    return bytes;
+end $$;
+
+-- Keeps some rows of one attempt at a partition; p_number counts the calls of the attempt, from 0. Repeating a
+-- call changes nothing. False: the batch is bound already, to rows that were staged before. With its first call
+-- an attempt removes what earlier runs staged for the same batch: a query that dies again and again piles up
+-- nothing.
+create or replace function gapless.spark_stage(
+    p_namespace text, p_query text, p_batch bigint, p_run text, p_attempt uuid, p_number integer,
+    p_names text[], p_channel integer[], p_types text[], p_keys text[], p_data text[], p_binary bytea[],
+    p_headers text[], p_ttls double precision[]
+) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    owner_id constant integer := gapless.spark_namespace(p_namespace);
+    bytes bigint;
+begin
+    if p_query is null or length(p_query) not between 1 and 255 or p_batch is null or p_batch < -1
+       or p_run is null or length(p_run) > 255 then
+        raise exception 'query, run (1 to 255 characters) or batch does not fit' using errcode = '22023';
+    end if;
+    if exists (select from gapless.spark_batches b
+               where b.namespace_id = owner_id and b.query = p_query and b.batch = p_batch) then
+        return false;
+    end if;
+    if p_number = 0 then
+        delete from gapless.spark_attempts a where a.id in (
+            select x.id from gapless.spark_attempts x
+            where x.namespace_id = owner_id and x.query = p_query and x.batch = p_batch and x.run <> p_run
+              and not x.bound and x.started_at < now() - interval '10 minutes'
+            limit 1000 for update skip locked);
+    end if;
+    perform gapless.may_publish_to(array_fill(owner_id, array[cardinality(p_names)]), p_names);
+    bytes := gapless.spark_check(p_names, p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls);
+    insert into gapless.spark_attempts (id, namespace_id, query, batch, run, row_count, byte_count, channel_count)
+    values (p_attempt, owner_id, p_query, p_batch, p_run, 0, 0, 0)
+    on conflict do nothing;
+    insert into gapless.spark_chunks
+        (attempt_id, number, names, channel, types, keys, data, "binary", headers, ttls)
+    values (p_attempt, p_number, p_names, p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls)
+    on conflict do nothing;
+    if found then
+        update gapless.spark_attempts a
+        set row_count = a.row_count + cardinality(p_channel), byte_count = a.byte_count + bytes,
+            channel_count = a.channel_count + cardinality(p_names)
+        where a.id = p_attempt and not a.bound and a.namespace_id = owner_id and a.query = p_query
+          and a.batch = p_batch;
+        if not found then
+            raise exception 'attempt % is closed or belongs to another batch', p_attempt using errcode = 'GS003';
+        end if;
+    end if;
+    return true;
+end $$;
+
+-- Decides which rows a batch is: those of p_attempts, unless that was decided before. p_rows are the rows of
+-- each attempt; p_total those that Spark counts in the whole batch now. p_verify refuses a batch that was
+-- bound before with another number of rows: then it is not the same batch.
+create or replace function gapless.spark_bind(
+    p_namespace text, p_query text, p_batch bigint, p_attempts uuid[], p_rows bigint[], p_total bigint,
+    p_verify boolean
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    owner_id constant integer := gapless.spark_namespace(p_namespace);
+    bound_rows bigint;
+    newest bigint;
+    staged bigint;
+begin
+    insert into gapless.spark_batches (namespace_id, query, batch, attempts, row_count)
+    values (owner_id, p_query, p_batch, p_attempts, p_total)
+    on conflict do nothing;
+    if not found then
+        select b.row_count into bound_rows from gapless.spark_batches b
+        where b.namespace_id = owner_id and b.query = p_query and b.batch = p_batch;
+        if p_verify and bound_rows is distinct from p_total then
+            raise exception 'this batch had % rows when it was first written, and has % now', bound_rows, p_total
+                using errcode = 'GS001';
+        end if;
+        return;
+    end if;
+    -- Batches of a query are written in order, so one that comes after a later one is no new batch.
+    select max(b.batch) into newest from gapless.spark_batches b
+    where b.namespace_id = owner_id and b.query = p_query;
+    if p_batch >= 0 and newest > p_batch then
+        raise exception 'batch % of this query was written before', newest
+            using errcode = 'GS002';
+    end if;
+    update gapless.spark_attempts a set bound = true
+    from unnest(p_attempts, p_rows) as p (id, row_count)
+    where a.id = p.id and a.row_count = p.row_count and not a.bound
+      and a.namespace_id = owner_id and a.query = p_query and a.batch = p_batch;
+    get diagnostics staged = row_count;
+    if staged <> cardinality(p_attempts)
+       or p_total is distinct from (select coalesce(sum(x), 0) from unnest(p_rows) x) then
+        raise exception 'rows that were staged for this batch are gone'
+            using errcode = 'GS003';
+    end if;
+end $$;
+
+-- Publishes the next partitions of a bound batch in one transaction: as many as stay within p_max_rows,
+-- p_max_bytes and p_max_channels together, but one at least. Out: how many are published now, and of how many.
+create or replace function gapless.spark_publish(
+    p_namespace text, p_query text, p_batch bigint, p_max_rows bigint, p_max_bytes bigint, p_max_channels bigint,
+    out published integer, out partitions integer
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    owner_id constant integer := gapless.spark_namespace(p_namespace);
+    limits constant text[] := array['lock_timeout', 'idle_in_transaction_session_timeout',
+                                    'transaction_timeout'];
+    setting text;
+    batch gapless.spark_batches;
+    last integer;
+    rows record;
+begin
+    select b.* into batch from gapless.spark_batches b
+    where b.namespace_id = owner_id and b.query = p_query and b.batch = p_batch
+    for no key update;
+    if not found then
+        raise exception 'batch % is not bound', p_batch using errcode = 'GS003';
+    end if;
+    partitions := cardinality(batch.attempts);
+    published := batch.published;
+    if published = partitions then
+        return;
+    end if;
+    select greatest(published + 1, max(s.ord) filter (
+               where s.row_count <= p_max_rows and s.byte_count <= p_max_bytes and s.channels <= p_max_channels))
+    into last
+    from (
+        select o.ord, sum(a.row_count) over (order by o.ord) as row_count,
+               sum(a.byte_count) over (order by o.ord) as byte_count,
+               sum(a.channel_count) over (order by o.ord) as channels
+        from unnest(batch.attempts) with ordinality as o (id, ord) join gapless.spark_attempts a on a.id = o.id
+        where o.ord > published
+    ) s;
+
+    -- One append takes all, for it moves every channel's head once. Names are numbered across chunks, and the
+    -- chunk's own numbers looked up in `places`: a join by name would be planned without knowing how many there
+    -- are.
+    with chunks as materialized (
+        select k.*, o.ord
+        from unnest(batch.attempts[published + 1 : last]) with ordinality as o (id, ord)
+        join gapless.spark_chunks k on k.attempt_id = o.id
+    ), named as materialized (
+        select c.ord as attempt, c.number, n.ord, n.name, dense_rank() over (order by n.name collate "C") as place
+        from chunks c cross join unnest(c.names) with ordinality as n (name, ord)
+    ), numbered as materialized (
+        select n.attempt, n.number, array_agg(n.place::integer order by n.ord) as places
+        from named n
+        group by n.attempt, n.number
+    ), messages as (
+        select n.places[m.local] as channel, m.type, m.key, m.data, m.bin, m.headers, m.ttl
+        from chunks c
+        join numbered n on n.attempt = c.ord and n.number = c.number
+        cross join unnest(c.channel, c.types, c.keys, c.data, c."binary", c.headers, c.ttls) with ordinality
+            as m (local, type, key, data, bin, headers, ttl, ord)
+        order by c.ord, c.number, m.ord
+    )
+    select array_agg(1) as request, array_agg(m.channel) as channel,
+           array_agg(coalesce(m.type, 'message')) as types, array_agg(m.key) as keys, array_agg(m.data) as data,
+           array_agg(m.bin) as bin, array_agg(m.headers) as headers, array_agg(m.ttl) as ttls,
+           (select array_agg(d.name order by d.place)
+            from (select distinct n.name, n.place from named n) d) as names
+    into rows
+    from messages m;
+
+    -- From here on ids and channel locks are held: whoever stays longer than 5 s is ended by the database.
+    foreach setting in array limits loop
+        if current_setting(setting, true) is not null then
+            perform set_config(setting, '5s', true);
+        end if;
+    end loop;
+    perform gapless.append(
+        array_fill(owner_id, array[cardinality(rows.names)]), rows.names, true, null, null, null, null, null,
+        rows.request, rows.channel, rows.types, rows.keys, rows.data, rows.bin, rows.headers, null, rows.ttls);
+    update gapless.spark_batches b set published = last
+    where b.namespace_id = owner_id and b.query = p_query and b.batch = p_batch;
+    published := last;
+end $$;
+
+-- Forgets attempts of a batch that failed, unless it is bound to them.
+create or replace function gapless.spark_discard(p_attempts uuid[]) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    delete from gapless.spark_attempts a where a.id = any(p_attempts) and not a.bound
+$$;
+
+-- After a batch is published: removes what was staged for it and before it, and what nobody comes back for.
+-- A query keeps its newest 100 batches, a write of its own its note for 30 days, an attempt that was never
+-- bound its rows for 7 days. At most p_limit of each.
+create or replace function gapless.spark_tidy(p_namespace text, p_query text, p_batch bigint, p_limit integer) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    owner_id constant integer := gapless.spark_namespace(p_namespace);
+begin
+    delete from gapless.spark_attempts a where a.id in (
+        select x.id from gapless.spark_attempts x
+        where x.namespace_id = owner_id and x.query = p_query and x.batch <= p_batch
+          and not exists (select from gapless.spark_batches b
+                          where b.namespace_id = owner_id and b.query = p_query and b.batch = x.batch
+                            and b.published < cardinality(b.attempts))
+        limit p_limit for update skip locked);
+    delete from gapless.spark_attempts a where a.id in (
+        select x.id from gapless.spark_attempts x
+        where x.started_at < now() - case when x.bound then interval '30 days' else interval '7 days' end
+          and (not x.bound or x.batch = -1)
+        order by x.started_at limit p_limit for update skip locked);
+    delete from gapless.spark_batches b where (b.namespace_id, b.query, b.batch) in (
+        select x.namespace_id, x.query, x.batch from gapless.spark_batches x
+        where x.namespace_id = owner_id and x.query = p_query and x.batch between 0 and p_batch - 100
+        order by x.batch limit p_limit for update skip locked);
+    delete from gapless.spark_batches b where (b.namespace_id, b.query, b.batch) in (
+        select x.namespace_id, x.query, x.batch from gapless.spark_batches x
+        where x.batch = -1 and x.bound_at < now() - interval '30 days'
+        order by x.bound_at limit p_limit for update skip locked);
+end $$;

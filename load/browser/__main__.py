@@ -1,0 +1,204 @@
+"""`python -m load.browser [--only NAME]…`: what foreign pages can do in a real Chromium, and an allowed one.
+
+Each attack is one page, loaded from somewhere else than the service, that tries everything; afterwards the
+service must be as it was, and the page must have read nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from load.browser.chromium import drawn, opened
+from load.browser.site import Rebinding, Site
+from load.browser.stake import MESSAGES, Stake
+from load.clients.install import install_chromium
+from load.server import Server, serving
+
+PATIENCE_S = 120.0
+MIN_REFUSED = 20
+LEADS = 6
+CONTROL = "an allowed page that attacks"
+CHAT_STEPS = 14
+
+# Where the page is, and by which address it reaches the service; {} are the two ports.
+PLACES = {
+    "another site": ("http://evil.test:{}/attack", "http://127.0.0.1:{}"),
+    "another site, by name": ("http://evil.test:{}/attack", "http://localhost:{}"),
+    "another port": ("http://127.0.0.1:{}/attack", "http://127.0.0.1:{}"),
+    "a name beside it": ("http://evil.localhost:{}/attack", "http://localhost:{}"),
+    "a sandbox": ("http://evil.test:{}/sandbox", "http://127.0.0.1:{}"),
+    "by 0.0.0.0": ("http://evil.test:{}/attack", "http://0.0.0.0:{}"),
+    "by a mapped address": ("http://evil.test:{}/attack", "http://[::ffff:127.0.0.1]:{}"),
+}
+
+
+class Run:
+    """One service, one foreign site, and what is found out about them."""
+
+    def __init__(self, server: Server, site: Site, folder: Path) -> None:
+        self.server = server
+        self.site = site
+        self.folder = folder
+        self.scenarios: dict[str, Callable[[], Awaitable[str]]] = {
+            **{name: self._attack_from(name) for name in PLACES},
+            "a rebound name": self._rebound,
+            "a typed address that leads on": self._led,
+            CONTROL: self._control,
+            "a link to the docs": self._docs,
+            "an allowed chat": self._chat,
+        }
+
+    def _attack_from(self, name: str) -> Callable[[], Awaitable[str]]:
+        page, service = PLACES[name]
+        return lambda: self._attack(
+            name, page.format(self.site.port), to=service.format(self.server.port), patience_s=PATIENCE_S
+        )
+
+    async def _attack(self, name: str, page: str, patience_s: float, **options: str) -> str:
+        """What is wrong after the page has tried everything; empty: nothing."""
+        stake = Stake(self.server, _slug(name))
+        await stake.lay()
+        before, refused = await stake.state(), await stake.refused()
+        url = f"{page}?{urlencode({'n': stake.name, 'report': self._report_url, **options})}"
+        report = await self._reported(url, patience_s)
+        wrong = [f"{found} got the secret" for found in report.get("found", [])]
+        if report.get("tried", 0) == 0:
+            wrong.append("the page did not come to its end")
+        return "; ".join(wrong + await self._spoilt(stake, before, refused + MIN_REFUSED))
+
+    async def _spoilt(self, stake: Stake, before: dict[str, Any], min_refused: int) -> list[str]:
+        after = await stake.state()
+        wrong = [f"{part} changed" for part in before if before[part] != after[part]]
+        if (count := await stake.refused()) < min_refused:
+            wrong.append(f"only {count} requests were refused, where {min_refused} should have been")
+        attempts = await stake.attempts()
+        if attempts != [1] * MESSAGES:
+            wrong.append(f"its messages are at attempts {attempts}")
+        return wrong
+
+    async def _rebound(self) -> str:
+        """A page whose own name leads to the service from some moment on."""
+        rebinding = Rebinding(self.site, self.server.target)
+        await rebinding.start()
+        try:
+            page = f"http://rebound.test:{rebinding.port}/attack"
+            return await self._attack("rebound", page, to="", rebind="1", patience_s=PATIENCE_S)
+        finally:
+            rebinding.stop()
+
+    async def _control(self) -> str:
+        """The same page from an origin that is allowed: it must be caught in the act, or nothing here proves
+        anything."""
+        page = f"http://chat.test:{self.site.port}/attack"
+        wrong = await self._attack("control", page, to=self.server.url, patience_s=PATIENCE_S)
+        expected = ("fetch got the secret", "the queue changed", "channels changed")
+        missing = [what for what in expected if what not in wrong]
+        return f"not noticed: {', '.join(missing)}" if missing else ""
+
+    async def _led(self) -> str:
+        """Somebody types the address of a site, which leads on to the deliveries of a queue."""
+        stake = Stake(self.server, "led")
+        await stake.lay()
+        before, refused = await stake.state(), await stake.refused()
+        to = f"{self.server.url}/v1/subscriptions/q.led/consume?prefetch=100"
+        for _ in range(LEADS):
+            served = self.site.served.count("/lead")
+            async with opened(f"{self._site_url}/lead?{urlencode({'to': to})}", self.folder):
+                await _until(lambda served=served: self.site.served.count("/lead") > served)  # type: ignore[misc]
+                await asyncio.sleep(1.5)  # The browser asks the service only now.
+        return "; ".join(await self._spoilt(stake, before, refused + LEADS))
+
+    async def _docs(self) -> str:
+        """A link on a foreign page may lead to the docs, which then work."""
+        page = await drawn(
+            f"{self._site_url}/link?{urlencode({'to': f'{self.server.url}/docs'})}", self.folder
+        )
+        blocks = page.count('class="opblock ')
+        return "" if blocks > 20 else f"the docs show {blocks} operations"
+
+    async def _chat(self) -> str:
+        page = f"http://chat.test:{self.site.port}/chat"
+        steps = await self._reported(
+            f"{page}?{urlencode({'to': self.server.url, 'report': self._report_url})}", PATIENCE_S
+        )
+        wrong = [f"{name}: {what}" for name, what in steps.items() if what]
+        if len(steps) != CHAT_STEPS:
+            wrong.append(f"{len(steps)} of {CHAT_STEPS} steps were taken")
+        return "; ".join(wrong)
+
+    async def _reported(self, url: str, patience_s: float) -> dict[str, Any]:
+        """What the page at this address reports in the end; nothing when it does not come to that."""
+        async with opened(url, self.folder):
+            try:
+                report = await asyncio.wait_for(self.site.reports.get(), patience_s)
+            except TimeoutError:
+                return {}
+        found: dict[str, Any] = orjson.loads(report)
+        return found
+
+    @property
+    def _site_url(self) -> str:
+        return f"http://evil.test:{self.site.port}"
+
+    @property
+    def _report_url(self) -> str:
+        return f"{self._site_url}/report"
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+async def _until(look: Callable[[], bool], patience_s: float = 30.0) -> None:
+    async with asyncio.timeout(patience_s):
+        while not look():
+            await asyncio.sleep(0.05)
+
+
+async def run(only: list[str], console: Console) -> bool:
+    """Whether nothing was wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="gapless-browser-"))
+    site, grid, good = Site(), Table("page", "verdict"), True
+    await site.start()
+    try:
+        async with serving(allowed_origins=f"http://chat.test:{site.port}") as server:
+            scenarios = Run(server, site, folder).scenarios
+            for name in only or scenarios:
+                with console.status(name):
+                    wrong = await scenarios[name]()
+                good = good and not wrong
+                grid.add_row(name, f"[red]{wrong}[/]" if wrong else "[green]as it should be[/]")
+    finally:
+        site.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    console.print(grid)
+    return good
+
+
+def main() -> int:
+    """Install Chromium where it is missing, run, say how it went."""
+    parser = argparse.ArgumentParser(prog="python -m load.browser", description=__doc__)
+    names = [*PLACES, "a rebound name", "a typed address that leads on", CONTROL, "a link to the docs"]
+    names.append("an allowed chat")
+    parser.add_argument("--only", action="append", default=[], choices=names)
+    options = parser.parse_args()
+    console = Console()
+    install_chromium(console.print)
+    return 0 if uvloop.run(run(options.only, console)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""A headless Chromium with a profile of its own, in which names of made-up sites lead to this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from load.children import Child
+
+NAMES = "MAP *.test 127.0.0.1"
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-popup-blocking",
+    "--no-first-run",
+    "--disable-background-networking",
+    f"--host-resolver-rules={NAMES}",
+)
+
+
+def program() -> str:
+    """Where Chromium is. Raises FileNotFoundError."""
+    found = shutil.which("chromium")
+    if found is None:
+        raise FileNotFoundError("there is no Chromium")
+    return found
+
+
+@asynccontextmanager
+async def opened(url: str, folder: Path) -> AsyncIterator[Child]:
+    """A browser in which somebody has typed this address, for as long as the block runs."""
+    profile = folder / "profile"
+    command = [program(), *_FLAGS, f"--user-data-dir={profile}", url]
+    child = Child(command, folder / "chromium.log").start()
+    try:
+        yield child
+    finally:
+        await asyncio.to_thread(child.stop, 5.0)
+        shutil.rmtree(profile, ignore_errors=True)
+
+
+async def drawn(url: str, folder: Path, patience_s: float = 60.0) -> str:
+    """What the document at this address looks like in the end, whatever it led to."""
+    options = ("--dump-dom", "--virtual-time-budget=20000", f"--user-data-dir={folder / 'profile'}")
+    process = await asyncio.create_subprocess_exec(
+        program(), *_FLAGS, *options, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), patience_s)
+    except TimeoutError:
+        process.kill()
+        raise
+    return out.decode(errors="replace")

@@ -1,0 +1,115 @@
+"""A web server of somebody else: the pages that attack, the one that chats, and what they report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from load.wire import Target, field
+
+HERE = Path(__file__).resolve().parent
+PAGES = {"/attack": "attack.html", "/chat": "chat.html"}
+MAX_BYTES = 1024 * 1024
+
+
+class Site:
+    """Listens on a port of its own and answers under every name. Pages report to `/report`."""
+
+    def __init__(self) -> None:
+        self.reports: asyncio.Queue[bytes] = asyncio.Queue()
+        self.port = 0
+        self.served: list[str] = []
+        self.rebinding: Rebinding | None = None
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(field(head, b"content-length") or 0)
+            body = await reader.readexactly(min(length, MAX_BYTES))
+            writer.write(self._answer(head.split(b" ")[1].decode("latin-1"), body))
+            await writer.drain()
+        writer.close()
+
+    def _answer(self, target: str, body: bytes) -> bytes:
+        url = urlsplit(target)
+        self.served.append(url.path)
+        if url.path in PAGES:
+            return _page((HERE / PAGES[url.path]).read_bytes())
+        if url.path == "/sandbox":
+            frame = f'<iframe sandbox="allow-scripts allow-forms allow-popups" src="/attack?{url.query}">'
+            return _page(f"<!doctype html>{frame}".encode())
+        if url.path == "/lead":
+            to = parse_qs(url.query)["to"][0]
+            return f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode()
+        if url.path == "/link":
+            to = parse_qs(url.query)["to"][0]
+            return _page(f"<!doctype html><script>location.href = {to!r};</script>".encode())
+        if url.path == "/report":
+            self.reports.put_nowait(body)
+        elif url.path == "/rebind" and self.rebinding is not None:
+            self.rebinding.turn()
+        return b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+
+
+class Rebinding:
+    """A port that leads to the site first, and to the service from `turn` on: for the browser the name of the
+    site has got another address."""
+
+    def __init__(self, site: Site, service: Target) -> None:
+        self.port = 0
+        self._site = site
+        self._service = service
+        self._to = Target("127.0.0.1", site.port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._site.rebinding = self
+
+    def turn(self) -> None:
+        """From now on it is the service; connections to the site end."""
+        self._to = self._service
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def stop(self) -> None:
+        """Take no more connections and end those there are."""
+        self.turn()
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, upstream = await asyncio.open_connection(self._to.host, self._to.port)
+        pair = {writer, upstream}
+        self._writers |= pair
+        await asyncio.gather(_pipe(reader, upstream), _pipe(answers, writer))
+        self._writers -= pair
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def _page(content: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    return head % len(content) + content

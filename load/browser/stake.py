@@ -1,0 +1,67 @@
+"""What a foreign page could spoil or steal: a channel with a secret, and a queue on it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from load.server import Server
+from load.wire import Connection
+
+MESSAGES = 10
+MARK = "top-secret"
+_VOLATILE = ("oldest_unacked_seconds",)
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """Channel `secret.<name>` and queue `q.<name>` of one service."""
+
+    server: Server
+    name: str
+
+    async def lay(self) -> None:
+        """Make both, with ten messages."""
+        await self._ask("PUT", f"/v1/subscriptions/q.{self.name}", {"channels": [f"secret.{self.name}"]})
+        for n in range(MESSAGES):
+            await self._ask("POST", f"/v1/channels/secret.{self.name}/messages", {"data": f"{MARK} {n}"})
+
+    async def state(self) -> dict[str, Any]:
+        """All that a request could change, but for the attempts, which only a lease shows."""
+        queue = await self._ask("GET", f"/v1/subscriptions/q.{self.name}")
+        for name in _VOLATILE:
+            queue.get("stats", {}).pop(name, None)
+        return {
+            "the queue": queue,
+            "channels": await self._ask("GET", "/v1/channels?limit=1000"),
+            "definitions": await self._ask("GET", "/v1/definitions"),
+            "dead letters": await self._ask("GET", "/v1/dead-letters"),
+        }
+
+    async def attempts(self) -> list[int]:
+        """Of each message that can be leased now, how often it was, this time included."""
+        path = f"/v1/subscriptions/q.{self.name}/pull"
+        pulled = await self._ask("POST", path, {"max": 100, "wait": 2})
+        return [delivery["attempt"] for delivery in pulled.get("deliveries", [])]
+
+    async def refused(self) -> int:
+        """How many requests the service has refused by the rules for browsers."""
+        await asyncio.sleep(1.5)  # The count is shown once a second.
+        answer = await self.server.get("/metrics")
+        lines = answer.body.decode().splitlines() if answer is not None else []
+        codes = ("host_not_allowed", "origin_not_allowed")
+        found = [line for line in lines if line.startswith("gapless_requests_refused{")]
+        return sum(int(float(line.split()[-1])) for line in found if any(code in line for code in codes))
+
+    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        target = self.server.target
+        connection = await Connection.open(target)
+        try:
+            content = b"" if body is None else orjson.dumps(body)
+            answer = await connection.ask(target.request(method, path, content))
+            return orjson.loads(answer.body) if answer.body else {}
+        finally:
+            connection.close()

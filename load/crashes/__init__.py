@@ -1,0 +1,1 @@
+"""Everything killed at once and started at once, round after round."""

@@ -1,0 +1,130 @@
+"""How long `gapless analyze` takes, Spark's start included: `python -m load.spark.analyze [--data FILE]`.
+
+Ten messages that lie days apart, and recorded or made-up ones, each in a log of its own. The seconds of
+processors that all processes of a run took are told beside the clock, for a busy machine has only these. The
+first run of a Java older than 19 writes its archive of classes, so the second counts. Exit code 1: a goal is
+missed. `--reference TREE` runs the package of another checkout too, and compares every table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from load.children import CHECKOUT, tree
+from load.spark.database import Postgres, Sample, fill, make_log, postgres
+
+GOAL_TEN_S, GOAL_CHAT_S = 8.0, 25.0
+CHAT = 211_038
+FIELDS = ("--sender-field", "user", "--time-field", "sent_at")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+say = partial(print, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Seconds of one run by the clock, and of processors."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def analyze(checkout: Path, server: Postgres, folder: Path, *more: str) -> Run:
+    """One run with its page and tables in `folder`. Raises where it fails."""
+    paths = [str(checkout / name) for name in ("", "client", "pipeline")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GAPLESS_DATABASE_URL": server.url}
+    command = [sys.executable, "-P", "-m", "gapless_spark", "analyze", "--tables", str(folder / "tables")]
+    command += ["--report", str(folder / "report.html"), *more]
+    began_at = time.monotonic()
+    took: dict[int, float] = {}
+    with subprocess.Popen(command, env=environment, cwd=folder) as process:
+        while process.poll() is None:
+            took |= {pid: found for pid in tree(process.pid) if (found := processor_s(pid)) is not None}
+            time.sleep(0.05)
+    if process.returncode:
+        raise RuntimeError(f"analyze ended with {process.returncode}")
+    return Run(time.monotonic() - began_at, sum(took.values()))
+
+
+def processor_s(pid: int) -> float | None:
+    """What a process has taken so far; None when it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(words[11]) + int(words[12])) / _TICKS
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """Names of the tables that are not the same rows in both folders, in whatever order."""
+    import pyarrow.parquet as pq
+
+    def rows(path: Path) -> list[str]:
+        return sorted(str(sorted(row.items())) for row in pq.read_table(path).to_pylist())
+
+    names = {path.name for folder in (one, other) for path in folder.iterdir()}
+    return sorted(
+        name
+        for name in names
+        if not ((one / name).is_dir() and (other / name).is_dir() and rows(one / name) == rows(other / name))
+    )
+
+
+async def ten(server: Postgres) -> None:
+    """Ten messages, twenty hours apart."""
+    session = await server.connect()
+    for n in range(10):
+        text = f'{{"text": "hello there number {n}", "user": "user-{n % 4}"}}'
+        await session.execute("select gapless.publish($1, $2::jsonb)", f"chat.room{n % 3}", text)
+    await session.execute(
+        "update gapless.messages set created_at = now() - interval '9 days' + id * interval '20 hours'"
+    )
+    await session.close()
+
+
+def main() -> int:
+    """0: the goals are met and the figures are the same; 1: not."""
+    parser = argparse.ArgumentParser(prog="python -m load.spark.analyze", description=__doc__)
+    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
+    parser.add_argument("--reference", type=Path, help="a checkout to compare with")
+    parser.add_argument("--short", action="store_true", help="ten messages, one run: does it run at all")
+    chosen = parser.parse_args()
+    good = True
+    with postgres(say) as server, tempfile.TemporaryDirectory(prefix="gapless-analyze-load-") as home:
+        asyncio.run(ten(server))
+        logs: list[tuple[str, Postgres, float, tuple[str, ...]]] = [("ten", server, GOAL_TEN_S, ())]
+        if not chosen.short:
+            chat = replace(server, log="chat")
+            asyncio.run(make_log(chat, roles=False))
+            sample = Sample.read(chosen.data, CHAT) if chosen.data else Sample.made()
+            asyncio.run(fill(chat, sample, CHAT, say))
+            logs.append(("chat", chat, GOAL_CHAT_S, FIELDS))
+        for name, log, goal_s, more in logs:
+            folder = Path(home, name)
+            folder.mkdir()
+            runs = [analyze(CHECKOUT, log, folder, *more) for _ in range(1 if chosen.short else 3)]
+            best = min(runs[1:] or runs, key=lambda run: run.wall_s)
+            say(f"{name}: {best.wall_s:.1f} s (goal {goal_s:g}), {best.cpu_s:.1f} s of processors")
+            good &= chosen.short or best.wall_s <= goal_s
+            if chosen.reference:
+                other = Path(home, f"{name}-reference")
+                other.mkdir()
+                before = analyze(chosen.reference, log, other, *more)
+                wrong = differing(folder / "tables", other / "tables")
+                say(f"{name}, reference: {before.wall_s:.1f} s, {before.cpu_s:.1f} s of processors")
+                say(f"{name}: {'the tables are the same' if not wrong else f'differing: {wrong}'}")
+                good &= not wrong
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Users' data on a terminal: as a program would read it, without what the terminal itself would obey."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.cli.terminal import printable, printable_json, printable_lines
+from tests.cli.conftest import COMMAND, Run, environment
+
+OBEYED = "\x1b[2J \x07 \x7f \x85 \x9b31m \u200e \u202e \u2066 \u2028 \ufff9"
+PLAIN = "Grüße 日本 👩\u200d🚀 a\u00a0b \\u202e"
+
+
+def obeyed(text: str) -> set[str]:
+    return set(text) & set(OBEYED.replace(" ", "").replace("[2J", "").replace("31m", ""))
+
+
+def test_what_a_terminal_obeys_becomes_an_escape_and_nothing_else_does() -> None:
+    assert not obeyed(printable(OBEYED))
+    assert printable(PLAIN) == PLAIN
+    assert printable_lines(f"a{OBEYED}\nb") == f"a{printable(OBEYED)}\nb"
+    for value in (OBEYED, PLAIN):
+        shown = printable_json(json.dumps({value: value}, ensure_ascii=False, indent=1).encode())
+        assert not obeyed(shown.decode())
+        assert json.loads(shown) == {value: value}
+
+
+def on_a_terminal(home: Path, url: str, *arguments: str) -> str:
+    """What a command writes on the terminal that is its output and its errors."""
+    mine, theirs = pty.openpty()
+    environ = environment(home, url, {"TERM": "xterm"})
+    with subprocess.Popen(
+        [*COMMAND, *arguments], env=environ, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := _read(mine):
+            shown += chunk
+        assert process.wait(30) == 0, shown
+    os.close(mine)
+    return shown.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Whoever wrote there has ended.
+        return b""
+
+
+@pytest.mark.parametrize("command", ["history", "subscribe", "definitions"])
+def test_a_terminal_is_shown_no_character_that_it_obeys(
+    run: Run, server_url: str, tmp_path: Path, command: str
+) -> None:
+    channel = f"terminal.{command}"
+    answer = httpx.post(f"{server_url}/v1/channels/{channel}/messages", json={"data": OBEYED})
+    assert answer.status_code == 201
+    if command == "definitions":
+        settings = {"channels": ["terminal.>"], "filter": {"keys": ["a\u202eb"]}}
+        assert httpx.put(f"{server_url}/v1/subscriptions/terminal", json=settings).status_code == 201
+        assert not obeyed(on_a_terminal(tmp_path, server_url, "definitions", "export"))
+        return
+    words = {"history": [channel], "subscribe": [channel, "--from", "earliest", "--count", "1"]}[command]
+    shown = on_a_terminal(tmp_path, server_url, command, *words)
+    assert not obeyed(shown)
+    [line] = [line for line in shown.splitlines() if line.startswith("{")]
+    assert json.loads(line)["data"] == OBEYED
+    piped = run(command, *words).stdout
+    assert "\u202e" in piped, "programs get it as it is"

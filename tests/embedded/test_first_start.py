@@ -1,0 +1,222 @@
+"""A first start that lacks something says what, at once, and goes on by itself when it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.embedded import EmbeddedPostgres, EmbeddedRedis
+from load.children import free_port
+from tests.contract.freezing_proxy import FreezingProxy
+from tests.support import ROOT, eventually
+
+READY = "Gapless is ready on "
+
+
+class Starting:
+    """`gapless serve` on a home of its own, and what it says from the first moment on."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.output = ""
+
+    async def begin(self, *arguments: str, **settings: str) -> Starting:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GAPLESS_")}
+        paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
+        given = {f"GAPLESS_{name.upper()}": value for name, value in settings.items()}
+        self.process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-P", "-m", "app.cli", "serve", "--port", "0", *arguments],
+            env={**kept, **paths, "GAPLESS_HOME": str(self._home), **given},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return self
+
+    async def says(self, text: str) -> str:
+        """The line that begins with, or has, this; fails with all the output when it ends without."""
+        assert self.process.stdout is not None
+        while line := (await self.process.stdout.readline()).decode():
+            self.output += line
+            if text in line:
+                return line
+        raise AssertionError(f"no {text!r} in:\n{self.output}")
+
+    async def is_ready(self) -> str:
+        return (await self.says(READY)).split()[-1]
+
+    async def stop(self) -> int:
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        return await self.process.wait()
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    started: list[Starting] = []
+
+    async def begin(*arguments: str, home: Path | None = None, **settings: str) -> Starting:
+        started.append(Starting(home or tmp_path / "unused"))
+        return await started[-1].begin(*arguments, **settings)
+
+    yield begin
+    for one in started:
+        await one.stop()
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Callable[[str], FreezingProxy]]:
+    made: list[FreezingProxy] = []
+
+    def make(url: str) -> FreezingProxy:
+        made.append(FreezingProxy(url))
+        return made[-1]
+
+    yield make
+    for one in made:
+        with suppress(AssertionError):
+            await one.stop()
+
+
+def through(port: int) -> str:
+    """The owner's address by way of a port on loopback."""
+    return f"postgresql://gapless_owner:secret@127.0.0.1:{port}/gapless"
+
+
+async def test_a_database_that_is_away_is_named_and_waited_for(
+    start: Any, proxy: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    port = free_port()
+    service = await start(database_url=through(port), redis_url=redis.url)
+    line = await service.says("Connect call failed")
+    assert line.startswith(f"waiting for the database at postgresql://gapless_owner:***@127.0.0.1:{port}/")
+    await proxy(f"unix://{postgres.sockets}/.s.PGSQL.5432").start(port)
+    await service.says("is there after")
+    await service.is_ready()
+
+
+async def test_a_frozen_database_is_named_and_waited_for(
+    start: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    assert postgres.pid is not None
+    os.kill(postgres.pid, signal.SIGSTOP)
+    try:
+        service = await start(
+            database_url=postgres.service_url, migrate_url=postgres.owner_url, redis_url=redis.url
+        )
+        assert "no answer yet" in await service.says("waiting for the database at ")
+    finally:
+        os.kill(postgres.pid, signal.SIGCONT)
+    await service.is_ready()
+
+
+async def test_a_redis_that_hangs_is_named_and_not_waited_for(
+    start: Any, proxy: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    hanging = proxy(redis.url)
+    hanging.freeze()
+    await hanging.start()
+    service = await start(
+        database_url=postgres.service_url, migrate_url=postgres.owner_url, redis_url=hanging.url
+    )
+    assert "does not answer (no answer within" in await service.says("Redis at ")
+    url = await service.is_ready()
+    hanging.thaw()
+    async with httpx.AsyncClient(base_url=url) as client:
+
+        async def hears() -> bool:
+            return bool((await client.get("/readyz")).json()["redis"])
+
+        await eventually(hears)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A disk of its own, with room for an installation. It lies outside the runner's folders: a run that
+    is killed leaves it behind, and the next run could not clear them up."""
+    folder = Path(tempfile.mkdtemp(prefix="gapless-disk-"))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256m,mode=700", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        folder.rmdir()
+        pytest.skip("needs the right to mount")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
+
+
+def fill(disk: Path, left: int) -> Path:
+    """A file that takes all the room but so many bytes."""
+    ballast, facts = disk / "ballast", os.statvfs(disk)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, facts.f_bavail * facts.f_frsize - left)
+    return ballast
+
+
+@pytest.mark.parametrize("left", [0, 64 * 1024, 30 * 1024**2], ids=["nothing", "a little", "not enough"])
+async def test_a_full_disk_is_named_and_waited_for(start: Any, small_disk: Path, left: int) -> None:
+    ballast = fill(small_disk, left)
+    service = await start(home=small_disk / "home")
+    await service.says("is full; make room on it")
+    assert service.process.returncode is None
+    ballast.unlink()
+    await service.is_ready()
+    assert await service.stop() == 0
+
+
+async def test_a_full_disk_is_waited_for_with_servers_elsewhere_too(
+    start: Any, small_disk: Path, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    """Workers that count together write into files that are mapped, and would be killed without a word."""
+    ballast = fill(small_disk, left=64 * 1024)
+    servers = {
+        "database_url": postgres.service_url,
+        "migrate_url": postgres.owner_url,
+        "redis_url": redis.url,
+    }
+    service = await start("--workers", "2", home=small_disk / "home", **servers)
+    assert "waiting for the home " in await service.says("is full; make room on it")
+    ballast.unlink()
+    await service.is_ready()
+
+
+async def test_a_stop_while_it_waits_ends_it_in_order(start: Any, redis: EmbeddedRedis) -> None:
+    service = await start(database_url=through(1), redis_url=redis.url)
+    await service.says("waiting for the database at ")
+    assert await service.stop() == 0
+    assert "is there" not in service.output
+
+
+async def test_what_nobody_can_wait_for_ends_it(start: Any, redis: EmbeddedRedis, home: Path) -> None:
+    for settings, told in (
+        (
+            {"database_url": "mysql://joe:secret@db/x"},
+            "must begin with postgresql:// or postgres://, not with",
+        ),
+        ({"database_url": "localhost:5432"}, "GAPLESS_DATABASE_URL: must begin with postgresql://"),
+        ({"redis_url": "http://localhost"}, "GAPLESS_REDIS_URL: must begin with redis://"),
+        (
+            {"database_url": f"{through(1)}?sslmode=odd", "redis_url": redis.url},
+            "not the address of a Postgres",
+        ),
+    ):
+        service = await start(**settings)
+        await service.says(told)
+        assert await service.process.wait() in (1, 2)
+        assert "secret" not in service.output
+
+
+async def test_names_that_mean_nothing_are_told(start: Any, redis: EmbeddedRedis) -> None:
+    service = await start(database_url=through(1), redis_url=redis.url, prot="9000", totally_else="1")
+    line = await service.says("not a setting, and ignored")
+    assert "GAPLESS_PROT (meant GAPLESS_PORT?)" in line
+    assert "GAPLESS_TOTALLY_ELSE" in line

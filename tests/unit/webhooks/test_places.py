@@ -1,0 +1,128 @@
+"""Who may post, and who has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from app.webhooks.places import (
+    FIRST_PLACES,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_A_HOST,
+    MAX_REMEMBERED,
+    MAX_STRANGERS,
+    Places,
+)
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Crowd:
+    """Tasks that hold places until they are let go."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.held: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self._go = asyncio.Event()
+
+    def come(self, host: str, count: int = 1) -> list[asyncio.Task[None]]:
+        made = [asyncio.create_task(self._hold(host)) for _ in range(count)]
+        self.tasks += made
+        return made
+
+    async def _hold(self, host: str) -> None:
+        async with self.places.at(host):
+            self.held.append(host)
+            await self._go.wait()
+
+    async def go(self) -> None:
+        self._go.set()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def test_a_host_gets_more_as_it_answers_and_one_when_it_does_not() -> None:
+    places = Places()
+    for answers, expected in (
+        (0, FIRST_PLACES),
+        (1, 6),
+        (2, MAX_CONNECTIONS_A_HOST),
+        (9, MAX_CONNECTIONS_A_HOST),
+    ):
+        for _ in range(answers):
+            places.answered(f"h{answers}")
+        crowd = Crowd(places)
+        crowd.come(f"h{answers}", 20)
+        await settle()
+        assert len(crowd.held) == expected
+        await crowd.go()
+    places.silent("h9")
+    crowd = Crowd(places)
+    crowd.come("h9", 20)
+    await settle()
+    assert len(crowd.held) == 1
+    await crowd.go()
+    assert len(crowd.held) == 20
+
+
+async def test_hosts_that_do_not_answer_share_half_however_many_they_are() -> None:
+    places, crowd = Places(), None
+    crowd = Crowd(places)
+    for number in range(MAX_CONNECTIONS):
+        crowd.come(f"h{number}", 2)
+    await settle()
+    assert len(crowd.held) == MAX_STRANGERS
+    places.answered("good")
+    good = Crowd(places)
+    good.come("good", 3)
+    await settle()
+    assert len(good.held) == 3
+    await good.go()
+    await crowd.go()
+    assert len(crowd.held) == 2 * MAX_CONNECTIONS
+
+
+async def test_all_places_and_no_more_are_given_out_in_turn() -> None:
+    places = Places()
+    crowd = Crowd(places)
+    for number in range(2 * MAX_CONNECTIONS):
+        places.answered(f"h{number}")
+        crowd.come(f"h{number}", 3)
+    await settle()
+    assert len(crowd.held) == MAX_CONNECTIONS
+    assert max(map(crowd.held.count, crowd.held)) <= 3
+    await crowd.go()
+    assert repr(places).startswith("Places(0 in use, 0 by strangers")
+
+
+@pytest.mark.parametrize("granted_first", [False, True])
+async def test_whoever_gives_up_leaves_its_place_to_others(granted_first: bool) -> None:
+    places = Places()
+    async with AsyncExitStack() as held:
+        for _ in range(FIRST_PLACES):
+            await held.enter_async_context(places.at("a"))
+        crowd = Crowd(places)
+        (gives_up, _) = crowd.come("a", 2)
+        await settle()
+        if not granted_first:
+            gives_up.cancel()
+    if granted_first:
+        gives_up.cancel()
+    await settle()
+    await crowd.go()
+    assert len(crowd.held) == 1
+    assert repr(places).startswith("Places(0 in use, 0 by strangers")
+
+
+async def test_hosts_are_not_remembered_without_end() -> None:
+    places = Places()
+    for number in range(MAX_REMEMBERED + 50):
+        async with places.at(f"h{number}"):
+            pass
+    assert f"{MAX_REMEMBERED} hosts" in repr(places)

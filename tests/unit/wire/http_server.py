@@ -1,0 +1,154 @@
+"""A real server of the HTTP protocol in a thread, and a client that speaks to it byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import uvicorn
+
+from app.browsers.rules import Browsers
+from app.connections import Shared
+from app.http_protocol import GaplessHttpProtocol, _shared
+
+JSON = b"Content-Type: application/json"
+CHUNK_BYTES = 256 * 1024
+MUCH_BYTES = 64 * 1024 * 1024
+FAREWELL = b"event: goodbye"
+GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Hasty(GaplessHttpProtocol):
+    browsers = Browsers(["x"])
+    patience_s = 0.4
+    linger_s = 0.2
+    tick_s = 0.05
+
+
+class Application:
+    """/echo answers with the body's length, /early before reading it, /stream goes on until it is let go,
+    /much sends more than any socket holds."""
+
+    def __init__(self) -> None:
+        self.disconnected = threading.Event()
+        self.connection: Any = None
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers = scope["headers"]
+        answer = b"" if scope["path"] == "/early" else await self.read(receive)
+        start = {"type": "http.response.start", "status": 200, "headers": []}
+        if scope["path"] == "/stream":
+            self.connection = scope["extensions"]["gapless"]
+            await send(start)
+            await send({"type": "http.response.body", "body": b"hello", "more_body": True})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.disconnected.set()
+            return
+        if scope["path"] == "/much":
+            scope["extensions"]["gapless"].farewell = FAREWELL
+            await send(start)
+            for _ in range(MUCH_BYTES // CHUNK_BYTES):
+                await send({"type": "http.response.body", "body": b"x" * CHUNK_BYTES, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        start["headers"] = [(b"content-length", b"%d" % len(answer))]
+        await send(start)
+        await send({"type": "http.response.body", "body": answer})
+
+    async def read(self, receive: Any) -> bytes:
+        length = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.disconnected.set()
+                return b""
+            length += len(message["body"])
+            if not message["more_body"]:
+                return b"%d" % length
+
+
+class Running(uvicorn.Server):
+    """A server in a thread of its own."""
+
+    def __init__(self, http: type[asyncio.Protocol], **options: Any) -> None:
+        self.application = Application()
+        config = uvicorn.Config(
+            self.application, http=http, port=0, lifespan="off", log_level="critical", **options
+        )
+        super().__init__(config)
+        self.up = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    def __enter__(self) -> Running:
+        self.thread.start()
+        assert self.up.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.should_exit = self.force_exit = True
+        self.thread.join(10)
+
+    @property
+    def shared(self) -> Shared[GaplessHttpProtocol]:
+        """Made with the first connection."""
+        deadline = time.monotonic() + 10
+        while self.server_state not in _shared and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return _shared[self.server_state]
+
+    def connect(self) -> socket.socket:
+        address = self.servers[0].sockets[0].getsockname()
+        return socket.create_connection(address, timeout=5)
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What the server sends until it closes."""
+    received = b""
+    while part := connection.recv(65536):
+        received += part
+    return received
+
+
+def until(connection: socket.socket, text: bytes, times: int = 1) -> bytes:
+    """What the server sends until it has sent `text` so many times."""
+    received = b""
+    while received.count(text) < times:
+        part = connection.recv(65536)
+        assert part, received
+        received += part
+    return received
+
+
+def exchange(server: Running, *parts: bytes) -> bytes:
+    with server.connect() as connection:
+        for part in parts:
+            connection.sendall(part)
+        return everything(connection)
+
+
+def check_problem(answer: bytes, status: int, code: str) -> None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status_line, *fields = head.split(b"\r\n")
+    headers = {name.lower(): value for name, value in (field.split(b": ", 1) for field in fields)}
+    document = json.loads(body)
+    assert status_line.startswith(b"HTTP/1.1 %d " % status)
+    assert (document["status"], document["code"]) == (status, code)
+    assert headers[b"content-type"] == b"application/problem+json"
+    assert headers[b"connection"] == b"close"
+    assert headers[b"x-request-id"]
+    assert int(headers[b"content-length"]) == len(body)
+
+
+def post(*fields: bytes, body: bytes = b"", path: bytes = b"/echo") -> bytes:
+    lines = b"".join(field + b"\r\n" for field in (b"Host: x", JSON, *fields))
+    return b"POST %b HTTP/1.1\r\n%b\r\n%b" % (path, lines, body)
