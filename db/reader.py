@@ -84,6 +84,17 @@ class Reader:
         rows = await self._control.fetch("heads", *names, check=self._is_current)
         return {(r["namespace"], r["name"]): Head(r["id"], r["last_id"], r["last_seq"]) for r in rows}
 
+    async def heads_above(self, selection: Selection, after: int) -> dict[str, int]:
+        rows = await self._pages.fetch(
+            "heads_above",
+            selection.namespace,
+            list(selection.names),
+            _regex(selection),
+            after,
+            check=self._is_current,
+        )
+        return {r["name"]: r["last_id"] for r in rows}
+
     async def page(
         self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = PAGE_BYTES
     ) -> Page:

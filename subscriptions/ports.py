@@ -134,6 +134,10 @@ class ReadPort(Protocol):
         """Heads of (namespace, name) pairs; those that do not exist are left out."""
         ...
 
+    async def heads_above(self, selection: Selection, after: int) -> dict[str, int]:
+        """Channel → its newest id, of those that a selection holds and whose newest id lies above `after`."""
+        ...
+
     async def page(
         self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = ...
     ) -> Page:

@@ -48,6 +48,7 @@ class Reader(Stream[Item]):
         chance: Callable[[], float],
     ) -> None:
         self.cursor = interest.after
+        self._carried = interest.after is not None
         self._interest = interest
         self._on_gap = on_gap
         self._ephemeral = ephemeral
@@ -108,8 +109,10 @@ class Reader(Stream[Item]):
             item = self._waiting.popleft()
             match item:
                 case Message():
-                    if self.cursor is None or item.id > self.cursor:
+                    # Below a cursor that was brought from other channels something may be committed later.
+                    if self.cursor is None or item.id > self.cursor or self._carried:
                         self._reconnects.progressed()
+                        self._carried = False
                         self.cursor = item.id
                         return item
                 case Gap():
@@ -122,7 +125,9 @@ class Reader(Stream[Item]):
         return None
 
     def _advance(self, cursor: int) -> None:
-        self.cursor = cursor if self.cursor is None else max(self.cursor, cursor)
+        if self.cursor is None or self._carried or cursor > self.cursor:
+            self.cursor = cursor
+        self._carried = False
 
     def _is_news(self, gap: Gap) -> bool:
         """Whether the gap is not the one told already before a reconnect."""

@@ -29,6 +29,12 @@ from unnest($1::text[], $2::text[]) as w (namespace, name)
 join gapless.namespaces n on n.name = w.namespace
 join gapless.channels c on c.namespace_id = n.id and c.name = w.name
 
+-- name: heads_above
+-- $1 namespace, $2 names, $3 patterns as one expression: those of these channels with a newest id above $4.
+select c.name, c.last_id
+from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text) and c.last_id > $4
+
 -- name: page_channel
 -- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys, $7 bytes. The row of kind 1 tells
 -- the head that goes with these rows: same statement, same snapshot.

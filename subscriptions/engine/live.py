@@ -16,7 +16,7 @@ from subscriptions.engine.feed import ChannelFeed, Feed, LogFeed
 from subscriptions.engine.hints import ChannelHint, EphemeralHint
 from subscriptions.engine.log import LogFollower
 from subscriptions.engine.shared import Shared
-from subscriptions.engine.start import After, Earliest, Last, Latest, Since, Start
+from subscriptions.engine.start import After, Carried, Earliest, Last, Latest, Since, Start
 from subscriptions.engine.subscription import Goodbye, HistoryChanged, LiveSubscription
 from subscriptions.ports import Clock, Head, ReadPort
 
@@ -41,6 +41,17 @@ class LiveLimits:
 
     max_streams: int = 10_000
     tail_bytes: int = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a reader begins: its cursor, the id up to which there is history, for `last` the channels' own
+    starts, and the cursor that it brought where that one is not settled."""
+
+    cursor: int
+    latest: int
+    starts: dict[int, int] | None = None
+    carried: Carried | None = None
 
 
 class LiveEngine:
@@ -150,15 +161,18 @@ class LiveEngine:
         self._refuse_if_full()
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
+                carried = await self._carry(selection, start)
                 feed = await self._open(selection)
-                cursor, latest, starts = await self._begin(feed, start)
-                lost = await self.read.lost(selection, cursor) if isinstance(start, After) else None
+                begin = await self._begin(feed, start, carried)
+                lost = await self.read.lost(selection, start.cursor) if isinstance(start, After) else None
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
         self._refuse_if_full()  # Many may have begun at once.
         if self._feeds.get(selection) is not feed:
             raise unavailable("the log's history has changed")
-        subscription = LiveSubscription(feed, cursor, wire, heartbeat_s, latest, starts)
+        subscription = LiveSubscription(
+            feed, begin.cursor, wire, heartbeat_s, begin.latest, begin.starts, begin.carried
+        )
         if lost is not None:
             subscription.say_first(HistoryChanged(selection.single, lost.first_id, lost.last_id))
         subscription.spoke_at = self._clock()
@@ -194,37 +208,47 @@ class LiveEngine:
         for subscription in self.subscriptions:
             subscription.dismiss(Goodbye.SHUTDOWN)
 
-    async def _begin(self, feed: Feed, start: Start) -> tuple[int, int, dict[int, int] | None]:
-        """The cursor to begin with, the id up to which there is history, and the channels' own starts."""
+    async def _begin(self, feed: Feed, start: Start, carried: Carried | None) -> Begin:
         feed.joining += 1
         try:
             latest = await self._latest(feed)
-            cursor, starts = await self._resolve(feed, start, latest)
+            match start:
+                case After(cursor):
+                    if carried is None:
+                        return Begin(cursor, latest)
+                    if isinstance(feed, ChannelFeed):
+                        return Begin(min(cursor, max(latest, carried.settled)), latest)
+                    return Begin(carried.settled, latest, carried=carried)
+                case Latest():
+                    return Begin(latest, latest)
+                case Earliest():
+                    return Begin(0, latest)
+                case Last(count):
+                    starts = await self.read.last(feed.selection, count, latest)
+                    return Begin(min(starts.values(), default=latest), latest, starts or None)
+                case Since(time):
+                    first = await self.read.since(feed.selection, time)
+                    return Begin(latest if first is None else min(first, latest), latest)
         finally:
             feed.joining -= 1
-        return cursor, latest, starts
 
-    async def _resolve(self, feed: Feed, start: Start, latest: int) -> tuple[int, dict[int, int] | None]:
-        """Where to begin: the cursor and, for `last`, a start of its own for each channel."""
-        match start:
-            case Latest():
-                return latest, None
-            case Earliest():
-                return 0, None
-            case After(cursor):
-                if cursor > max(self.watermark.last_id, self._hinted):
-                    await self.tick()
-                if cursor > max(self.watermark.last_id, self._hinted):
-                    raise GaplessError(
-                        Code.INVALID_REQUEST, f"cursor {cursor} lies in the future of this log", status=400
-                    )
-                return cursor, None
-            case Last(count):
-                starts = await self.read.last(feed.selection, count, latest)
-                return min(starts.values(), default=latest), starts or None
-            case Since(time):
-                first = await self.read.since(feed.selection, time)
-                return (latest if first is None else min(first, latest)), None
+    async def _carry(self, selection: Selection, start: Start) -> Carried | None:
+        """What to know of a cursor that is not settled. It may come from a reader of other channels or from a
+        publish: what is committed at or below it from here on was never read."""
+        if not isinstance(start, After):
+            return None
+        if start.cursor > self.watermark.settled:
+            await self.tick()
+        if start.cursor > max(self.watermark.last_id, self._hinted):
+            detail = f"cursor {start.cursor} lies in the future of this log"
+            raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+        settled = self.watermark.settled
+        if start.cursor <= settled:
+            return None
+        several = selection.single is None
+        return Carried(
+            start.cursor, settled, await self.read.heads_above(selection, settled) if several else {}
+        )
 
     async def _latest(self, feed: Feed) -> int:
         """An id: whatever was committed before this call lies at or below it, and it will never be passed

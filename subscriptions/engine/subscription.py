@@ -10,6 +10,7 @@ from enum import Enum
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.entry import Entry, Wire
 from subscriptions.engine.feed import CHUNK_BYTES, RETRY_S, Feed
+from subscriptions.engine.start import Carried
 from subscriptions.ports import ReadPort, Trim
 
 STARTS_LIMIT = 4000
@@ -91,6 +92,7 @@ class LiveSubscription:
     __slots__ = (
         "_announced",
         "_beat_due",
+        "_carried",
         "_ephemeral_seen",
         "_goodbye",
         "_pending",
@@ -116,6 +118,7 @@ class LiveSubscription:
         heartbeat_s: float,
         ready_at: int,
         starts: dict[int, int] | None = None,
+        carried: Carried | None = None,
     ) -> None:
         self.feed = feed
         self.cursor = cursor
@@ -129,6 +132,7 @@ class LiveSubscription:
         self._wire = wire
         self._ready_at = ready_at
         self._starts = starts
+        self._carried = carried
         self._announced: dict[str, int] | None = None
         self._pending: Iterator[Event] | None = None
         self._ephemeral_seen = feed.ephemeral_count
@@ -219,7 +223,7 @@ class LiveSubscription:
             return Beat.BEAT
         if self._starts is not None:
             return None
-        chunk = self.feed.chunk(self.cursor, self._wire)
+        chunk = self._chunk()
         if chunk is None:
             return None
         data, self.cursor = chunk
@@ -230,6 +234,22 @@ class LiveSubscription:
             self.feed.unready -= 1
             return Ready(self.cursor)
         return self._next_ephemeral()
+
+    def _chunk(self) -> tuple[bytes, int] | None:
+        """What follows the cursor in the feed's run."""
+        if self._carried is not None and self.cursor >= self._carried.cursor:
+            self._carried = None
+        if self._carried is None or self.cursor < self.feed.run.base:
+            return self.feed.chunk(self.cursor, self._wire)
+        entries, after = self.feed.run.after(self.cursor, CHUNK_BYTES)
+        return b"".join([entry.frame(self._wire) for entry in self._unread(entries)]), after
+
+    def _unread(self, entries: list[Entry]) -> list[Entry]:
+        """Without what lies before a cursor that was carried here."""
+        carried = self._carried
+        if carried is None:
+            return entries
+        return [entry for entry in entries if not carried.is_before(entry.channel, entry.id)]
 
     def _next_ephemeral(self) -> Event | None:
         feed = self.feed
@@ -280,7 +300,7 @@ class LiveSubscription:
         yield from gaps
         batch: list[bytes] = []
         size = 0
-        for entry in entries:
+        for entry in self._unread(entries):
             frame = entry.frame(self._wire)
             batch.append(frame)
             size += len(frame)
@@ -296,11 +316,12 @@ class LiveSubscription:
         """What retention took between this cursor (or the channel's own start) and what is left, each channel
         said once."""
         gaps = []
+        cursor = max(self.cursor, self._carried.cursor if self._carried else 0)
         for trim in trims:
             announced = self._announced.get(trim.channel, 1) if self._announced else 1
-            if trim.trimmed_id <= self.cursor or trim.first_seq <= announced:
+            if trim.trimmed_id <= cursor or trim.first_seq <= announced:
                 continue
-            seen_id = max(self.cursor, starts.get(trim.channel_id, 0))
+            seen_id = max(cursor, starts.get(trim.channel_id, 0))
             seen = max(await read.seq_at(trim.channel_id, seen_id), announced - 1)
             if self._announced is None:
                 self._announced = {}

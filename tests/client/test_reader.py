@@ -139,7 +139,7 @@ def test_each_message_once_and_in_order_however_often_the_stream_breaks(
 @given(st.permutations(list(range(1, 8))), st.integers(0, 8))
 def test_what_comes_twice_or_late_is_dropped(order: list[int], after: int) -> None:
     reader = make(after=after)
-    reader.feed(b"".join(blocks([message(one) for one in order])))
+    reader.feed(ready(after) + b"".join(blocks([message(one) for one in order])))
     seen = ids(drain(reader))
     assert seen == sorted(set(seen))
     assert all(one > after for one in seen)
@@ -180,8 +180,23 @@ def test_ready_settles_where_a_reader_of_new_messages_stands() -> None:
     assert dict(reader.request().params) == {"channel": "chat.lobby", "heartbeat": "15"}
 
 
+def test_a_cursor_that_was_brought_moves_back_as_the_server_says() -> None:
+    """It may come from other channels: what is committed below it later was never read."""
+    reader = make(after=4)
+    reader.feed(ready(2))
+    assert drain(reader) == []
+    assert reader.cursor == 2
+    reader.feed(blocks([message(3)])[0])
+    assert ids(drain(reader)) == [3]
+    other = make(after=4)
+    other.feed(b"".join(blocks([message(one) for one in (3, 5, 4)])))
+    assert (ids(drain(other)), other.cursor) == ([3, 5], 5)
+
+
 def test_an_older_ready_does_not_pull_the_cursor_back() -> None:
-    reader = make(after=50)
+    reader = make(after=40)
+    reader.feed(blocks([message(50)])[0])
+    assert ids(drain(reader)) == [50]
     reader.feed(ready(41))
     assert reader.cursor == 50
 

@@ -107,6 +107,11 @@ class MemoryReader:
         await self._pause("headed")
         return heads
 
+    async def heads_above(self, selection: Selection, after: int) -> dict[str, int]:
+        await self._pause("heads_above")
+        self._check_fences()
+        return {row.name: row.last_id for row in self._followed(selection) if row.last_id > after}
+
     async def page(
         self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = 0
     ) -> Page:

@@ -25,6 +25,14 @@ async def test_heads_are_those_of_what_is_there(log: Log) -> None:
     assert heads == {("default", "a"): Head(channel_id, answer.positions[1].id, 2)}
 
 
+async def test_heads_above_an_id_are_those_of_the_selection(log: Log) -> None:
+    await log.store(request("a.1", "b", "a.2", "a.1", "c"))
+    assert await log.read.heads_above(select("default", ("c",), ("a.*",)), 0) == {"a.1": 4, "a.2": 3, "c": 5}
+    assert await log.read.heads_above(select("default", ("c",), ("a.*",)), 3) == {"a.1": 4, "c": 5}
+    assert await log.read.heads_above(select("default", ("none", "b")), 2) == {}
+    assert await log.read.heads_above(select("other", patterns=(">",)), 0) == {}
+
+
 async def test_a_page_of_a_channel_is_what_it_holds(log: Log) -> None:
     await log.store(request("a", "b", "a", "b", "a"))
     chosen = select("default", ("a",))

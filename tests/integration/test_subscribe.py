@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
+from tests.integration.queueing import Host
 from tests.sse import publish, subscribe
 from tests.support import eventually
 
@@ -167,3 +169,37 @@ async def test_heartbeats_are_comments(server_url: str, name: str) -> None:
         assert not reading.done(), "a heartbeat is no event"
         await publish(server_url, name, 1)
         assert (await reading).json["data"] == 1
+
+
+@pytest.mark.parametrize("ways", [["b"], ["a", "b"], [">"]], ids=["one channel", "a set", "a pattern"])
+async def test_what_is_committed_below_a_cursor_of_other_channels_is_read(
+    hosts: tuple[Host, Host], sql: asyncpg.Connection, name: str, ways: list[str]
+) -> None:
+    one, two = hosts
+    (first,) = await one.publish(f"{name}.b", "before")
+    transaction = sql.transaction()
+    await transaction.start()
+    await sql.execute("select gapless.publish($1, '\"held\"')", f"{name}.b")
+    await sql.execute("set constraints all immediate")
+    async with subscribe(one.url, f"{name}.a", after=first["id"]) as stream:
+        await one.publish(f"{name}.a", "ahead")
+        (ahead,) = await stream.messages(1)
+
+    there = asyncio.Event()
+
+    async def come_back() -> list[object]:
+        async with subscribe(two.url, *(f"{name}.{way}" for way in ways), after=ahead["id"]) as stream:
+            there.set()
+            return texts(await stream.messages(2))
+
+    looked = 'gapless_db_queries_total{query="heads_above"}'
+    before = await two.metric(looked)
+    coming = asyncio.create_task(come_back())
+
+    async def has_come() -> bool:
+        return there.is_set() or await two.metric(looked) > before
+
+    await eventually(has_come)
+    await transaction.commit()
+    await two.publish(f"{name}.b", "after")
+    assert await coming == ["held", "after"]
