@@ -26,7 +26,7 @@ begin
             'has_control', 'headers_flaw', 'is_about', 'is_channel_name', 'is_key', 'is_misshapen', 'is_number',
             'is_one_line', 'is_plain_json', 'is_same_history', 'is_step', 'is_type', 'journey_after', 'json_flaw',
             'judge', 'judge_silence', 'jump', 'lane_of', 'last_id', 'less_company', 'line_up', 'lock_channels',
-            'lock_subscriptions', 'lost', 'matching', 'may_publish_to', 'needs_fresh_snapshots', 'no_progress',
+            'lock_subscriptions', 'lost', 'make_channels', 'matching', 'may_publish_to', 'needs_fresh_snapshots', 'no_progress',
             'note_policy_change', 'place_of', 'policy_settings', 'promote', 'promote_after', 'publish_kept',
             'publish_scheduled', 'readable', 'refresh_channels', 'refresh_subscriptions', 'relane', 'resolve',
             'rewrite', 'scan', 'seat', 'seat_pulls', 'seat_streams', 'share_definitions', 'stand_at',

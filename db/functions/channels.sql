@@ -61,6 +61,16 @@ begin
     end if;
 end $$;
 
+-- Called before channels are made otherwise than by publishing: nobody deletes one until this transaction ends. An
+-- insertion takes its id first and then waits for whoever deletes the channel of that name; if others made and
+-- deleted that channel again meanwhile, the id would be smaller than theirs.
+create or replace function gapless.make_channels() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    -- Publishers hold it in row share mode; this one takes no ids of messages and holds no watermark back.
+    lock table gapless.publishing_lock in row exclusive mode;
+end $$;
+
 -- Makes or changes a channel's own settings, then puts in force what follows. p_patch: only the given members change
 -- ('max_age', 'max_messages', 'message_ttl'; a JSON null clears one); otherwise the settings become exactly
 -- p_settings. A null id: p_patch was asked of a channel that is not there. `made` says that this call created it.
@@ -71,6 +81,7 @@ begin
     made := false;
     perform gapless.share_definitions();
     if not p_patch then
+        perform gapless.make_channels();
         insert into gapless.channels (namespace_id, name) values (p_namespace_id, p_name)
         on conflict do nothing returning id into channel_id;
         made := channel_id is not null;
@@ -86,6 +97,7 @@ end $$;
 create or replace function gapless.set_channels(p_namespace_id integer, p_names text[], p_settings jsonb[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    perform gapless.make_channels();
     perform gapless.lock_definitions();
     insert into gapless.channels (namespace_id, name, own)
     select p_namespace_id, w.name, jsonb_strip_nulls(w.settings) from unnest(p_names, p_settings) as w (name, settings)

@@ -45,6 +45,7 @@ DECIDING = [
 RIGHT_ANYWHERE = {
     "append": "its rows are locked, and one that changed since the snapshot is a serialization failure",
     "lock_channels": "the same",
+    "make_channels": "reads nothing",
     "lock_defined_channels": "called under the definitions lock",
     "refresh_channels": "called under the definitions lock",
     "refresh_subscriptions": "called under the definitions lock",

@@ -98,6 +98,31 @@ async def test_deleting_a_channel_that_is_being_published_to(
     assert await owner.fetchval("select last_id from gapless.deleted_channels") == 2
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        "select gapless.set_channel(1, 'a', '{}', false)",
+        "select gapless.set_channels(1, array['a'], array['{}'::jsonb])",
+    ],
+    ids=["a definition", "an import"],
+)
+async def test_a_channel_that_is_made_again_has_a_larger_id(
+    database: Database, owner: asyncpg.Connection, make: str
+) -> None:
+    async with sessions(database.owner_url, 2) as (deleter, maker):
+        await publish(deleter, "a")
+        transaction = deleter.transaction()
+        await transaction.start()
+        await deleter.execute("select gapless.delete_channel(1, 'a')")
+        waiting = await blocked(owner, maker.execute(make))
+        await deleter.execute("select gapless.set_channel(1, 'a', '{}', false)")
+        between = await deleter.fetchval("select id from gapless.channels")
+        await deleter.execute("select gapless.delete_channel(1, 'a')")
+        await transaction.commit()
+        await waiting
+    assert await owner.fetchval("select id from gapless.channels") > between
+
+
 async def test_nothing_breaks_in_a_crowd(database: Database, owner: asyncpg.Connection) -> None:
     """Batches over the same few channels in every order, by service and SQL, while channels come and go."""
     names = ["a", "b", "c", "d"]
