@@ -148,7 +148,7 @@ $$;
 create or replace function gapless.lost(
     p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
 ) returns bigint
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(sum(
         gapless.seq_at(c.id, least(c.upto, p_to)) - gapless.seq_at(c.id, p_from)
         - (select count(*) from gapless.settled_ahead a
@@ -160,7 +160,7 @@ $$;
 
 -- The same as it stands now.
 create or replace function gapless.removed_between(s gapless.subscriptions, p_from bigint, p_to bigint) returns bigint
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     select case when p_from < (select l.trimmed_id from gapless.log l) then (
         select gapless.lost(s.id, array_agg(c.id), array_agg(c.trimmed_id), p_from, p_to)
         from gapless.channels c

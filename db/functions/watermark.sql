@@ -56,8 +56,11 @@ end $$;
 -- takes a channel that has many messages to have them everywhere, and walks the whole log by its primary key until it
 -- meets the first, or else reads all of the channel and sorts. The plain bound of the id leaves out segments, which are
 -- 2^24 ids: it says no more than that, or the planner would again take few rows to be above it where there are many.
+--
+-- Volatile, as what calls it: a stable function keeps its caller's snapshot, which is older than its wait for a
+-- segment that is being dropped. It would find neither the segment nor the mark.
 create or replace function gapless.seq_at(p_channel_id bigint, p_id bigint) returns bigint
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     select greatest(
         coalesce((select m.seq from gapless.messages m
                   where (m.channel_id, m.id) >= ((select p_channel_id), 0::bigint)

@@ -17,7 +17,18 @@ from subscriptions.engine.live import LiveEngine
 from subscriptions.engine.start import After
 from subscriptions.engine.subscription import Chunk, Gap
 from tests.conftest import Database
-from tests.race.support import IMMEDIATE, appenders, check_log, one, publish, reader, rows, sessions, stored
+from tests.race.support import (
+    IMMEDIATE,
+    appenders,
+    blocked,
+    check_log,
+    one,
+    publish,
+    reader,
+    rows,
+    sessions,
+    stored,
+)
 from tests.sim.world import Wire, encode, read_frames
 
 CHANNELS = ("c.0", "c.1", "c.2")
@@ -134,7 +145,7 @@ async def test_a_trimmed_channel_goes_on_where_it_was(database: Database, owner:
         await owner.execute("update gapless.messages set created_at = created_at - interval '1 hour'")
         assert await owner.fetchval("select gapless.trim_channels(10)") == 1
         assert await owner.fetchval("select gapless.roll_segment(0)")
-        last_id = await owner.fetchval("select last_value from gapless.message_id")
+        last_id = await owner.fetchval("select gapless.last_id()")
         assert await owner.fetchval("select gapless.drop_segment($1)", last_id) == 1
         assert not await rows(owner)
         (answer,) = await appender.append([one("a")])
@@ -142,3 +153,27 @@ async def test_a_trimmed_channel_goes_on_where_it_was(database: Database, owner:
         assert stored(answer).positions[0].id > last_id
     assert await owner.fetchval("select gapless.seq_at(id, $1) from gapless.channels", last_id) == 3
     await check_log(owner)
+
+
+@pytest.mark.parametrize(
+    "count",
+    ["select gapless.seq_at(1, 3)", "select gapless.lost(0, array[1::bigint], array[9::bigint], 0, 3)"],
+    ids=["a place", "what is lost"],
+)
+async def test_what_counts_places_sees_a_segment_or_what_it_left_behind(
+    database: Database, owner: asyncpg.Connection, count: str
+) -> None:
+    """It began before the segment fell, and finds it gone."""
+    async with appenders(database, 1) as (appender,):
+        await appender.append([one("a"), one("a"), one("a")])
+    await owner.execute("""select gapless.set_channel(1, 'a', '{"max_age": 1}', false)""")
+    await owner.execute("update gapless.messages set created_at = created_at - interval '1 hour'")
+    await owner.execute("select gapless.trim_channels(10)")
+    await owner.execute("select gapless.roll_segment(0)")
+    async with sessions(database.owner_url, 2) as (dropping, counting):
+        transaction = dropping.transaction()
+        await transaction.start()
+        assert await dropping.fetchval("select gapless.drop_segment(gapless.last_id())") == 1
+        counted = await blocked(owner, counting.fetchval(count))
+        await transaction.commit()
+        assert await counted == 3
