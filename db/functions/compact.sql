@@ -8,6 +8,8 @@
 -- a snapshot may then be one.
 create or replace function gapless.dumps_may_begin() returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    -- Who is there is looked at once a transaction, and told from memory after that.
+    select pg_stat_clear_snapshot();
     select exists (
         select from pg_stat_get_activity(null) a
         where a.datid = (select d.oid from pg_database d where d.datname = current_database())
@@ -48,6 +50,7 @@ declare
     live bigint;
     freed bigint := 0;
     locked boolean := false;
+    begun boolean := false;
 begin
     perform gapless.needs_fresh_snapshots();
     for i in 1 .. cardinality(tables) loop
@@ -60,7 +63,8 @@ begin
             -- All who decide or count come to progress first: none of them sees one table rewritten and not another.
             lock table gapless.progress in access exclusive mode;
             locked := true;
-            exit when gapless.dumps_may_begin();
+            begun := not gapless.dumps_may_begin();
+            exit when not begun;
             if i > 1 then
                 perform gapless.rewrite('progress');
             end if;
@@ -69,7 +73,7 @@ begin
         perform gapless.rewrite(tables[i]);
         freed := freed + size - pg_total_relation_size(('gapless.' || tables[i])::regclass);
     end loop;
-    if freed <> 0 and gapless.dumps_may_begin() then
+    if begun and gapless.dumps_may_begin() then
         raise exception 'a dump may have begun meanwhile' using errcode = 'lock_not_available';
     end if;
     return freed;

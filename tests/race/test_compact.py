@@ -115,6 +115,35 @@ async def test_a_dump_finds_the_tables_full(
     assert await owner.fetchval("select pg_relation_filenode('gapless.progress')") != before
 
 
+async def test_a_dump_that_begins_while_tables_are_rewritten_finds_them_as_they_were(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    await two_out(queues)
+    before = await owner.fetchval("select pg_relation_filenode('gapless.progress')")
+
+    async def try_once() -> bool:
+        """Whether the dump began in time, and the rewriting was undone for it."""
+        async with (
+            sessions(database.owner_url, 2) as (reading, dump),
+            dump.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            transaction = reading.transaction()
+            await transaction.start()
+            await reading.execute("lock table gapless.deliveries in access share mode")
+            compacting = asyncio.ensure_future(owner.fetchval("select gapless.compact($1)", ALWAYS))
+            await until_waiting(dump_watcher)
+            await dump.fetchval("select count(*) from gapless.migrations")
+            await transaction.rollback()
+            (undone,) = await asyncio.gather(compacting, return_exceptions=True)
+            assert isinstance(undone, asyncpg.LockNotAvailableError)
+            assert await dump.fetchval("select count(*) from gapless.progress") == 1
+            return "a dump may have begun" in str(undone)
+
+    async with sessions(database.owner_url, 1) as (dump_watcher,):
+        await eventually(try_once)
+    assert await owner.fetchval("select pg_relation_filenode('gapless.progress')") == before
+
+
 async def test_a_subscription_without_progress_is_an_error(queues: Queues, owner: asyncpg.Connection) -> None:
     """Restored from a dump that is not whole. It says so, and a seek says where it goes on."""
     subscription, _ = await two_out(queues)
