@@ -1,0 +1,60 @@
+"""Two copies of one log at once: a staging copy, or an old primary that nobody stopped."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from tests.conftest import Database, Serve
+from tests.integration.queueing import Host
+from tests.sse import publish, subscribe
+
+
+async def test_copies_of_a_database_on_one_redis_stay_apart(serve: Serve, database: Database) -> None:
+    """Each reader gets what its own database holds, at once, and nothing of the other, whatever is hinted."""
+    copy = f"{database.name}_copy"
+    first = serve()
+    await publish(first.url, "a", "both")
+    first.kill()
+    admin = await asyncpg.connect(database.admin_url.replace(f"/{database.name}?", "/postgres?"))
+    try:
+        await admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", database.name
+        )
+        await admin.execute(f"create database {copy} template {database.name} owner gapless_owner")
+        urls = {
+            "GAPLESS_DATABASE_URL": database.service_url.replace(database.name, copy),
+            "GAPLESS_MIGRATE_URL": database.owner_url.replace(database.name, copy),
+        }
+        await _stay_apart(serve().url, serve(**urls).url)
+    finally:
+        await admin.execute(f"drop database if exists {copy} with (force)")
+        await admin.close()
+
+
+async def _stay_apart(here: str, there: str) -> None:
+    async with (
+        subscribe(here, "a", from_="earliest") as one_here,
+        subscribe(there, "a", from_="earliest") as one_there,
+        subscribe(here, ">", from_="earliest") as all_here,
+        subscribe(there, ">", from_="earliest") as all_there,
+    ):
+        for number in range(20):
+            await publish(here, "a", f"here {number}")
+            if number % 3 == 0:
+                await publish(there, "a", f"there {number}")
+        wanted = {
+            "here": ["both", *(f"here {number}" for number in range(20))],
+            "there": ["both", *(f"there {number}" for number in range(0, 20, 3))],
+        }
+        for stream, side in (
+            (one_here, "here"),
+            (one_there, "there"),
+            (all_here, "here"),
+            (all_there, "there"),
+        ):
+            messages = await stream.messages(len(wanted[side]))
+            assert [m["data"] for m in messages] == wanted[side]
+            assert [m["seq"] for m in messages] == list(range(1, len(wanted[side]) + 1))
+    async with Host(here) as one, Host(there) as other:
+        for host in (one, other):
+            assert await host.metric("gapless_hints_heard_total") == 0
