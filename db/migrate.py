@@ -3,9 +3,9 @@
 Each file `migrations/NNNN_name.sql` makes tables or moves data. It runs once, in its own transaction. There
 is no way down: a mistake is mended by a further migration. Each file `functions/*.sql` defines functions,
 every one of them in one place. It is applied whenever its text differs from what was applied last, all
-changed files in one transaction with the grants of `roles.sql`. One advisory lock covers both. A worker of
-the program before may still run meanwhile, so a function keeps its signature: one with another signature
-gets another name.
+changed files in one transaction with the grants of `roles.sql`. One table's lock covers both; nobody but the
+owner can take it. A worker of the program before may still run meanwhile, so a function keeps its signature:
+one with another signature gets another name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +25,15 @@ from db.connect import CONNECT_TIMEOUT_S, SESSION
 MIGRATIONS_DIR = Path(__file__).with_name("migrations")
 FUNCTIONS_DIR = Path(__file__).with_name("functions")
 ROLES_FILE = Path(__file__).with_name("roles.sql")
-LOCK = 1195462740
+BOOKS = """
+create schema if not exists gapless;
+create table if not exists gapless.migrations (
+    version integer primary key, name text not null, checksum text not null,
+    applied_at timestamptz not null default now());
+create table if not exists gapless.function_files (
+    name text primary key, checksum text not null, applied_at timestamptz not null default now());
+create table if not exists gapless.migration_lock ();
+"""
 ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 MIN_SERVER_VERSION = 140000
 
@@ -75,8 +85,11 @@ async def migrate(url: str, *, admin_url: str | None = None, patience_s: float =
     try:
         if connection.get_server_version().major < MIN_SERVER_VERSION // 10000:
             raise MigrationError(f"Postgres 14 or newer is needed, this is {connection.get_server_version()}")
-        await connection.execute("select pg_advisory_lock($1)", LOCK)
-        return await _run(connection, admin_url, patience_s)
+        if await _is_current(connection):
+            return []
+        await _make_books(connection)
+        async with _alone(await _connect(url, patience_s)):
+            return await _run(connection, admin_url, patience_s)
     except asyncpg.PostgresError as error:
         raise MigrationError(f"migration failed: {error}") from error
     finally:
@@ -102,8 +115,23 @@ async def _connect(url: str, patience_s: float) -> asyncpg.Connection:
             raise MigrationError(f"the database refuses the connection: {error}") from error
 
 
+async def _is_current(connection: asyncpg.Connection) -> bool:
+    """Whether there is nothing to do. A standby and a user who may change nothing can ask too."""
+    books = await connection.fetchval("select to_regclass('gapless.migration_lock')")
+    return books is not None and not await _pending(connection) and not await _changed(connection)
+
+
+@asynccontextmanager
+async def _alone(session: asyncpg.Connection) -> AsyncIterator[None]:
+    """Hold the lock by a session of its own: steps commit one by one."""
+    try:
+        await session.execute("begin; lock table gapless.migration_lock in exclusive mode")
+        yield
+    finally:
+        session.terminate()
+
+
 async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s: float) -> list[str]:
-    await _make_books(connection)
     pending = await _pending(connection)
     changed = await _changed(connection)
     if (pending or changed) and admin_url is not None:
@@ -135,18 +163,10 @@ async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s
 
 
 async def _make_books(connection: asyncpg.Connection) -> None:
-    # Looked for first: a service that may not make a schema can still see that it has nothing to make.
-    if await connection.fetchval("select to_regclass('gapless.migrations')") is None:
-        await connection.execute("create schema if not exists gapless")
-        await connection.execute(
-            "create table gapless.migrations (version integer primary key, name text not null,"
-            " checksum text not null, applied_at timestamptz not null default now())"
-        )
-    if await connection.fetchval("select to_regclass('gapless.function_files')") is None:
-        await connection.execute(
-            "create table gapless.function_files (name text primary key, checksum text not null,"
-            " applied_at timestamptz not null default now())"
-        )
+    while await connection.fetchval("select to_regclass('gapless.migration_lock')") is None:
+        # Who makes one of them at the same time waits, and is told that it was made.
+        with contextlib.suppress(asyncpg.DuplicateTableError, asyncpg.UniqueViolationError):
+            await connection.execute(BOOKS)
 
 
 async def _pending(connection: asyncpg.Connection) -> list[Migration]:

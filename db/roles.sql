@@ -6,7 +6,8 @@ revoke all on all functions in schema gapless from public;
 grant usage on schema gapless to gapless_service, gapless_publisher;
 grant select on all tables in schema gapless to gapless_service;
 revoke select on gapless.outbox from gapless_service;
-revoke all on gapless.publishing_lock, gapless.definitions_lock, gapless.trimming_lock, gapless.due_lock
+revoke all on gapless.publishing_lock, gapless.definitions_lock, gapless.trimming_lock, gapless.due_lock,
+    gapless.migration_lock
     from gapless_service, gapless_publisher, gapless_reader;
 grant select on all sequences in schema gapless to gapless_service;
 grant execute on all functions in schema gapless to gapless_service;

@@ -14,7 +14,7 @@ from tests.race.queues import Queues
 from tests.race.support import appenders, one, publish, sessions, stored
 from tests.support import eventually
 
-TABLES = ["publishing_lock", "definitions_lock", "trimming_lock", "due_lock"]
+TABLES = ["publishing_lock", "definitions_lock", "trimming_lock", "due_lock", "migration_lock"]
 MODES = ["access share", "row share", "share", "exclusive", "access exclusive"]
 
 
