@@ -17,7 +17,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from app.embedded import EmbeddedPostgres
-from app.webhooks.places import MAX_CONNECTIONS_A_HOST
+from app.webhooks.places import FIRST_PLACES, MAX_CONNECTIONS_A_HOST
 from tests.conftest import External, Serve, drop_database, make_database, service_environment
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.support import RunningService, eventually
@@ -480,6 +480,29 @@ async def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
             # Its lease ended with the request, long before its time.
             await eventually(lambda: pushed.settled(1))
         assert attempts(there) == [1, 2]
+
+
+@pytest.mark.slow
+async def test_what_a_stop_leaves_unsent_was_no_attempt(serve: Serve) -> None:
+    """Or the last attempt would make a dead letter that was never posted."""
+    service = serve(**ALLOW)
+    async with hook(silence) as there:
+        async with httpx.AsyncClient(base_url=service.url) as client:
+            greedy, modest = named(client), named(client)
+            ok(await greedy.put(there, ack_wait=LONG_S), 201)
+            await greedy.publish(*range(FIRST_PLACES))
+            await eventually(lambda: len(there.requests) == FIRST_PLACES)
+            ok(await modest.put(there, ack_wait=LONG_S, max_deliver=1), 201)
+            await modest.publish("patient")
+            await eventually(lambda: in_flight(modest, 1))
+        assert await asyncio.to_thread(service.stop) == 0
+        there.answer = OK
+        there.requests.clear()
+        async with httpx.AsyncClient(base_url=serve(**ALLOW).url) as client:
+            modest.client = client
+            await eventually(lambda: modest.settled(1))
+            assert not await modest.dead_letters()
+        assert "patient" in numbers(there)
 
 
 async def test_a_killed_process_s_requests_are_made_again(serve: Serve) -> None:

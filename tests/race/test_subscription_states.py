@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -17,6 +18,7 @@ from tests.race.laws import check_queues, nothing_left
 from tests.race.queues import ACK, ALL, CLAIM, Queues, bodies, columns, outcomes, receipts, step
 from tests.race.support import blocked, sessions
 
+CHANGE = "select gapless.change_subscription(1, 'q', null, null, null, $1::jsonb, false)"
 DROP = "select gapless.drop_subscription(1, 'q')"
 SEEK = "select gapless.seek_subscription(1, 'q', 'earliest')"
 
@@ -133,6 +135,22 @@ async def test_delete_while_acking(database: Database, queues: Queues, owner: as
         await second
     assert (await queues.claim(subscription)).gone
     await nothing_left(owner)
+
+
+async def test_one_that_is_led_elsewhere_meanwhile_is_not_paused(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """Its old address wants no more of it. What is asked before cannot tell: it may change in between."""
+    old, new = ({"url": f"http://{name}.example", "secret": "s"} for name in ("old", "new"))
+    await queues.subscribe("q", push=old)
+    async with sessions(database.service_url, 1) as (session,):
+        first = await step(session, CHANGE, json.dumps({"push": new}))
+        second = await blocked(owner, queues.subscriptions.pause_pushed("default", "q", old["url"]))
+        await first.end()
+        assert await second is False
+    assert not (await queues.subscriptions.get("default", "q", stats=False)).paused
+    assert await queues.subscriptions.pause_pushed("default", "q", new["url"])
+    assert (await queues.subscriptions.get("default", "q", stats=False)).paused
 
 
 async def test_delete_at_once(queues: Queues) -> None:
