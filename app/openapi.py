@@ -80,6 +80,14 @@ SCHEMAS: Final[dict[str, Any]] = {
             "messages": {"type": "array", "items": {"$ref": "#/components/schemas/Message"}},
             "has_more": {"type": "boolean"},
             "cursor": _COUNT,
+            "gap": {
+                "type": "object",
+                "required": ["reason", "ids"],
+                "properties": {
+                    "reason": {"const": "history_changed"},
+                    "ids": {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2},
+                },
+            },
         },
     },
     "ChannelSettings": {

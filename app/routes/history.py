@@ -18,12 +18,15 @@ from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message
 from subscriptions.domain.names import check_channel
-from subscriptions.ports import HistoryQuery
+from subscriptions.domain.selection import select
+from subscriptions.ports import HistoryQuery, Lost
 
 NDJSON: Final = "application/x-ndjson"
 CLOUDEVENT: Final = "application/cloudevents+json"
 CLOUDEVENTS: Final = "application/cloudevents-batch+json"
 JSON: Final = "application/json"
+HISTORY_CHANGED: Final = "Gapless-History-Changed"
+"""First and last id of what a reader at this cursor may have seen and the log does not hold any more."""
 _PARAMETERS: Final = ("after", "before", "since", "type", "key", "limit", "order")
 _EVERYTHING: Final = 2**62
 
@@ -65,13 +68,15 @@ def router(service: Callable[[], Service]) -> APIRouter:
             _EVERYTHING if wanted == NDJSON and "limit" not in request.query_params else limit,
             order == "asc",
         )
+        lost = await _lost(running, query)
+        headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
         if wanted == NDJSON:
             encode = to_cloudevent if CLOUDEVENT in request.headers.get("accept", "") else encode_message
-            return await _stream(running, query, encode)
+            return await _stream(running, query, encode, headers)
         messages, has_more = await running.history.history(query)
         if wanted == CLOUDEVENTS:
-            return Response(b"[%b]" % b",".join(map(to_cloudevent, messages)), media_type=CLOUDEVENTS)
-        return Response(_page(query, messages, has_more), media_type=JSON)
+            return Response(b"[%b]" % b",".join(map(to_cloudevent, messages)), 200, headers, CLOUDEVENTS)
+        return Response(_page(query, messages, has_more, lost), 200, headers, JSON)
 
     @routes.get("/v1/channels/{channel}/messages/{message_id}", responses=_ONE)
     async def message(request: Request, channel: ChannelName, message_id: Id) -> Response:
@@ -98,16 +103,27 @@ def _accepted(accept: str) -> str:
     raise GaplessError(Code.NOT_ACCEPTABLE, f"history is {JSON}, {NDJSON} or {CLOUDEVENTS}")
 
 
-def _page(query: HistoryQuery, messages: list[Message], has_more: bool) -> bytes:
+async def _lost(service: Service, query: HistoryQuery) -> Lost | None:
+    """What a reader that goes on after its cursor may have seen and the log does not hold."""
+    if query.after is None:
+        return None
+    return await service.live.read.lost(select(query.namespace, (query.channel,)), query.after)
+
+
+def _page(query: HistoryQuery, messages: list[Message], has_more: bool, lost: Lost | None) -> bytes:
     cursor = messages[-1].id if messages else (query.after if query.ascending else query.before) or 0
-    return b'{"messages":[%b],"has_more":%b,"cursor":%d}' % (
+    gap = b""
+    if lost is not None:
+        gap = b',"gap":{"reason":"history_changed","ids":[%d,%d]}' % (lost.first_id, lost.last_id)
+    return b'{"messages":[%b],"has_more":%b,"cursor":%d%b}' % (
         b",".join(map(encode_message, messages)),
         b"true" if has_more else b"false",
         cursor,
+        gap,
     )
 
 
-async def _stream(service: Service, query: HistoryQuery, encode: Encode) -> Response:
+async def _stream(service: Service, query: HistoryQuery, encode: Encode, headers: dict[str, str]) -> Response:
     """The first batch is read before the status is sent, so that a refusal is still a status."""
     batches = service.history.export(query)
     try:
@@ -124,7 +140,7 @@ async def _stream(service: Service, query: HistoryQuery, encode: Encode) -> Resp
             yield text
             del text
 
-    return StreamingResponse(lines(), media_type=NDJSON)
+    return StreamingResponse(lines(), 200, headers, NDJSON)
 
 
 def _lines(messages: list[Message], encode: Encode) -> bytes:

@@ -113,14 +113,26 @@ class CredentialExpired(Unauthenticated):
 
 
 class HistoryLost(GaplessError):
-    """Retention removed messages before this subscription read them; `gap` says which.
+    """Messages are gone; `gap` says which. Retention removed them before they were read, or this reader may have
+    read them and the log was taken back to an earlier moment.
 
-    The subscription stays usable: iterating further gives what comes after the gap.
+    The reader stays usable: iterating
+    further gives what comes after the gap.
     """
 
     def __init__(self, detail: str, *, gap: Gap | None = None) -> None:
         super().__init__(detail, code="gap")
         self.gap = gap
+
+    @classmethod
+    def of(cls, gap: Gap) -> HistoryLost:
+        """The error that tells of this gap."""
+        if gap.ids is not None:
+            first, last = gap.ids
+            return cls(f"messages with ids from {first} to {last} may be lost: the primary changed", gap=gap)
+        return cls(
+            f"retention removed {gap.missed} messages of {gap.channel} before seq {gap.first_seq}", gap=gap
+        )
 
 
 class LeaseLost(GaplessError):

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 from gapless._call import Request
-from gapless._errors import ProtocolError
-from gapless._models import Message, message_from
+from gapless._errors import HistoryLost, ProtocolError
+from gapless._models import Gap, Message, gap_from, message_from
 from gapless._read import HistoryQuery
 from gapless._retry import Attempts, Break, Ended, NoReply, Reply, RetryPolicy
 from gapless._sse import MAX_EVENT_BYTES, LineSplitter
@@ -29,6 +29,8 @@ class HistoryStream(Stream[Message]):
         self._lines = LineSplitter(MAX_EVENT_BYTES)
         self._waiting: deque[Message] = deque()
         self._opened = False
+        self._told = ""
+        self._gap: Gap | None = None
 
     def request(self) -> Request:
         headers = {"Accept": "application/x-ndjson", "Accept-Encoding": "identity"}
@@ -40,6 +42,10 @@ class HistoryStream(Stream[Message]):
 
     def opened(self, head: Reply, now: float) -> None:
         expect_type(head, "application/x-ndjson")
+        ids = head.headers.get("gapless-history-changed")
+        if ids and ids != self._told:
+            self._told = ids
+            self._gap = gap_from({"reason": "history_changed", "ids": ids.split("-")})
         self._lines = LineSplitter(MAX_EVENT_BYTES)
         self._opened = True
 
@@ -49,6 +55,9 @@ class HistoryStream(Stream[Message]):
                 self._waiting.append(message_from(parse_json(line)))
 
     def take(self) -> Message | None:
+        gap, self._gap = self._gap, None
+        if gap is not None:
+            raise HistoryLost.of(gap)
         while self._waiting:
             message = self._waiting.popleft()
             if self._query.is_past(message.id):

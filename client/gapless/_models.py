@@ -81,11 +81,16 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of history. `cursor` is the id of the last message on it, where the next page goes on."""
+    """A page of history. `cursor` is the id of the last message on it, where the next page goes on.
+
+    `lost`: first and last id of messages that may have been there up to `after` and are not any more, since
+    the log was taken back to an earlier moment.
+    """
 
     messages: tuple[Message, ...]
     has_more: bool
     cursor: int
+    lost: tuple[int, int] | None = None
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypedDict
 from gapless._call import JSON, Call, Params, Request, Slice, asking, json_of, params_from, path, telling
 from gapless._errors import ProtocolError
 from gapless._listing import listing
-from gapless._models import Channel, Message, Page, Retention, channel_from, message_from
+from gapless._models import Channel, Message, Page, Retention, channel_from, gap_from, message_from
 from gapless._retry import Reply
 
 
@@ -149,4 +149,6 @@ def _page(answer: Any) -> Page:
     cursor = answer.get("cursor")
     if not isinstance(cursor, int):
         cursor = messages[-1].id if messages else 0
-    return Page(messages, bool(answer.get("has_more")), cursor)
+    gap = answer.get("gap")
+    lost = None if gap is None else gap_from(gap).ids
+    return Page(messages, bool(answer.get("has_more")), cursor, lost)

@@ -147,15 +147,7 @@ class Reader(Stream[Item]):
             return False
         if self._on_gap == "yield":
             return True
-        if gap.ids is not None:
-            first, last = gap.ids
-            raise HistoryLost(
-                f"messages with ids from {first} to {last} may be lost: the primary changed",
-                gap=gap,
-            )
-        raise HistoryLost(
-            f"retention removed {gap.missed} messages of {gap.channel} before seq {gap.first_seq}", gap=gap
-        )
+        raise HistoryLost.of(gap)
 
     def lost(self, cause: Break, now: float) -> float | None:
         goodbye, self._goodbye = self._goodbye, None

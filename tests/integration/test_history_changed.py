@@ -1,0 +1,85 @@
+"""What each face tells of a log that was taken back to an earlier moment."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import asyncpg
+import gapless
+import httpx
+import pytest
+
+from tests.conftest import Database, Serve
+from tests.integration.queueing import Host
+from tests.sse import subscribe
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Where the service is, and the ids that its readers have seen of `a`, the last two of which are lost."""
+
+    url: str
+    seen: list[int]
+
+    @property
+    def gap(self) -> dict[str, object]:
+        return {"reason": "history_changed", "ids": [self.seen[3], self.seen[4]]}
+
+
+@pytest.fixture
+async def past(serve: Serve, database: Database, owner: asyncpg.Connection) -> Past:
+    """As after the promotion of a standby that lacked two messages."""
+    url = (await asyncio.to_thread(serve)).url
+    async with Host(url) as host:
+        seen = [position["id"] for position in await host.publish("a", *range(1, 6))]
+    await owner.execute("delete from gapless.messages where seq > 3")
+    await owner.execute(
+        "update gapless.channels set last_seq = 3, last_id = (select max(id) from gapless.messages)"
+    )
+    await owner.execute("select gapless.fence((select epoch from gapless.log))")
+    async with Host(url) as host:
+        await host.publish("a", "after")
+    return Past(url, seen)
+
+
+@pytest.mark.parametrize("channels", [["a"], ["a", "b"], [">"]])
+async def test_a_live_reader_is_told_which_ids_it_may_have_seen(past: Past, channels: list[str]) -> None:
+    async with subscribe(past.url, *channels, after=past.seen[4]) as stream:
+        first = await stream.block()
+        assert first is not None
+        assert first.event == "gap"
+        assert first.json == past.gap | ({"channel": "a"} if channels == ["a"] else {})
+        assert [m["data"] for m in await stream.messages(1)] == ["after"]
+    async with subscribe(past.url, *channels, after=past.seen[2]) as stream:
+        assert [block.event for block in await stream.until("ready")] == ["", "ready"]
+
+
+async def test_a_page_of_history_tells_it_too(past: Past) -> None:
+    path = f"{past.url}/v1/channels/a/messages"
+    async with httpx.AsyncClient() as client:
+        lost = await client.get(path, params={"after": past.seen[4]})
+        assert (lost.json()["gap"], [m["data"] for m in lost.json()["messages"]]) == (past.gap, ["after"])
+        for accept in ("application/json", "application/x-ndjson", "application/cloudevents-batch+json"):
+            lost = await client.get(path, params={"after": past.seen[4]}, headers={"Accept": accept})
+            assert lost.headers["Gapless-History-Changed"] == f"{past.seen[3]}-{past.seen[4]}"
+            kept = await client.get(path, params={"after": past.seen[2]}, headers={"Accept": accept})
+            assert "Gapless-History-Changed" not in kept.headers
+        assert "gap" not in (await client.get(path, params={"after": past.seen[2]})).json()
+
+
+async def test_the_client_raises_once_and_goes_on(past: Past) -> None:
+    async with gapless.AsyncClient(past.url) as client:
+        subscription = client.subscribe("a", after=past.seen[4])
+        with pytest.raises(gapless.HistoryLost, match="the primary changed") as told:
+            await anext(subscription)
+        assert told.value.gap is not None
+        assert told.value.gap.ids == (past.seen[3], past.seen[4])
+        assert (await anext(subscription)).data == "after"
+        await subscription.aclose()
+        (page,) = [page async for page in client.history("a", after=past.seen[4])]
+        assert (page.lost, [m.data for m in page]) == ((past.seen[3], past.seen[4]), ["after"])
+        history = client.iter_history("a", after=past.seen[4])
+        with pytest.raises(gapless.HistoryLost):
+            await anext(history)
+        assert [m.data async for m in history] == ["after"]
