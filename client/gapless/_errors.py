@@ -113,8 +113,8 @@ class CredentialExpired(Unauthenticated):
 
 
 class HistoryLost(GaplessError):
-    """Messages are gone; `gap` says which. Retention removed them before they were read, or this reader may have
-    read them and the log was taken back to an earlier moment.
+    """Messages are gone; `gap` says which. Retention removed them before this reader came to them. Or the log
+    was taken back to an earlier moment, and this reader may have read them.
 
     The reader stays usable: iterating
     further gives what comes after the gap.
