@@ -89,6 +89,10 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             connection: asyncpg.Connection = await asyncpg.connect(config.url, server_settings=settings)
             await connection.execute(COMMIT_TO_DISK)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise UnreachableError(
+            f"the database's user may not take on the role {config.role}: grant it to that user"
+        ) from error
     except FAILURES as error:
         raise UnreachableError(
             f"the database cannot be reached: {type(error).__name__}; nothing was stored"

@@ -88,16 +88,17 @@ async def proxy() -> AsyncIterator[Callable[[str], FreezingProxy]]:
             await one.stop()
 
 
-def through(port: int) -> str:
-    """The owner's address by way of a port on loopback."""
-    return f"postgresql://gapless_owner:secret@127.0.0.1:{port}/gapless"
+def through(port: int, user: str = "gapless_owner") -> str:
+    """The address of a database's user by way of a port on loopback."""
+    return f"postgresql://{user}:secret@127.0.0.1:{port}/gapless"
 
 
 async def test_a_database_that_is_away_is_named_and_waited_for(
     start: Any, proxy: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
 ) -> None:
     port = free_port()
-    service = await start(database_url=through(port), redis_url=redis.url)
+    urls = {"database_url": through(port, "gapless_service"), "migrate_url": through(port)}
+    service = await start(**urls, redis_url=redis.url)
     line = await service.says("Connect call failed")
     assert line.startswith(f"waiting for the database at postgresql://gapless_owner:***@127.0.0.1:{port}/")
     await proxy(f"unix://{postgres.sockets}/.s.PGSQL.5432").start(port)

@@ -9,6 +9,7 @@ import pytest
 
 from db.connect import SERVICE_ROLE, DatabaseConfig, connect
 from db.queries import load
+from subscriptions.domain.errors import GaplessError
 from tests.conftest import Database
 from tests.race.support import appenders, one, rows, sessions
 
@@ -63,6 +64,17 @@ async def test_the_service_cannot(database: Database, statement: str) -> None:
             await session.execute(statement)
     finally:
         session.terminate()
+
+
+async def test_a_user_without_the_services_role_is_told_so(database: Database) -> None:
+    async with sessions(database.admin_url, 1) as (admin,):
+        await admin.execute(f"create role stranger_{database.name} login")
+        try:
+            url = database.admin_url.replace("postgres@", f"stranger_{database.name}@", 1)
+            with pytest.raises(GaplessError, match=f"may not take on the role {SERVICE_ROLE}"):
+                await connect(DatabaseConfig(url), application="test", timeout_s=5)
+        finally:
+            await admin.execute(f"drop role stranger_{database.name}")
 
 
 async def test_a_publisher_can_publish_and_nothing_else(
