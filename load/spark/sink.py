@@ -138,11 +138,11 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--per-file", type=int, default=4_000, help="rows of a batch")
-    parser.add_argument("--short", action="store_true", help="10,000 rows and two kills")
+    parser.add_argument("--short", action="store_true", help="5,000 rows and one kill")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     chosen = parser.parse_args(arguments)
     if chosen.short:
-        chosen.rows, chosen.kills, chosen.per_file = 10_000, 2, 1_250
+        chosen.rows, chosen.kills, chosen.per_file = 5_000, 1, 1_250
     return chosen
 
 
