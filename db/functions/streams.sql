@@ -6,13 +6,20 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(nullif(current_setting('gapless.holder', true), ''), '0')::bigint
 $$;
 
--- The process is there for as long as this session is, or another one in which it entered.
+-- The process is there for as long as this session is, or one in which it enters later. Anybody may take an advisory
+-- lock. So its key is new each time, nobody is waited for, and only this session's lock of it counts.
 create or replace function gapless.enter(p_holder bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    fresh bigint;
 begin
-    perform pg_advisory_lock_shared(p_holder);
-    insert into gapless.processes (holder) values (p_holder)
-    on conflict (holder) do update set missing_since = null;
+    loop
+        fresh := hashtextextended(gen_random_uuid()::text, 0);
+        exit when pg_try_advisory_lock_shared(fresh);
+    end loop;
+    insert into gapless.processes (holder, key, session) values (p_holder, fresh, pg_backend_pid())
+    on conflict (holder) do update
+    set key = excluded.key, session = excluded.session, missing_since = null;
 end $$;
 
 -- Processes that are gone. One that lost its session, as all do when Postgres restarts, has two seconds to enter
@@ -32,9 +39,9 @@ begin
     with seen as materialized (
         select p.holder, exists (
             select from pg_locks l
-            where l.locktype = 'advisory' and l.objsubid = 1 and l.granted
+            where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid = p.session
               and l.database = (select d.oid from pg_database d where d.datname = current_database())
-              and l.classid::bigint = p.holder >> 32 and l.objid::bigint = p.holder & 4294967295) as present
+              and l.classid::bigint = (p.key >> 32) & 4294967295 and l.objid::bigint = p.key & 4294967295) as present
         from gapless.processes p
     )
     update gapless.processes p

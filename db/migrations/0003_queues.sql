@@ -145,9 +145,12 @@ create type gapless.death as (
     last_error text
 );
 
--- Processes that may stream deliveries. Each holds a lock of its number for as long as it is there.
+-- Processes that may stream deliveries. A session of each holds the lock of its key for as long as it is there.
 create table gapless.processes (
     holder bigint primary key,
+    key bigint not null,
+    session integer not null,
     missing_since timestamptz
 );
+comment on column gapless.processes.session is 'its process id at the server, as pg_locks tells it';
 comment on column gapless.processes.missing_since is 'when nobody was first seen to hold its lock';

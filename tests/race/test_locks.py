@@ -40,7 +40,7 @@ async def test_no_function_waits_for_a_lock_that_anybody_may_take(owner: asyncpg
         "select p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
         " where n.nspname = 'gapless' and p.prosrc ~ 'advisory'"
     )
-    # These two only tell whether a process is there: who takes its number can keep leases to their end.
+    # These two tell whether a process is there. They wait for no lock, and count no stranger's.
     assert {row["proname"] for row in found} <= {"enter", "departed"}
 
 

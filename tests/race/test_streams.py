@@ -212,3 +212,19 @@ async def test_a_database_that_is_away_ends_nothing(
     assert not nowhere._task.done()
     for each in (nowhere, here):
         await each.end()
+
+
+async def test_a_stranger_who_takes_its_locks_neither_keeps_it_out_nor_stands_for_it(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    subscription = await queues.subscribe("q", ack_wait=86_400)
+    await queues.publish("q", 1)
+    async with sessions(database.owner_url, 2) as (early, late):
+        await early.execute(f"select pg_advisory_lock({HERE})")
+        async with process(database, HERE):
+            await take(queues, subscription, HERE)
+            key = await owner.fetchval("select key from gapless.processes")
+            await late.execute(f"select pg_advisory_lock_shared({key})")
+            assert not await departed(queues)
+        await eventually(lambda: departed(queues))
+        assert (await queues.deliveries.release_departed(HERE, subscription.id, 10))[0] == 1
