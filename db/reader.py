@@ -42,7 +42,7 @@ class Reader:
         self._fences: int | None = None
 
     async def tick(self) -> Tick:
-        (row,) = await self._control.fetch("tick", check=self._is_not_of_the_past)
+        (row,) = await self._control.fetch("tick", self._fences, check=self._is_not_of_the_past)
         self._fences = row["fences"]
         holders = frozenset(row["holders"])
         return Tick(
@@ -66,8 +66,8 @@ class Reader:
         if self._fences is not None and await connection.fetchval(self._fences_sql) != self._fences:
             raise unavailable("the log's history may have changed")
 
-    async def disown(self, epoch: str) -> None:
-        await self._control.fetch("disown", epoch)
+    async def disown(self, epoch: str, known: int) -> None:
+        await self._control.fetch("disown", epoch, known)
 
     async def hint_secret(self) -> bytes:
         """The secret that signs hints and receipts."""

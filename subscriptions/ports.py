@@ -122,8 +122,9 @@ class ReadPort(Protocol):
         """One reading of where the log stands. Puts up a fence first where the log's history has changed."""
         ...
 
-    async def disown(self, epoch: str) -> None:
-        """Put up a fence if `epoch` is in force: more of it was seen than the database holds."""
+    async def disown(self, epoch: str, known: int) -> None:
+        """Put up a fence if `epoch` is in force: more of it was seen than the database holds, by somebody who
+        knew of `known` fences."""
         ...
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:

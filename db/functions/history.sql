@@ -28,10 +28,10 @@ language sql stable as $$
 $$;
 
 -- Puts up a fence where the history is another than the last fence says, or where p_disowned is the epoch in force:
--- its holder has seen more of it than is here. After a crash of the same server the epoch stays, for a crash loses
+-- its holder has seen more of it than is here, and knew of the fences up to the number p_known. After a crash of the same server the epoch stays, for a crash loses
 -- nothing that was committed; but ids that were taken and not committed may have been seen, so ids jump all the same,
 -- and a copy of the server's files that was started again gives out none that the original gave.
-create or replace function gapless.fence(p_disowned uuid default null) returns void
+create or replace function gapless.fence(p_disowned uuid default null, p_known integer default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s' as $$
 declare
@@ -39,6 +39,7 @@ declare
     moved boolean;
     newest bigint;
     in_doubt bigint;
+    lost_from bigint;
     beginning bigint;
 begin
     if current_setting('synchronous_commit') = 'off' then
@@ -49,26 +50,32 @@ begin
     select f.*, f.xmin as written into known from gapless.fences f order by f.number desc limit 1;
     moved := known.number is not null and (
         known.timeline <> gapless.timeline() or known.database <> gapless.database_oid()
-        or known.written <> known.transaction::xid or known.epoch = p_disowned);
+        or known.written <> known.transaction::xid or known.epoch is not distinct from p_disowned);
     if known.number is not null and not moved and exists (select from gapless.lives) then
         return;
     end if;
     insert into gapless.lives default values on conflict do nothing;
     if known.number is null then
-        insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, base)
-        select 0, 'begun', l.epoch, gapless.timeline(), gapless.database_oid(), 0, 0, 0 from gapless.log l;
+        insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, in_doubt, base)
+        select 0, 'begun', l.epoch, gapless.timeline(), gapless.database_oid(), 0, 0, 0, 0 from gapless.log l;
         return;
     end if;
     newest := (select greatest(l.trimmed_id, (select max(c.last_id) from gapless.channels c),
                                (select max(d.last_id) from gapless.deleted_channels d)) from gapless.log l);
-    in_doubt := case when moved then gapless.first_in_doubt() else gapless.last_id() + 1 end;
+    in_doubt := gapless.first_in_doubt();
+    lost_from := gapless.last_id() + 1;
+    if moved then
+        -- What looked like a crash since then was where its holder lost sight of this history.
+        lost_from := least(in_doubt, (select min(f.in_doubt) from gapless.fences f
+                                      where f.number > p_known and f.kind = 'crashed'));
+    end if;
     beginning := gapless.jump();
     if moved then
         update gapless.log set epoch = gen_random_uuid();
     end if;
-    insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, base)
+    insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, in_doubt, base)
     select known.number + 1, case when moved then 'moved' else 'crashed' end, l.epoch, gapless.timeline(),
-           gapless.database_oid(), newest, in_doubt, beginning
+           gapless.database_oid(), newest, lost_from, in_doubt, beginning
     from gapless.log l;
 end $$;
 

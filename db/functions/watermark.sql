@@ -17,8 +17,11 @@ $$;
 -- Reading leaves something in the WAL too (a pruned page, say), which nobody flushes until something commits, up to
 -- 15 s later in an idle database. So a tick that finds the WAL unflushed and nobody who could still publish commits
 -- a few bytes itself; the next tick sees them flushed.
+--
+-- `newest` is the newest id that a message had when a fence was put up: the smallest of all fences above the number
+-- p_known, or that of the last one. Between two of them others may have published.
 create or replace function gapless.tick(
-    out last_id bigint, out lsn bigint, out flushed bigint, out holders text[], out life uuid, out fences integer,
+    p_known integer default null, out last_id bigint, out lsn bigint, out flushed bigint, out holders text[], out life uuid, out fences integer,
     out epoch uuid, out newest bigint
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -28,7 +31,9 @@ begin
     -- Another one after each start of the server, and of each copy of it: what was read of one says nothing of another.
     select md5(concat_ws(' ', l.id, gapless.database_oid(), pg_postmaster_start_time()))::uuid into life
     from gapless.lives l;
-    select f.number, f.epoch, f.newest into fences, epoch, newest from gapless.fences f order by f.number desc limit 1;
+    select f.number, f.epoch, least(f.newest, (select min(x.newest) from gapless.fences x where x.number > p_known))
+    into fences, epoch, newest
+    from gapless.fences f order by f.number desc limit 1;
     last_id := gapless.last_id();
     lsn := pg_current_wal_insert_lsn() - '0/0'::pg_lsn;
     -- At the end of a page the journal's position counts the header of the next, which is written with the

@@ -151,6 +151,8 @@ create table gapless.fences (
     -- The newest id that a message here had when the fence was put up.
     newest bigint not null,
     lost_from bigint not null,
+    -- As lost_from would be if what looked like a crash was the restoration of an earlier moment.
+    in_doubt bigint not null,
     base bigint not null,
     at timestamptz not null default now()
 );

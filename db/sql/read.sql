@@ -1,12 +1,12 @@
 -- name: tick
 select last_id, lsn, flushed, holders, life::text as life, fences, epoch::text as epoch, newest
-from gapless.tick()
+from gapless.tick($1)
 
 -- name: fences
 select max(number) from gapless.fences
 
 -- name: disown
-select gapless.fence($1::uuid)
+select gapless.fence($1::uuid, $2)
 
 -- name: hint_secret
 select hint_secret from gapless.log

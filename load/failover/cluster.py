@@ -18,7 +18,8 @@ DATABASE = "gapless"
 ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 UNFENCED = """
 create or replace function gapless.is_same_history() returns boolean language sql as 'select true';
-create or replace function gapless.fence(p_disowned uuid default null) returns void language sql as 'select';
+create or replace function gapless.fence(p_disowned uuid default null, p_known integer default null)
+returns void language sql as 'select';
 """
 """The control: a log that does not notice what happens to it."""
 

@@ -404,7 +404,7 @@ class LiveEngine:
         tick = await self.read.tick()
         if self.watermark.was_taken_back(tick):
             log.error("the database holds less than it did: it was restored to an earlier moment")
-            await self.read.disown(tick.epoch)
+            await self.read.disown(tick.epoch, self.fences or 0)
             tick = await self.read.tick()
         self.fences = tick.fences
         if tick.epoch != self.epoch:

@@ -82,7 +82,7 @@ class MemoryReader:
         self._fences = tick.fences
         return tick
 
-    async def disown(self, epoch: str) -> None:
+    async def disown(self, epoch: str, known: int) -> None:
         self._log.disown(epoch)
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:

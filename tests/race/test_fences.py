@@ -1,0 +1,75 @@
+"""Fences that many put up at once, and what they say of an earlier moment that looks like a crash."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+
+from subscriptions.domain.selection import select
+from subscriptions.domain.watermark import Watermark
+from tests.conftest import Database
+from tests.race.support import appenders, check_log, one, reader, stored
+
+CRASH = "delete from gapless.lives"
+"""All that a crash leaves behind."""
+LOSE_TWO = """
+with gone as (
+    delete from gapless.messages where id in (select id from gapless.messages order by id desc limit 2)
+)
+update gapless.channels c set last_seq = last_seq - 2, last_id = (
+    select m.id from gapless.messages m order by m.id desc offset 2 limit 1)
+"""
+ALL = select("default", patterns=(">",))
+
+
+async def test_whoever_finds_a_crash_first_puts_up_the_only_fence(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    async with appenders(database, 4) as appending, reader(database) as read:
+        before = await read.tick()
+        for times in (1, 2, 3):
+            await owner.execute(CRASH)
+            await asyncio.gather(*(appender.append([one("a")]) for appender in appending), read.tick())
+            after = await read.tick()
+            assert (after.fences, after.epoch) == (before.fences + times, before.epoch)
+    await check_log(owner)
+
+
+async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed_again(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """A copy of the server's files was put in its place. Whoever has seen more finds that out later."""
+    watermark = Watermark()
+    async with appenders(database, 1) as (appender,), reader(database) as read:
+        answers = await appender.append([one("a") for _ in range(5)])
+        seen = [stored(answer).positions[0].id for answer in answers]
+        watermark.observe(await read.tick())
+        watermark.saw(seen[-1])
+        known = (await read.tick()).fences
+        await owner.execute(LOSE_TWO)
+        for _ in range(2):
+            await owner.execute(CRASH)
+            stored((await appender.append([one("a")]))[0])
+            # They go on for long: what was stamped lately tells nothing of what was lost.
+            await owner.execute("update gapless.messages set created_at = created_at - interval '1 minute'")
+        stored((await appender.append([one("a")]))[0])
+        tick = await read.tick()
+        assert watermark.was_taken_back(tick)
+        await read.disown(tick.epoch, known)
+        fenced = await read.tick()
+        assert (fenced.epoch != tick.epoch, fenced.fences) == (True, known + 3)
+        lost = await read.lost(ALL, seen[-1])
+        assert lost is not None
+        assert (lost.first_id, lost.last_id) == (seen[3], seen[4])
+        assert await read.lost(ALL, seen[2]) is None
+
+
+async def test_a_crash_alone_takes_nothing_back(database: Database, owner: asyncpg.Connection) -> None:
+    watermark = Watermark()
+    async with appenders(database, 1) as (appender,), reader(database) as read:
+        watermark.observe(await read.tick())
+        watermark.saw(stored((await appender.append([one("a")]))[0]).positions[0].id)
+        await owner.execute(CRASH)
+        stored((await appender.append([one("a")]))[0])
+        assert not watermark.was_taken_back(await read.tick())
