@@ -12,7 +12,7 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from tests.conftest import Database
 from tests.race.queues import Queues, bodies, step
-from tests.race.support import blocked, publish, sessions
+from tests.race.support import IMMEDIATE, blocked, publish, sessions
 
 UNBIND_A = "select gapless.replace_channels(1, 'q', '{a,b}', '{b}', '{b}', null)"
 
@@ -88,7 +88,7 @@ async def test_a_smaller_id_in_flight_in_a_channel_that_is_bound_is_delivered(
         transaction = session.transaction()
         await transaction.start()
         await publish(session, "b", "1")
-        await session.execute("set constraints all immediate")
+        await session.execute(IMMEDIATE)
         await queues.publish("a", 2)
         assert bodies(await queues.take_all(subscription)) == ["2"]
         await bind(queues, "b")

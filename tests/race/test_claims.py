@@ -140,8 +140,9 @@ async def test_a_start_in_the_future_is_refused(queues: Queues) -> None:
 
 @pytest.mark.parametrize("channels", [("a",), ("a", "b"), ("*",)], ids=["one", "a set", "a pattern"])
 @pytest.mark.parametrize("seek", [False, True], ids=["made", "moved"])
-async def test_latest_gives_whatever_is_committed_from_then_on(
-    database: Database, queues: Queues, owner: asyncpg.Connection, channels: tuple[str, ...], seek: bool
+@pytest.mark.parametrize("to", ["latest", "an id"])
+async def test_a_start_gives_whatever_is_committed_from_then_on(
+    database: Database, queues: Queues, channels: tuple[str, ...], seek: bool, to: str
 ) -> None:
     """A publisher under way has taken a smaller id, and others have committed larger ones."""
     await queues.publish("a", 0)
@@ -152,11 +153,12 @@ async def test_latest_gives_whatever_is_committed_from_then_on(
         await transaction.start()
         await publish(slow, "a", "1")
         await slow.execute(IMMEDIATE)
-        await queues.publish("b", 2)
+        (last,) = await queues.publish("b", 2)
+        start = str(last) if to == "an id" else to
         if seek:
-            await queues.subscriptions.seek("default", "q", "latest")
+            await queues.subscriptions.seek("default", "q", start)
         else:
-            subscription = await queues.subscribe("q", *channels, start="latest")
+            subscription = await queues.subscribe("q", *channels, start=start)
         await transaction.commit()
         await queues.publish("a", 3)
     assert bodies(await queues.take_all(subscription)) == ["1", "3"]
