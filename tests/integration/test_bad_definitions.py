@@ -130,6 +130,12 @@ def definitions() -> Iterator[Bad]:
         yield from each("POST", f"{SUBSCRIPTION}/{verb}", BAD_BINDINGS)
         yield said("POST", f"{SUBSCRIPTION}/{verb}", {"channels": ["a"] * 129})
     yield said("POST", f"{SUBSCRIPTION}/bind", {"channels": [f"bad.{n}" for n in range(128)]})
+    costly = [f"*.{'*.' * 62}{n}" for n in range(9)]  # 576 tokens together
+    for method, target in (("PUT", SUBSCRIPTION), ("PATCH", SUBSCRIPTION), ("POST", f"{SUBSCRIPTION}/bind")):
+        yield said(method, target, {"channels": costly}, f"{method} {target[-6:]} of costly patterns")
+    document: dict[str, Any] = {"subscriptions": [{"name": "bad", "channels": costly}]}
+    yield said("POST", "/v1/definitions", document, "definitions of costly patterns")
+    yield asked("/v1/subscribe", "&".join(f"channel={text}" for text in costly))
     for line in BAD_POLICIES.strip().splitlines():
         body = policy(**json.loads(line))
         yield said("PUT", POLICY, body, f"policy {line}")
