@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import asyncpg
-
 from tests.conftest import Database
 from tests.race.support import sessions
+from tests.support import ROOT
 
 TAKE = "select count(nextval('gapless.message_id')) from generate_series(1, 400000)"
 WATCH = """
@@ -35,10 +34,10 @@ async def test_the_last_id_never_goes_back_while_ids_are_taken(database: Databas
         await taken
 
 
-async def test_nobody_reads_the_sequence_by_itself(owner: asyncpg.Connection) -> None:
-    rows = await owner.fetch(
-        "select p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'gapless' and p.prosrc ~ 'last_value' and p.proname <> 'last_id'"
-        " and p.prosrc !~ 'pg_sequence_last_value'"
-    )
-    assert rows == []
+def test_nobody_reads_a_sequence_by_itself() -> None:
+    """Neither a function nor a program: its page is ahead of what was taken."""
+    folders = [ROOT / name for name in ("app", "cache", "db", "pipeline", "subscriptions")]
+    files = [file for folder in folders for ending in ("py", "sql") for file in folder.rglob(f"*.{ending}")]
+    lines = [line.split("--")[0] for file in files for line in file.read_text().splitlines()]
+    assert any("pg_sequence_last_value" in line for line in lines), "the one that may"
+    assert [line for line in lines if "last_value" in line.replace("pg_sequence_last_value", "")] == []
