@@ -129,7 +129,7 @@ class Cluster:
         """The database is dropped under everybody, and comes back from the dump."""
         await self.primary.execute(f"drop database {DATABASE} with (force)", "postgres")
         await self.primary.execute(f"create database {DATABASE}", "postgres")
-        words = ["-h", "127.0.0.1", "-p", self.primary.port, "-U", "postgres", "-d", DATABASE, dump]
+        words = ["-h", "127.0.0.1", "-p", self.primary.port, "-U", "postgres", "-d", DATABASE, "-1", dump]
         await asyncio.to_thread(run, [programs() / "pg_restore", *words])
 
     def remove(self) -> None:
