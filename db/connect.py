@@ -111,6 +111,8 @@ def translate(error: BaseException) -> GaplessError:
     """What an error of the driver means to a caller. The cause keeps the details for the log."""
     if isinstance(error, GaplessError):
         return error
+    if _is_precondition(error):
+        return GaplessError(Code.PRECONDITION_FAILED, f"{error}; nothing was changed")
     if getattr(error, "sqlstate", None) == "GL413":
         return TooMuchAtOnceError()
     if getattr(error, "sqlstate", None) == "GL429":
@@ -124,6 +126,10 @@ def translate(error: BaseException) -> GaplessError:
     if isinstance(error, asyncpg.LockNotAvailableError | asyncpg.QueryCanceledError):
         return unavailable("something else holds what this needs in the database; nothing was stored")
     return unavailable()
+
+
+def _is_precondition(error: BaseException) -> bool:
+    return getattr(error, "sqlstate", None) == "GL412"
 
 
 Check = Callable[[list[Any], asyncpg.Connection], Awaitable[None]]
@@ -205,8 +211,10 @@ class Pool:
                     await check(rows, connection)
                 return rows
         except FAILURES as error:
-            # A lock that others hold is everyday; anything else the database says deserves a look.
-            level = logging.DEBUG if isinstance(error, asyncpg.LockNotAvailableError) else logging.WARNING
+            # A lock that others hold and a definition that others changed are everyday; anything else the
+            # database says deserves a look.
+            everyday = isinstance(error, asyncpg.LockNotAvailableError) or _is_precondition(error)
+            level = logging.DEBUG if everyday else logging.WARNING
             log.log(level, "%s failed: %s: %s", name, type(error).__name__, error)
             raise translate(error) from error
 

@@ -114,6 +114,12 @@ class Deliveries:
         live: list[bool] | None = await self._pool.fetchval("live_leases", *_columns(receipts))
         return live or []
 
+    async def attend(self, subscription_id: int, holder: int) -> bool:
+        return bool(await self._pool.fetchval("attend", subscription_id, holder))
+
+    async def leave(self, subscription_id: int, holder: int) -> None:
+        await self._pool.fetchval("leave", subscription_id, holder)
+
     async def due(self, namespaces: Collection[str]) -> list[int]:
         ids = await self._namespaces.ids(namespaces)
         return [row["id"] for row in await self._pool.fetch("reapable", ids)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from subscriptions.domain.delivery import (
     Definitions,
     Policy,
     Settings,
+    Tags,
 )
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.pattern import to_regex
@@ -37,9 +39,18 @@ class Policies:
         self._namespaces = namespaces
         self._blocks = load()
 
-    async def put(self, namespace: str, policy: Policy) -> bool:
+    async def put(
+        self, namespace: str, policy: Policy, *, if_match: Tags | None = None, if_absent: bool = False
+    ) -> tuple[bool, str]:
+        tags = None if if_match is None else list(if_match)
         namespace_id = await self._namespaces.id(namespace)
-        return bool(await self._pool.fetchval("put_policy", namespace_id, *_columns(policy)))
+        row = await self._pool.fetchrow("put_policy_if", namespace_id, *_columns(policy), tags, if_absent)
+        if row["made"] is None:
+            detail = (
+                f"policy {policy.name} does not exist, so it is not what If-Match names; nothing was done"
+            )
+            raise GaplessError(Code.PRECONDITION_FAILED, detail)
+        return row["made"], row["tag"]
 
     async def get(self, namespace: str, name: str) -> Policy:
         row = await self._pool.fetchrow("policy", await self._namespaces.id(namespace), name)
@@ -52,8 +63,9 @@ class Policies:
             _policy(row) for row in await self._pool.fetch("policies", await self._namespaces.id(namespace))
         ]
 
-    async def delete(self, namespace: str, name: str) -> None:
-        if not await self._pool.fetchval("delete_policy", await self._namespaces.id(namespace), name):
+    async def delete(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
+        tags = None if if_match is None else list(if_match)
+        if not await self._pool.fetchval("delete_policy", await self._namespaces.id(namespace), name, tags):
             raise _no_policy(name)
 
     async def definitions(self, namespace: str) -> Definitions:
@@ -69,7 +81,13 @@ class Policies:
             raise translate(error) from error
 
     async def apply(
-        self, namespace: str, wanted: Definitions, *, dry_run: bool, digest: bytes | None = None
+        self,
+        namespace: str,
+        wanted: Definitions,
+        *,
+        dry_run: bool,
+        digest: bytes | None = None,
+        if_match: Tags | None = None,
     ) -> tuple[list[Change], int]:
         """As the port says. With the `digest` of a file nothing is done where that file was the last one."""
         namespace_id = await self._namespaces.id(namespace)
@@ -86,6 +104,9 @@ class Policies:
                     await transaction.rollback()
                     return [], 0
                 there = await self._read(connection, namespace_id)
+                if if_match is not None and "*" not in if_match and there.tag not in if_match:
+                    detail = "the definitions are not what If-Match names; nothing was changed"
+                    raise GaplessError(Code.PRECONDITION_FAILED, detail)
                 changes, same = compare(there, wanted)
                 await connection.execute(
                     self._blocks["lock_defined_channels"], namespace_id, *_channels_of(changes)
@@ -109,6 +130,7 @@ class Policies:
             ),
             tuple(_policy(r) for r in policies),
             frozenset(r["name"] for r in subscriptions if r["paused"]),
+            _tag(channels, subscriptions, policies),
         )
 
 
@@ -207,7 +229,7 @@ class _Writer:
         settings = _text(definition.settings)
         channels = split(definition.channels)
         if is_there:
-            await self._call("change_subscription", definition.name, *channels, settings, True, None)
+            await self._call("change_subscription", definition.name, *channels, settings, True, None, None)
             return
         push = definition.settings.get("push")
         if push is not None and "secret" not in push:
@@ -241,7 +263,19 @@ def _policy(row: Any) -> Policy:
         AppliesTo(row["applies_to"]),
         row["priority"],
         msgspec.json.decode(row["definition"]),
+        row["tag"],
     )
+
+
+def _tag(channels: Sequence[Any], subscriptions: Sequence[Any], policies: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for rows, columns in (
+        (channels, ("name", "own")),
+        (subscriptions, ("name", "tag")),
+        (policies, ("name", "tag")),
+    ):
+        digest.update(msgspec.json.encode([[row[column] for column in columns] for row in rows]))
+    return digest.hexdigest()[:32]
 
 
 def _text(settings: Settings) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from db.connect import Pool
 from db.namespaces import Namespaces
 from db.rows import microseconds
-from subscriptions.domain.delivery import MAX_CHANNELS, Definition, Settings, Stats, Subscription
+from subscriptions.domain.delivery import MAX_CHANNELS, Definition, Settings, Stats, Subscription, Tags
 from subscriptions.domain.errors import Code, GaplessError, invalid, unavailable
 from subscriptions.domain.pattern import check_budget, is_pattern, to_regex
 
@@ -28,7 +28,11 @@ class Subscriptions:
         self._namespaces = namespaces
         self._settled = settled
 
-    async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
+    async def put(
+        self, namespace: str, definition: Definition, *, if_match: Tags | None = None, if_absent: bool = False
+    ) -> tuple[Subscription, bool]:
+        if if_match is not None:
+            return await self._replace(namespace, definition, if_match), False
         row = await self._pool.fetchrow(
             "create_subscription",
             await self._namespaces.id(namespace),
@@ -40,6 +44,9 @@ class Subscriptions:
         )
         if row["subscription_id"] is None:
             raise invalid("start", "lies in the future of this log")
+        if if_absent and not row["made"]:
+            detail = f"subscription {definition.name} is there already; nothing was changed"
+            raise GaplessError(Code.PRECONDITION_FAILED, detail)
         there = await self._row(namespace, definition.name)
         if not row["made"] and (differing := differences(there, definition)):
             others = ", ".join(differing)
@@ -48,6 +55,31 @@ class Subscriptions:
                 f"subscription {definition.name} is there with another {others}; PATCH changes it",
             )
         return subscription(there, namespace), row["made"]
+
+    async def _replace(self, namespace: str, definition: Definition, if_match: Tags) -> Subscription:
+        """All of the definition becomes this one, but for where it started."""
+        name = definition.name
+        found = await self._pool.fetchrow("subscription", await self._namespaces.id(namespace), name)
+        if found is None:
+            detail = f"subscription {name} does not exist, so it is not what If-Match names; nothing was done"
+            raise GaplessError(Code.PRECONDITION_FAILED, detail)
+        _check_tag(found, if_match)
+        if "start" in differences(found, definition):
+            detail = f"subscription {name} is there with another start; seek moves it"
+            raise GaplessError(Code.CONFLICT, detail)
+        changed = await self._pool.fetchval(
+            "change_subscription",
+            found["namespace_id"],
+            name,
+            *split(definition.channels),
+            _text(definition.settings),
+            True,
+            self._settled(),
+            list(if_match),
+        )
+        if changed is None:
+            raise no_subscription(name)
+        return await self.get(namespace, name, stats=False)
 
     async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription:
         row = await self._row(namespace, name)
@@ -70,7 +102,13 @@ class Subscriptions:
         return [subscription(row, namespace) for row in rows]
 
     async def patch(
-        self, namespace: str, name: str, channels: tuple[str, ...] | None, settings: Settings
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...] | None,
+        settings: Settings,
+        *,
+        if_match: Tags | None = None,
     ) -> Subscription:
         found = await self._pool.fetchval(
             "change_subscription",
@@ -80,6 +118,7 @@ class Subscriptions:
             _text(settings),
             False,
             self._settled(),
+            _list(if_match),
         )
         if found is None:
             raise no_subscription(name)
@@ -87,26 +126,50 @@ class Subscriptions:
             raise invalid("push.secret", "is required: there is none to keep")
         return await self.get(namespace, name, stats=False)
 
-    async def bind(self, namespace: str, name: str, channels: tuple[str, ...], bound: bool) -> Subscription:
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...],
+        bound: bool,
+        *,
+        if_match: Tags | None = None,
+    ) -> Subscription:
         namespace_id = await self._namespaces.id(namespace)
         done: int | None = 0
         while done == 0:
             # Whoever comes in between changed something itself, and then this begins again.
-            there: list[str] = (await self._row(namespace, name))["channels"]
+            row = await self._row(namespace, name)
+            if if_match is not None:
+                _check_tag(row, if_match)
+            there: list[str] = row["channels"]
             wanted = _with(there, channels) if bound else [text for text in there if text not in channels]
             if wanted == there:
                 break
             if not wanted:
                 raise invalid("channels", "would leave the subscription without any; delete it instead")
-            arguments = (namespace_id, name, there, *split(wanted), self._settled())
+            arguments = (namespace_id, name, there, *split(wanted), self._settled(), _list(if_match))
             done = await self._pool.fetchval("replace_channels", *arguments)
         if done is None:
             raise no_subscription(name)
         return await self.get(namespace, name, stats=True)
 
-    async def delete(self, namespace: str, name: str) -> None:
-        if not await self._pool.fetchval("drop_subscription", await self._namespaces.id(namespace), name):
+    async def delete(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        if_match: Tags | None = None,
+        if_empty: bool = False,
+        if_unused: bool = False,
+    ) -> None:
+        namespace_id = await self._namespaces.id(namespace)
+        arguments = (namespace_id, name, if_empty, if_unused, _list(if_match))
+        outcome = await self._pool.fetchval("remove_subscription", *arguments)
+        if outcome is None:
             raise no_subscription(name)
+        if obstacle := _OBSTACLES.get(outcome):
+            raise GaplessError(Code.CONFLICT, f"subscription {name} {obstacle}; it was not deleted")
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
         namespace_id = await self._namespaces.id(namespace)
@@ -155,6 +218,24 @@ def _with(there: list[str], more: Sequence[str]) -> list[str]:
             raise invalid("channels", f"would be more than {MAX_CHANNELS} together with those there")
         check_budget(wanted, "channels")
     return wanted
+
+
+_OBSTACLES = {
+    "not empty": "holds messages that are not settled",
+    "used": "has members: streams of deliveries, or pulls that wait",
+}
+
+
+def _check_tag(row: Any, if_match: Tags) -> None:
+    if "*" not in if_match and row["tag"] not in if_match:
+        detail = (
+            f"the definition of subscription {row['name']} is not what If-Match names; nothing was changed"
+        )
+        raise GaplessError(Code.PRECONDITION_FAILED, detail)
+
+
+def _list(tags: Tags | None) -> list[str] | None:
+    return None if tags is None else list(tags)
 
 
 def no_subscription(name: str) -> GaplessError:
@@ -208,6 +289,7 @@ def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscr
         settings=settings,
         origins=origins,
         stats=stats,
+        tag=row["tag"],
     )
 
 

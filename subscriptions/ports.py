@@ -25,6 +25,7 @@ from subscriptions.domain.delivery import (
     Settings,
     Settled,
     Subscription,
+    Tags,
     Touched,
 )
 from subscriptions.domain.errors import GaplessError
@@ -248,9 +249,12 @@ class SubscriptionPort(Protocol):
     """Durable subscriptions as definitions. Every method raises GaplessError: `unavailable`, and
     `subscription_not_found` where it speaks of one that is not there."""
 
-    async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
+    async def put(
+        self, namespace: str, definition: Definition, *, if_match: Tags | None = None, if_absent: bool = False
+    ) -> tuple[Subscription, bool]:
         """Make it, or find the same definition there; whether it was made. Raises `conflict` when another
-        definition has the name."""
+        definition has the name. With `if_match` that is replaced where it has one of these tags; else raises
+        `precondition_failed`, here and below. So it does with `if_absent` where something is there."""
         ...
 
     async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription: ...
@@ -262,17 +266,42 @@ class SubscriptionPort(Protocol):
         ...
 
     async def patch(
-        self, namespace: str, name: str, channels: tuple[str, ...] | None, settings: Settings
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...] | None,
+        settings: Settings,
+        *,
+        if_match: Tags | None = None,
     ) -> Subscription:
         """Only the settings named change; one that is None is cleared."""
         ...
 
-    async def bind(self, namespace: str, name: str, channels: tuple[str, ...], bound: bool) -> Subscription:
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...],
+        bound: bool,
+        *,
+        if_match: Tags | None = None,
+    ) -> Subscription:
         """Add these channels or patterns to those it reads, or take them away. What is so already changes
         nothing. Raises `invalid_request` where none or too many would be left."""
         ...
 
-    async def delete(self, namespace: str, name: str) -> None: ...
+    async def delete(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        if_match: Tags | None = None,
+        if_empty: bool = False,
+        if_unused: bool = False,
+    ) -> None:
+        """Raises `conflict` with `if_empty` where it holds messages that are not settled, and with
+        `if_unused` where it has members."""
+        ...
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
         """`to` as `Definition.start`. Everything leased, delayed or waiting is forgotten."""
@@ -354,6 +383,18 @@ class DeparturePort(Protocol):
         ...
 
 
+class AttendancePort(Protocol):
+    """Which processes have members of a subscription. Raise GaplessError `unavailable`."""
+
+    async def attend(self, subscription_id: int, holder: int) -> bool:
+        """This process has; whether the subscription is there."""
+        ...
+
+    async def leave(self, subscription_id: int, holder: int) -> None:
+        """It has none any more."""
+        ...
+
+
 class DeadLetterPort(Protocol):
     """The list of dead letters. Raise `unavailable`, `dead_letter_not_found`."""
 
@@ -380,21 +421,26 @@ class DeadLetterPort(Protocol):
 class PolicyPort(Protocol):
     """Policies and whole definitions. Raise `unavailable`, `not_found`."""
 
-    async def put(self, namespace: str, policy: Policy) -> bool:
-        """Make or replace it; whether it was made. In force for every decision after this returns."""
+    async def put(
+        self, namespace: str, policy: Policy, *, if_match: Tags | None = None, if_absent: bool = False
+    ) -> tuple[bool, str]:
+        """Make or replace it; whether it was made, and its tag. In force for every decision after this
+        returns. Raises `precondition_failed` where it has none of the tags, or, `if_absent`, is there."""
         ...
 
     async def get(self, namespace: str, name: str) -> Policy: ...
 
     async def all(self, namespace: str) -> list[Policy]: ...
 
-    async def delete(self, namespace: str, name: str) -> None: ...
+    async def delete(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None: ...
 
     async def definitions(self, namespace: str) -> Definitions:
         """Everything, from one snapshot."""
         ...
 
-    async def apply(self, namespace: str, wanted: Definitions, *, dry_run: bool) -> tuple[list[Change], int]:
+    async def apply(
+        self, namespace: str, wanted: Definitions, *, dry_run: bool, if_match: Tags | None = None
+    ) -> tuple[list[Change], int]:
         """Add and change until all that is wanted is there: what changed, and how many were as asked. All
         of it or nothing; a dry run only tells."""
         ...

@@ -13,6 +13,7 @@ from app.routes.parameters import only
 from app.schemas import answers, schema, takes
 from app.wire.definitions import MAX_DEFINITIONS_BYTES, parse_definitions
 from app.wire.described import encode_changes, encode_definitions
+from app.wire.tags import etag, if_match
 from app.wiring import Service
 
 
@@ -26,7 +27,7 @@ def router(service: Callable[[], Service]) -> APIRouter:
         only(request, ())
         running = service()
         defined = await running.policies.definitions(running.namespace)
-        return Response(encode_definitions(defined), media_type=JSON)
+        return Response(encode_definitions(defined), headers=etag(defined.tag), media_type=JSON)
 
     @routes.post(
         "/v1/definitions",
@@ -39,10 +40,13 @@ def router(service: Callable[[], Service]) -> APIRouter:
     ) -> Response:
         """Add and change until all of the document is there; all of it or nothing. Never deletes."""
         only(request, ("dry_run",))
+        tags = if_match(request)
         running, raw = service(), await read_json(request, MAX_DEFINITIONS_BYTES)
         allow_private = running.settings.webhook_allow_private
         wanted = parse_definitions(raw, datetime.now(UTC), allow_private=allow_private)
-        changes, unchanged = await running.policies.apply(running.namespace, wanted, dry_run=dry_run)
+        changes, unchanged = await running.policies.apply(
+            running.namespace, wanted, dry_run=dry_run, if_match=tags
+        )
         return Response(encode_changes(changes, unchanged, dry_run=dry_run), media_type=JSON)
 
     return routes

@@ -11,6 +11,7 @@ from app.routes.parameters import Name, only
 from app.schemas import answers, schema, takes
 from app.wire.definitions import parse_policy
 from app.wire.described import encode_policies, encode_policy
+from app.wire.tags import etag, if_absent, if_match
 from app.wiring import Service
 from subscriptions.domain.names import check_channel
 
@@ -34,22 +35,23 @@ def router(service: Callable[[], Service]) -> APIRouter:
         only(request, ())
         running = service()
         found = await running.policies.get(running.namespace, _checked(name))
-        return Response(encode_policy(found), media_type=JSON)
+        return Response(encode_policy(found), headers=etag(found.tag), media_type=JSON)
 
     @routes.put("/v1/policies/{name}", responses=one | made, openapi_extra=takes("PolicyDefinition"))
     async def put_policy(request: Request, name: Name) -> Response:
         """Make or replace a policy. It is in force for every decision after the answer."""
         only(request, ())
+        tags, absent = if_match(request), if_absent(request)
         running, policy = service(), parse_policy(_checked(name), await read_json(request))
-        was_made = await running.policies.put(running.namespace, policy)
-        return Response(encode_policy(policy), 201 if was_made else 200, media_type=JSON)
+        was_made, tag = await running.policies.put(running.namespace, policy, if_match=tags, if_absent=absent)
+        return Response(encode_policy(policy), 201 if was_made else 200, etag(tag), JSON)
 
     @routes.delete("/v1/policies/{name}", status_code=204)
     async def delete_policy(request: Request, name: Name) -> Response:
         """Delete a policy; what it gave falls back to other policies or the defaults."""
         only(request, ())
-        running = service()
-        await running.policies.delete(running.namespace, _checked(name))
+        running, tags = service(), if_match(request)
+        await running.policies.delete(running.namespace, _checked(name), if_match=tags)
         return Response(status_code=204)
 
     return routes

@@ -14,6 +14,7 @@ from app.routes.parameters import Limit, Name, only
 from app.schemas import answers, schema, takes
 from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription
 from app.wire.described import encode_subscription
+from app.wire.tags import etag, if_absent, if_match
 from app.wiring import Service
 from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import Code, GaplessError
@@ -64,31 +65,46 @@ def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
         "/v1/subscriptions/{name}", responses=_ONE | _MADE, openapi_extra=takes("SubscriptionDefinition")
     )
     async def put_subscription(request: Request, name: Name) -> Response:
-        """Make a subscription. 200 when the very same is there already, 409 when another has the name."""
+        """Make a subscription. 200 when the very same is there already, 409 when another has the name; with
+        If-Match that is replaced, and with `If-None-Match: *` nothing may be there."""
         only(request, ())
+        tags, absent = if_match(request), if_absent(request)
         running, raw = service(), await read_json(request)
         definition = parse_subscription(
             _checked(name), raw, datetime.now(UTC), allow_private=running.settings.webhook_allow_private
         )
-        made, was_made = await running.subscriptions.put(running.namespace, definition)
+        made, was_made = await running.subscriptions.put(
+            running.namespace, definition, if_match=tags, if_absent=absent
+        )
         return _answer(made, 201 if was_made else 200)
 
     @routes.patch("/v1/subscriptions/{name}", responses=_ONE, openapi_extra=takes("SubscriptionChange"))
     async def patch_subscription(request: Request, name: Name) -> Response:
         """Change some members; null clears a setting, so that a policy or the default applies again."""
         only(request, ())
+        tags = if_match(request)
         running, raw = service(), await read_json(request)
         channels, settings = parse_patch(
             _checked(name), raw, allow_private=running.settings.webhook_allow_private
         )
-        return _answer(await running.subscriptions.patch(running.namespace, name, channels, settings))
+        changed = await running.subscriptions.patch(
+            running.namespace, name, channels, settings, if_match=tags
+        )
+        return _answer(changed)
 
     @routes.delete("/v1/subscriptions/{name}", status_code=204)
-    async def delete_subscription(request: Request, name: Name) -> Response:
+    async def delete_subscription(
+        request: Request,
+        name: Name,
+        if_empty: Annotated[bool, Query(description="409 where it holds messages.")] = False,
+        if_unused: Annotated[bool, Query(description="409 where it has members.")] = False,
+    ) -> Response:
         """Delete a subscription, with everything under way in it. Its dead letters stay."""
-        only(request, ())
-        running = service()
-        await running.subscriptions.delete(running.namespace, _checked(name))
+        only(request, ("if_empty", "if_unused"))
+        running, tags = service(), if_match(request)
+        await running.subscriptions.delete(
+            running.namespace, _checked(name), if_match=tags, if_empty=if_empty, if_unused=if_unused
+        )
         return Response(status_code=204)
 
 
@@ -105,9 +121,13 @@ def _bindings(routes: APIRouter, service: Callable[[], Service]) -> None:
 
     async def answer(request: Request, name: str, *, bound: bool) -> Response:
         only(request, ())
+        tags = if_match(request)
         running, raw = service(), await read_json(request)
         channels = parse_binding(raw)
-        return _answer(await running.subscriptions.bind(running.namespace, _checked(name), channels, bound))
+        changed = await running.subscriptions.bind(
+            running.namespace, _checked(name), channels, bound, if_match=tags
+        )
+        return _answer(changed)
 
 
 def _moves(routes: APIRouter, service: Callable[[], Service]) -> None:
@@ -139,7 +159,7 @@ def _checked(name: str) -> str:
 
 
 def _answer(subscription: Subscription, status: int = 200) -> Response:
-    return Response(encode_subscription(subscription), status, media_type=JSON)
+    return Response(encode_subscription(subscription), status, etag(subscription.tag), JSON)
 
 
 _ONE: Final = answers("The subscription.", schema("Subscription"))

@@ -69,3 +69,14 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select gapless.ahead(s, p_frontier, p_most)
          + (select count(*) from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2))
 $$;
+
+-- Whether anything of it is not settled: leased, under way, or ahead. For whoever holds its lock.
+create or replace function gapless.holds_messages(s gapless.subscriptions) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    frontier constant bigint := (select p.frontier from gapless.progress p where p.subscription_id = s.id);
+begin
+    -- Without its progress nobody knows.
+    return frontier is null or exists (select from gapless.deliveries d where d.subscription_id = s.id)
+           or gapless.ahead(s, frontier, 1) > 0;
+end $$;

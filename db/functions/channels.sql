@@ -129,6 +129,7 @@ declare
 begin
     perform gapless.needs_fresh_snapshots();
     lock table gapless.publishing_lock in exclusive mode;
+    perform gapless.share_definitions();
     delete from gapless.channels c where c.namespace_id = p_namespace_id and c.name = p_name
     returning c.id, c.last_id into gone;
     if gone.id is null then

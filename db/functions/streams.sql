@@ -50,6 +50,7 @@ begin
     if not exists (select from gapless.gone_processes()) then
         return;
     end if;
+    delete from gapless.attendance a where a.holder in (select gapless.gone_processes());
     delete from gapless.processes p
     where p.holder in (select gapless.gone_processes())
       and not exists (select from gapless.deliveries d where d.state = 0 and d.holder = p.holder);
@@ -82,3 +83,32 @@ begin
         select r.touched into touched from gapless.release(p_subscription_id, messages, leases, true) r;
     end if;
 end $$;
+
+-- In this process somebody waits for messages of the subscription: a stream of deliveries, or a pull. Whether it is
+-- there. Under its lock, so that whoever removes what is not used comes before it or finds it.
+create or replace function gapless.attend(p_subscription_id integer, p_holder bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform gapless.lock_subscriptions(array[p_subscription_id]);
+    if not exists (select from gapless.subscriptions s where s.id = p_subscription_id) then
+        return false;
+    end if;
+    insert into gapless.attendance (subscription_id, holder) values (p_subscription_id, p_holder) on conflict do nothing;
+    return true;
+end $$;
+
+-- Nobody does any more.
+create or replace function gapless.leave(p_subscription_id integer, p_holder bigint) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform gapless.lock_subscriptions(array[p_subscription_id]);
+    delete from gapless.attendance a where a.subscription_id = p_subscription_id and a.holder = p_holder;
+end $$;
+
+-- Whether it has a member in any process. One that is gone counts for two seconds more.
+create or replace function gapless.is_attended(p_subscription_id integer) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from gapless.attendance a join gapless.processes p on p.holder = a.holder
+        where a.subscription_id = p_subscription_id and p.holder not in (select gapless.gone_processes()))
+$$;

@@ -154,6 +154,7 @@ end $$;
 create or replace function gapless.pause_subscription(p_namespace_id integer, p_name text, p_paused boolean) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    perform gapless.share_definitions();
     update gapless.subscriptions s set paused = p_paused
     where s.namespace_id = p_namespace_id and s.name = p_name;
     return found;
@@ -163,6 +164,7 @@ end $$;
 create or replace function gapless.pause_pushed(p_namespace_id integer, p_name text, p_url text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    perform gapless.share_definitions();
     update gapless.subscriptions s set paused = true
     where s.namespace_id = p_namespace_id and s.name = p_name and s.own -> 'push' ->> 'url' = p_url;
     return found;
@@ -230,22 +232,35 @@ begin
     return true;
 end $$;
 
--- Its dead letters stay.
-create or replace function gapless.drop_subscription(p_namespace_id integer, p_name text) returns boolean
+-- Removes it, unless p_if_empty and it holds a message, or p_if_unused and it has a member: 'removed', 'not empty',
+-- 'used', or null: not there. Its dead letters stay.
+create or replace function gapless.remove_subscription(
+    p_namespace_id integer, p_name text, p_if_empty boolean, p_if_unused boolean
+) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     found_id integer := (select s.id from gapless.subscriptions s
                          where s.namespace_id = p_namespace_id and s.name = p_name);
+    s gapless.subscriptions;
 begin
     perform gapless.lock_subscriptions(array[found_id]);
-    delete from gapless.subscriptions s where s.id = found_id;
+    perform gapless.share_definitions();
+    select * into s from gapless.subscriptions x where x.id = found_id for update;
     if not found then
-        return false;
+        return null;
+    elsif p_if_empty and gapless.holds_messages(s) then
+        return 'not empty';
+    elsif p_if_unused and gapless.is_attended(s.id) then
+        return 'used';
     end if;
-    perform gapless.forget_deliveries(found_id);
-    delete from gapless.progress p where p.subscription_id = found_id;
-    return true;
+    delete from gapless.subscriptions x where x.id = s.id;
+    perform gapless.forget_deliveries(s.id);
+    delete from gapless.attendance a where a.subscription_id = s.id;
+    delete from gapless.progress p where p.subscription_id = s.id;
+    return 'removed';
 end $$;
+
+drop function if exists gapless.drop_subscription(integer, text);
 
 -- Before the definitions lock, for whoever changes several of them under it.
 create or replace function gapless.lock_defined_subscriptions(p_namespace_id integer, p_names text[]) returns void

@@ -154,3 +154,12 @@ create table gapless.processes (
 );
 comment on column gapless.processes.session is 'its process id at the server, as pg_locks tells it';
 comment on column gapless.processes.missing_since is 'when nobody was first seen to hold its lock';
+
+-- Which processes have members of a subscription: streams of deliveries, and pulls that wait. A row of a process that
+-- is gone means nothing.
+create table gapless.attendance (
+    subscription_id integer not null,
+    holder bigint not null,
+    primary key (subscription_id, holder)
+);
+create index attendance_holder on gapless.attendance (holder);

@@ -20,6 +20,12 @@ select holder, subscription_id from gapless.departed($1)
 -- name: release_departed
 select done, touched from gapless.release_departed($1, $2, $3)
 
+-- name: attend
+select gapless.attend($1, $2)
+
+-- name: leave
+select gapless.leave($1, $2)
+
 -- name: ack
 select statuses from gapless.ack($1, $2, $3)
 

@@ -1,14 +1,25 @@
 -- name: put_policy
-select gapless.put_policy($1, $2, $3, $4, $5, $6, $7::jsonb)
+select gapless.put_policy($1, $2, $3, $4, $5, $6, $7::jsonb) as made
+
+-- name: put_policy_if
+-- $8 tags, one of which it has to have (null: any), $9 whether it must not be there. Looked at first, under its lock.
+with expected as materialized (select gapless.expect_policy($1, $2, $8, $9) as fits),
+put as materialized (
+    select case when e.fits then gapless.put_policy($1, $2, $3, $4, $5, $6, $7::jsonb) end as made from expected e
+)
+select put.made,
+       gapless.policy_tag(row($1::integer, $2::text, $3::text, $4::text, $5::text, $6::integer, $7::jsonb)::gapless.policies) as tag
+from put
 
 -- name: delete_policy
-select gapless.delete_policy($1, $2)
+with expected as materialized (select gapless.expect_policy($1, $2, $3, false) as fits)
+select case when e.fits then gapless.delete_policy($1, $2) end from expected e
 
 -- name: policies
-select * from gapless.policies p where p.namespace_id = $1 order by p.name
+select p.*, gapless.policy_tag(p) as tag from gapless.policies p where p.namespace_id = $1 order by p.name
 
 -- name: policy
-select * from gapless.policies p where p.namespace_id = $1 and p.name = $2
+select p.*, gapless.policy_tag(p) as tag from gapless.policies p where p.namespace_id = $1 and p.name = $2
 
 -- name: lock_defined_subscriptions
 select gapless.lock_defined_subscriptions($1, $2)
@@ -26,7 +37,7 @@ select gapless.lock_defined_channels($1, $2, $3)
 select c.name, c.own from gapless.channels c where c.namespace_id = $1 and c.own <> '{}' order by c.name
 
 -- name: defined_subscriptions
-select s.name, s.channels, s.start, s.own, s.paused from gapless.subscriptions s
+select s.name, s.channels, s.start, s.own, s.paused, gapless.subscription_tag(s) as tag from gapless.subscriptions s
 where s.namespace_id = $1 order by s.name
 
 -- name: ensure_namespace

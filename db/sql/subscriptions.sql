@@ -2,10 +2,14 @@
 select subscription_id, made from gapless.create_subscription($1, $2, $3, $4, $5, $6, $7::jsonb, $8)
 
 -- name: change_subscription
-select gapless.change_subscription($1, $2, $3, $4, $5, $6::jsonb, $7, $8)
+-- $9 tags, one of which it has to have; null: any. They are looked at first, under the locks of the change.
+with expected as materialized (select gapless.expect_subscription($1, $2, $9) as is_there)
+select case when e.is_there then gapless.change_subscription($1, $2, $3, $4, $5, $6::jsonb, $7, $8) end from expected e
 
 -- name: replace_channels
-select gapless.replace_channels($1, $2, $3, $4, $5, $6, $7)
+-- $8 as $9 above.
+with expected as materialized (select gapless.expect_subscription($1, $2, $8) as is_there)
+select case when e.is_there then gapless.replace_channels($1, $2, $3, $4, $5, $6, $7) end from expected e
 
 -- name: pause_subscription
 select gapless.pause_subscription($1, $2, $3)
@@ -16,23 +20,25 @@ select gapless.pause_pushed($1, $2, $3)
 -- name: seek_subscription
 select gapless.seek_subscription($1, $2, $3, $4)
 
--- name: drop_subscription
-select gapless.drop_subscription($1, $2)
+-- name: remove_subscription
+-- $5 as $9 above.
+with expected as materialized (select gapless.expect_subscription($1, $2, $5) as is_there)
+select case when e.is_there then gapless.remove_subscription($1, $2, $3, $4) end from expected e
 
 -- name: subscription
-select * from gapless.subscriptions s where s.namespace_id = $1 and s.name = $2
+select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.namespace_id = $1 and s.name = $2
 
 -- name: subscriptions
 -- $1 namespace, $2 regex or null, $3 after this name, $4 limit.
-select * from gapless.subscriptions s
+select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s
 where s.namespace_id = $1 and s.name > $3 collate "C" and ($2::text is null or s.name ~ $2)
 order by s.name limit $4
 
 -- name: pushed_subscriptions
-select s.* from gapless.subscriptions s where s.namespace_id = any($1) and s.own ? 'push' and not s.paused order by s.id
+select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.namespace_id = any($1) and s.own ? 'push' and not s.paused order by s.id
 
 -- name: subscriptions_by_id
-select s.* from gapless.subscriptions s where s.id = any($1)
+select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.id = any($1)
 
 -- name: subscription_stats
 -- Of one subscription, in one snapshot; an aggregate each over an index.

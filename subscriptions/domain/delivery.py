@@ -16,6 +16,9 @@ from subscriptions.domain.model import Message, NewMessage
 Settings = Mapping[str, Any]
 """Checked members of a definition, as JSON values; seconds are numbers. What is absent is not set."""
 
+Tags = tuple[str, ...]
+"""Tags of definitions, for a change that holds only where the definition has one of them. `*`: any."""
+
 MAX_CHANNELS = 128
 """Names and patterns of one subscription."""
 
@@ -94,6 +97,8 @@ class Subscription:
     settings: Settings = field(repr=False)
     origins: Mapping[str, str]
     stats: Stats | None = None
+    tag: str = ""
+    """Another one with each change of the definition; policies and what is delivered do not change it."""
 
 
 class Receipt(NamedTuple):
@@ -216,6 +221,8 @@ class Policy:
     applies_to: AppliesTo
     priority: int
     definition: Settings
+    tag: str = field(default="", compare=False)
+    """Another one with each change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +241,8 @@ class Definitions:
     subscriptions: tuple[Definition, ...] = ()
     policies: tuple[Policy, ...] = ()
     paused: frozenset[str] = frozenset()
+    tag: str = field(default="", compare=False)
+    """Another one with each change of any of them."""
 
 
 @dataclass(frozen=True, slots=True)

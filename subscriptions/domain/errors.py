@@ -27,6 +27,7 @@ class Code(StrEnum):
     CONFLICT = "conflict"
     HEAD_MISMATCH = "head_mismatch"
     TRANSACTION_CONFLICT = "transaction_conflict"
+    PRECONDITION_FAILED = "precondition_failed"
     CURSOR_EXPIRED = "cursor_expired"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     URI_TOO_LONG = "uri_too_long"

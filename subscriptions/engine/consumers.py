@@ -18,9 +18,10 @@ from subscriptions.domain.delivery import (
     Touched,
 )
 from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.engine.attendance import WAITS_AFTER_S, Attendance
 from subscriptions.engine.group import Farewell, Group, Member, Pull, Surroundings
 from subscriptions.engine.settler import Settler
-from subscriptions.ports import Clock, DeliveryPort
+from subscriptions.ports import AttendancePort, Clock, DeliveryPort
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,17 @@ class Lookup(Protocol):
     async def by_id(self, ids: Sequence[int]) -> list[Subscription]: ...
 
 
+class Port(DeliveryPort, AttendancePort, Protocol):
+    """What deciding needs."""
+
+
 class Consumers:
     """Groups by subscription. `tell` passes on to the other processes what was settled here: which
     subscriptions, and which leases that other processes stream."""
 
     def __init__(
         self,
-        port: DeliveryPort,
+        port: Port,
         lookup: Lookup,
         *,
         clock: Clock,
@@ -58,6 +63,7 @@ class Consumers:
     ) -> None:
         self.holder = secrets.randbits(62) | 1
         """Names this process in the receipts of what it streams."""
+        self.attendance = Attendance(port, self.holder)
         self._port = port
         self._lookup = lookup
         self._clock = clock
@@ -105,6 +111,7 @@ class Consumers:
         """The log's history is another one, and so may be what was settled: streams end, and come back."""
         self._known.clear()
         self._owners.clear()
+        self.attendance.forget()
         for group in self._active.values():
             group.dismiss(Farewell.HISTORY_CHANGED)
 
@@ -118,6 +125,7 @@ class Consumers:
         await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
         while self._releasing:
             await asyncio.gather(*self._releasing, return_exceptions=True)
+        await self.attendance.stop()
 
     # --- what it hears
 
@@ -160,7 +168,7 @@ class Consumers:
             self._add(group, pull)
             self._pulling += 1
             try:
-                return group.subscription, await pull.answer()
+                return group.subscription, await self._answer(group, pull)
             except asyncio.CancelledError:
                 self._give_back_undelivered([group.receipt(d) for d in pull.taken_back()])
                 raise
@@ -174,6 +182,24 @@ class Consumers:
                 self._remove(group, pull)
         raise GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
 
+    async def _answer(self, group: Group, pull: Pull) -> list[Delivery]:
+        """Whoever waits for it is a member as long."""
+        subscription_id = group.subscription.id
+        waits = False
+
+        def come() -> None:
+            nonlocal waits
+            waits = True
+            self.attendance.come(subscription_id)
+
+        timer = asyncio.get_running_loop().call_later(WAITS_AFTER_S, come)
+        try:
+            return await pull.answer()
+        finally:
+            timer.cancel()
+            if waits:
+                self.attendance.go(subscription_id)
+
     def take_back(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
         """What was pulled could not be told to anybody."""
         receipts = [Receipt(subscription.id, d.message.id, d.lease) for d in deliveries]
@@ -184,8 +210,14 @@ class Consumers:
         with too many of them, `unavailable`."""
         self._refuse_if_stopping()
         subscription = await self.find(namespace, name, fresh=True)
-        self._refuse_if_stopping()
-        self._refuse_if_full()
+        if not await self.attendance.enter(subscription.id):
+            raise GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
+        try:
+            self._refuse_if_stopping()
+            self._refuse_if_full()
+        except GaplessError:
+            self.attendance.go(subscription.id)
+            raise
         group = self._group_of(subscription)
         self._opened += 1
         member = Member(group, prefetch, self.holder, (self.holder + self._opened) % 2**62)
@@ -209,6 +241,7 @@ class Consumers:
         ]
         self._remove(group, member)
         self._members -= 1
+        self.attendance.go(group.subscription.id)
         # What it had is given back first, so that it comes again before what it never saw.
         self._give_back((taken, True), (untaken, False))
 

@@ -14,6 +14,7 @@ from subscriptions.domain.delivery import (
     Scheduled,
     Settings,
     Subscription,
+    Tags,
     Touched,
 )
 from subscriptions.domain.model import Appended, NewMessage
@@ -30,8 +31,12 @@ class ManagedSubscriptions:
         self._consumers = consumers
         self._told = told
 
-    async def put(self, namespace: str, definition: Definition) -> tuple[Subscription, bool]:
-        put = await self._port.put(namespace, definition)
+    async def put(
+        self, namespace: str, definition: Definition, *, if_match: Tags | None = None, if_absent: bool = False
+    ) -> tuple[Subscription, bool]:
+        put = await self._port.put(namespace, definition, if_match=if_match, if_absent=if_absent)
+        if if_match is not None:
+            self._consumers.changed(namespace, definition.name, put[0].id)
         self._told()
         return put
 
@@ -44,19 +49,44 @@ class ManagedSubscriptions:
         return await self._port.page(namespace, pattern_regex, after, limit)
 
     async def patch(
-        self, namespace: str, name: str, channels: tuple[str, ...] | None, settings: Settings
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...] | None,
+        settings: Settings,
+        *,
+        if_match: Tags | None = None,
     ) -> Subscription:
-        patched = await self._port.patch(namespace, name, channels, settings)
+        patched = await self._port.patch(namespace, name, channels, settings, if_match=if_match)
         self._changed(namespace, name, patched.id)
         return patched
 
-    async def bind(self, namespace: str, name: str, channels: tuple[str, ...], bound: bool) -> Subscription:
-        changed = await self._port.bind(namespace, name, channels, bound)
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...],
+        bound: bool,
+        *,
+        if_match: Tags | None = None,
+    ) -> Subscription:
+        changed = await self._port.bind(namespace, name, channels, bound, if_match=if_match)
         self._changed(namespace, name, changed.id)
         return changed
 
-    async def delete(self, namespace: str, name: str) -> None:
-        await self._port.delete(namespace, name)
+    async def delete(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        if_match: Tags | None = None,
+        if_empty: bool = False,
+        if_unused: bool = False,
+    ) -> None:
+        if if_unused:
+            # Who left before this was asked for is no member any more.
+            await self._consumers.attendance.told()
+        await self._port.delete(namespace, name, if_match=if_match, if_empty=if_empty, if_unused=if_unused)
         self._changed(namespace, name)
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
@@ -117,8 +147,10 @@ class ManagedPolicies:
         self._port = port
         self._consumers = consumers
 
-    async def put(self, namespace: str, policy: Policy) -> bool:
-        made = await self._port.put(namespace, policy)
+    async def put(
+        self, namespace: str, policy: Policy, *, if_match: Tags | None = None, if_absent: bool = False
+    ) -> tuple[bool, str]:
+        made = await self._port.put(namespace, policy, if_match=if_match, if_absent=if_absent)
         self._consumers.changed_all(namespace)
         return made
 
@@ -128,15 +160,17 @@ class ManagedPolicies:
     async def all(self, namespace: str) -> list[Policy]:
         return await self._port.all(namespace)
 
-    async def delete(self, namespace: str, name: str) -> None:
-        await self._port.delete(namespace, name)
+    async def delete(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
+        await self._port.delete(namespace, name, if_match=if_match)
         self._consumers.changed_all(namespace)
 
     async def definitions(self, namespace: str) -> Definitions:
         return await self._port.definitions(namespace)
 
-    async def apply(self, namespace: str, wanted: Definitions, *, dry_run: bool) -> tuple[list[Change], int]:
-        applied = await self._port.apply(namespace, wanted, dry_run=dry_run)
+    async def apply(
+        self, namespace: str, wanted: Definitions, *, dry_run: bool, if_match: Tags | None = None
+    ) -> tuple[list[Change], int]:
+        applied = await self._port.apply(namespace, wanted, dry_run=dry_run, if_match=if_match)
         if not dry_run:
             self._consumers.changed_all(namespace)
         return applied

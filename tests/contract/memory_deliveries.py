@@ -63,6 +63,19 @@ class MemoryDeliveries:
         await self._pause("by_id")
         return [self.queues.queues[i].subscription for i in ids if i in self.queues.queues]
 
+    # --- who is there
+
+    async def attend(self, subscription_id: int, holder: int) -> bool:
+        await self._pause("attend")
+        if subscription_id not in self.queues.queues:
+            return False
+        self.queues.attendance.add((subscription_id, holder))
+        return True
+
+    async def leave(self, subscription_id: int, holder: int) -> None:
+        await self._pause("leave")
+        self.queues.attendance.discard((subscription_id, holder))
+
     # --- claiming
 
     async def claim(

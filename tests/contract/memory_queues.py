@@ -162,6 +162,8 @@ class MemoryQueues:
         self.log = log
         self.queues: dict[int, Queue] = {}
         self.letters: list[DeadLetter] = []
+        self.attendance: set[tuple[int, int]] = set()
+        """(subscription, process): who has members of what."""
         self.fences = itertools.count(1)
         self._ids = itertools.count(1)
 

@@ -115,7 +115,7 @@ async def test_nothing_is_bound_to_a_subscription_that_goes(
 ) -> None:
     await queues.subscribe("q", "a")
     async with sessions(database.service_url, 1) as (session,):
-        first = await step(session, "select gapless.drop_subscription(1, 'q')")
+        first = await step(session, "select gapless.remove_subscription(1, 'q', false, false)")
         second = await blocked(owner, bind(queues, "b"))
         await first.end()
         with pytest.raises(GaplessError) as refused:

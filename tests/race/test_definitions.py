@@ -77,7 +77,7 @@ async def test_a_policy_that_moves_and_a_publisher_stand_in_no_circle(
         await until_waiting(owner, 2)
         await held.end()
         async with asyncio.timeout(TIMEOUT_S):
-            assert await moving is False
+            assert (await moving)[0] is False
             stored((await publishing)[0])
 
 

@@ -57,7 +57,7 @@ async def test_its_subscription_is_made_anew_while_a_replay_waits(
     """The new one is not locked, so nothing is decided about it: the entry stays."""
     _, letter = await one_dead(queues)
     async with sessions(database.service_url, 1) as (session,):
-        dropping = await step(session, "select gapless.drop_subscription(1, 'q')")
+        dropping = await step(session, "select gapless.remove_subscription(1, 'q', false, false)")
         made = "select gapless.create_subscription(1, 'q', '{q}', '{q}', null, 'latest', '{}')"
         await session.execute(made)
         waiting = await blocked(owner, outcome(queues.dead_letters.replay("default", letter)))

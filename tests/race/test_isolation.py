@@ -25,7 +25,7 @@ DECIDING = [
     "select * from gapless.release(1, '{1}', '{1}', true)",
     "select * from gapless.reap(1, 100, 10)",
     "select gapless.seek_subscription(1, 'q', 'latest')",
-    "select gapless.drop_subscription(1, 'q')",
+    "select gapless.remove_subscription(1, 'q', false, false)",
     "select gapless.compact(0)",
     "select gapless.roll_segment(0)",
     "select gapless.drop_segment(0)",

@@ -19,7 +19,7 @@ from tests.race.queues import ACK, ALL, CLAIM, Queues, bodies, columns, outcomes
 from tests.race.support import blocked, sessions
 
 CHANGE = "select gapless.change_subscription(1, 'q', null, null, null, $1::jsonb, false)"
-DROP = "select gapless.drop_subscription(1, 'q')"
+DROP = "select gapless.remove_subscription(1, 'q', false, false)"
 SEEK = "select gapless.seek_subscription(1, 'q', 'earliest')"
 
 

@@ -1,0 +1,113 @@
+"""Tells the database of which subscriptions this process has members: whoever removes what nobody uses finds
+them wherever they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from subscriptions.domain.errors import GaplessError
+from subscriptions.ports import AttendancePort
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+WAITS_AFTER_S = 0.05
+"""A pull that is answered sooner did not wait, and costs nothing here."""
+
+
+class Attendance:
+    """Counts members by subscription. What is told of one is told in order: under a lock of its own."""
+
+    def __init__(self, port: AttendancePort, holder: int) -> None:
+        self._port = port
+        self._holder = holder
+        self._members: Counter[int] = Counter()
+        self._told: set[int] = set()
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def enter(self, subscription_id: int) -> bool:
+        """One member more, known of when this returns; whether the subscription is there. If it is not,
+        and where this raises GaplessError, there is none more."""
+        self._members[subscription_id] += 1
+        try:
+            if await self._tell(subscription_id):
+                return True
+        except BaseException:
+            self.go(subscription_id)
+            raise
+        self.go(subscription_id)
+        return False
+
+    def come(self, subscription_id: int) -> None:
+        """One member more, told in the background."""
+        self._members[subscription_id] += 1
+        if subscription_id not in self._told:
+            self._spawn(self._try(subscription_id))
+
+    def go(self, subscription_id: int) -> None:
+        """One less."""
+        self._members[subscription_id] -= 1
+        if not self._members[subscription_id]:
+            del self._members[subscription_id]
+            self._spawn(self._leave(subscription_id))
+
+    async def told(self) -> None:
+        """Return once all that has come and gone so far was told, or could not be told."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=RETRY_S)
+
+    def forget(self) -> None:
+        """The database is another one: it knows of nobody."""
+        self._told.clear()
+
+    async def stop(self) -> None:
+        """What cannot be told any more is found out when this process is gone."""
+        await self.told()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _tell(self, subscription_id: int) -> bool:
+        async with self._lock(subscription_id):
+            if subscription_id not in self._told:
+                if not await self._port.attend(subscription_id, self._holder):
+                    return False
+                self._told.add(subscription_id)
+            return True
+
+    async def _try(self, subscription_id: int) -> None:
+        try:
+            await self._tell(subscription_id)
+        except GaplessError as error:
+            log.debug("members of subscription %d are not known of: %s", subscription_id, error.detail)
+
+    async def _leave(self, subscription_id: int) -> None:
+        while True:
+            async with self._lock(subscription_id):
+                if self._members[subscription_id]:
+                    break
+                try:
+                    # Also where it is not sure to be known: an answer may have been lost.
+                    await self._port.leave(subscription_id, self._holder)
+                    self._told.discard(subscription_id)
+                    if not self._members[subscription_id]:
+                        self._locks.pop(subscription_id, None)
+                        return
+                    continue
+                except GaplessError as error:
+                    log.debug("subscription %d seems to have members: %s", subscription_id, error.detail)
+            await asyncio.sleep(RETRY_S)
+        # Somebody came meanwhile.
+        await self._try(subscription_id)
+
+    def _lock(self, subscription_id: int) -> asyncio.Lock:
+        return self._locks.setdefault(subscription_id, asyncio.Lock())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
