@@ -124,6 +124,7 @@ _STATS: Final = _open(
                 "acked",
                 "dead_lettered",
                 "removed_by_retention",
+                "purged",
                 "cursor",
             ),
             _COUNT,
@@ -166,6 +167,9 @@ DEFINITIONS: Final[dict[str, Any]] = {
             "stats": _STATS,
         },
         "name channels start ack_wait max_deliver backoff max_in_flight ordering paused created_at origins",
+    ),
+    "SubscriptionLength": _open(
+        {"lag": _COUNT, "in_flight": _COUNT, "exact": _BOOLEAN}, "lag in_flight exact"
     ),
     "SubscriptionPage": _page("subscriptions", "Subscription", {"type": ["string", "null"]}),
     "PolicyDefinition": _closed(_POLICY, "pattern applies_to definition"),

@@ -146,7 +146,13 @@ class Service:
         )
         self.live.on_history = self.consumers.history_changed
         self._presence = Presence(database, self.consumers.holder, self.consumers.look_after_leases)
-        self.subscriptions = ManagedSubscriptions(found, self.consumers, lambda: self.webhooks.look_soon())
+        self.subscriptions = ManagedSubscriptions(
+            found,
+            self.consumers,
+            lambda: self.webhooks.look_soon(),
+            clock=time.monotonic,
+            settle=self._settle,
+        )
         sender = Sender(settings.webhook_allow_private)
         self.webhooks = Webhooks(self.gate, Surroundings(self.consumers, self.subscriptions, found, sender))
         self.policies = ManagedPolicies(policies, self.consumers)

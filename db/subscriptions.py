@@ -6,13 +6,28 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
+from prometheus_client import Counter
 
 from db.connect import Pool
 from db.namespaces import Namespaces
 from db.rows import microseconds
-from subscriptions.domain.delivery import MAX_CHANNELS, Definition, Settings, Stats, Subscription, Tags
+from subscriptions.domain.delivery import (
+    MAX_CHANNELS,
+    Definition,
+    Length,
+    Settings,
+    Stats,
+    Subscription,
+    Tags,
+)
 from subscriptions.domain.errors import Code, GaplessError, invalid, unavailable
 from subscriptions.domain.pattern import check_budget, is_pattern, to_regex
+
+PURGED = Counter("gapless_purged_total", "Messages purged from subscriptions.")
+PURGE_LIMIT = 5000
+"""So many rows are taken away by one statement."""
+MAX_COUNTED = 10_000
+"""So many rows are counted for a length, and so many messages that a filter lets through."""
 
 _PLAIN = ("ack_wait", "max_deliver", "backoff", "max_in_flight", "ordering")
 
@@ -171,6 +186,28 @@ class Subscriptions:
         if obstacle := _OBSTACLES.get(outcome):
             raise GaplessError(Code.CONFLICT, f"subscription {name} {obstacle}; it was not deleted")
 
+    async def purge(self, namespace: str, name: str, settled: int | None) -> int:
+        namespace_id = await self._namespaces.id(namespace)
+        asked = (namespace_id, name, self._settled() if settled is None else settled, PURGE_LIMIT)
+        total = 0
+        upto = moves = None
+        while True:
+            row = await self._pool.fetchrow("purge_subscription", *asked, upto, moves)
+            if row["subscription_id"] is None:
+                raise no_subscription(name)
+            total += int(row["purged"])
+            upto, moves = row["upto"], row["moves"]
+            PURGED.inc(row["purged"])
+            if not row["more"]:
+                return total
+
+    async def length(self, namespace: str, name: str) -> Length:
+        namespace_id = await self._namespaces.id(namespace)
+        row = await self._pool.fetchrow("subscription_length", namespace_id, name, MAX_COUNTED)
+        if row is None:
+            raise no_subscription(name)
+        return Length(row["waiting"], row["leased"], row["exact"])
+
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
         namespace_id = await self._namespaces.id(namespace)
         moved = await self._pool.fetchval("seek_subscription", namespace_id, name, to, self._settled())
@@ -304,6 +341,7 @@ def _stats(row: Any) -> Stats:
         acked=row["acked"],
         dead_lettered=row["dead_lettered"],
         removed_by_retention=row["removed"],
+        purged=row["purged"],
         dead_letters=row["dead_letters"],
         oldest_unacked_seconds=None if oldest is None else max(0.0, float(oldest)),
         cursor=row["cursor"],

@@ -18,6 +18,7 @@ from subscriptions.domain.delivery import (
     Definition,
     Definitions,
     Hand,
+    Length,
     Nack,
     Policy,
     Receipt,
@@ -301,6 +302,15 @@ class SubscriptionPort(Protocol):
     ) -> None:
         """Raises `conflict` with `if_empty` where it holds messages that are not settled, and with
         `if_unused` where it has members."""
+        ...
+
+    async def purge(self, namespace: str, name: str, settled: int | None) -> int:
+        """Remove what is ready, delayed or waiting, up to what is `settled`; how many. Several decisions:
+        what is done when one fails stays done, and a seek that comes between ends it."""
+        ...
+
+    async def length(self, namespace: str, name: str) -> Length:
+        """How many messages it holds, at a bounded cost."""
         ...
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:

@@ -13,7 +13,7 @@ from app.routes.bodies import JSON, read_json
 from app.routes.parameters import Limit, Name, only
 from app.schemas import answers, schema, takes
 from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription
-from app.wire.described import encode_subscription
+from app.wire.described import encode_length, encode_subscription
 from app.wire.tags import etag, if_absent, if_match
 from app.wiring import Service
 from subscriptions.domain.delivery import Subscription
@@ -60,6 +60,16 @@ def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
         only(request, ())
         running = service()
         return _answer(await running.subscriptions.get(running.namespace, _checked(name), stats=True))
+
+    @routes.get(
+        "/v1/subscriptions/{name}/length", responses=answers("How many.", schema("SubscriptionLength"))
+    )
+    async def get_length(request: Request, name: Name) -> Response:
+        """How many messages it holds, without the cost of its full statistics."""
+        only(request, ())
+        running = service()
+        length = await running.subscriptions.length(running.namespace, _checked(name))
+        return Response(encode_length(length), media_type=JSON)
 
     @routes.put(
         "/v1/subscriptions/{name}", responses=_ONE | _MADE, openapi_extra=takes("SubscriptionDefinition")
@@ -138,6 +148,15 @@ def _moves(routes: APIRouter, service: Callable[[], Service]) -> None:
         running, raw = service(), await read_json(request)
         to = parse_seek(raw, datetime.now(UTC))
         return _answer(await running.subscriptions.seek(running.namespace, _checked(name), to))
+
+    @routes.post("/v1/subscriptions/{name}/purge", responses=answers("How many.", schema("Purged")))
+    async def purge(request: Request, name: Name) -> Response:
+        """Remove what is ready, delayed or waiting, for good. What is in flight stays; the log keeps all."""
+        only(request, ())
+        running = service()
+        running.require_ready()
+        purged = await running.subscriptions.purge(running.namespace, _checked(name))
+        return Response(b'{"purged":%d}' % purged, media_type=JSON)
 
     @routes.post("/v1/subscriptions/{name}/pause", responses=_ONE)
     async def pause(request: Request, name: Name) -> Response:

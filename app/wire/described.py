@@ -15,6 +15,7 @@ from subscriptions.domain.delivery import (
     AppliesTo,
     Change,
     Definitions,
+    Length,
     Policy,
     Settings,
     Stats,
@@ -33,6 +34,7 @@ _STATS: Final = (
     "acked",
     "dead_lettered",
     "removed_by_retention",
+    "purged",
     "cursor",
 )
 assert set(_STATS) == {field.name for field in dataclasses.fields(Stats)}
@@ -52,6 +54,11 @@ def encode_subscription(subscription: Subscription) -> bytes:
     if subscription.stats is not None:
         shown["stats"] = {name: getattr(subscription.stats, name) for name in _STATS}
     return _encode(shown)
+
+
+def encode_length(length: Length) -> bytes:
+    """How many messages a subscription holds."""
+    return _encode(length)
 
 
 def encode_policy(policy: Policy) -> bytes:

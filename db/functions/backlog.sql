@@ -70,6 +70,43 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
          + (select count(*) from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2))
 $$;
 
+-- How many messages are neither settled nor leased, and how many are leased, at a bounded cost: each channel that has
+-- something takes a look into an index; rows under way, and what a filter looks at, are counted up to p_most. If there
+-- are more, `exact` is false and there are at least so many.
+create or replace function gapless.length_of(
+    s gapless.subscriptions, p_most integer, out waiting bigint, out leased bigint, out exact boolean
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    max_rounds constant integer := 10;
+    p gapless.progress;
+    seen record;
+    n bigint;
+begin
+    select * into p from gapless.progress x where x.subscription_id = s.id;
+    if not found then
+        perform gapless.no_progress(s.id);
+    end if;
+    leased := p.leased;
+    select count(*) into waiting
+    from (select from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2) limit p_most + 1) d;
+    exact := waiting <= p_most;
+    waiting := least(waiting, p_most);
+    if s.types is null and s.keys is null then
+        waiting := waiting + gapless.ahead(s, p.frontier);
+        return;
+    end if;
+    for i in 1 .. max_rounds loop
+        select * into seen from gapless.scan(s, p.frontier, gapless.last_id(), p_most / max_rounds);
+        select count(*) into n from unnest(seen.ids, seen.created) as x (id, created)
+        where (p.not_before is null or x.created >= p.not_before)
+          and not exists (select from gapless.settled_ahead a where a.subscription_id = s.id and a.message_id = x.id);
+        waiting := waiting + n;
+        p.frontier := greatest(p.frontier, seen.complete_to);
+        exit when not seen.cut;
+    end loop;
+    exact := exact and not seen.cut;
+end $$;
+
 -- Whether anything of it is not settled: leased, under way, or ahead. For whoever holds its lock.
 create or replace function gapless.holds_messages(s gapless.subscriptions) returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$

@@ -221,7 +221,7 @@ begin
     end if;
     perform gapless.forget_deliveries(found_id);
     update gapless.progress p
-    set frontier = x.frontier, not_before = x.not_before, expired_to = '-infinity', look_to = null, leased = 0,
+    set frontier = x.frontier, not_before = x.not_before, moves = p.moves + 1, expired_to = '-infinity', look_to = null, leased = 0,
         next_end = 'infinity'
     from gapless.subscriptions s cross join lateral gapless.place_of(s, p_to, p_settled) x
     where p.subscription_id = found_id and s.id = found_id;

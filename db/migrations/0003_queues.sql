@@ -23,6 +23,9 @@ create table gapless.progress (
     redelivered bigint not null default 0,
     dead_lettered bigint not null default 0,
     removed bigint not null default 0,
+    purged bigint not null default 0,
+    -- How often it was moved by a seek.
+    moves integer not null default 0,
     -- How many rows are leased, and a time before which none of those leases ends. The rows could tell, but not
     -- without passing by all that were there since vacuum came last.
     leased integer not null default 0 check (leased >= 0),

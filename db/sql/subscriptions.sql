@@ -25,6 +25,13 @@ select gapless.seek_subscription($1, $2, $3, $4)
 with expected as materialized (select gapless.expect_subscription($1, $2, $5) as is_there)
 select case when e.is_there then gapless.remove_subscription($1, $2, $3, $4) end from expected e
 
+-- name: purge_subscription
+select subscription_id, purged, upto, moves, more from gapless.purge_subscription($1, $2, $3, $4, $5, $6)
+
+-- name: subscription_length
+select l.waiting, l.leased, l.exact from gapless.subscriptions s cross join lateral gapless.length_of(s, $3) l
+where s.namespace_id = $1 and s.name = $2
+
 -- name: subscription
 select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.namespace_id = $1 and s.name = $2
 
@@ -42,7 +49,7 @@ select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s wher
 
 -- name: subscription_stats
 -- Of one subscription, in one snapshot; an aggregate each over an index.
-select p.frontier as cursor, p.acked, p.redelivered, p.dead_lettered,
+select p.frontier as cursor, p.acked, p.redelivered, p.dead_lettered, p.purged,
        greatest(0, p.removed + gapless.removed_between(s, p.frontier, 9007199254740991)) as removed,
        gapless.ahead(s, p.frontier) as ahead, d.leased, d.waiting, d.ready, d.delayed,
        (select count(*) from gapless.dead_letters e

@@ -77,9 +77,20 @@ class Stats:
     acked: int
     dead_lettered: int
     removed_by_retention: int
+    purged: int
     dead_letters: int
     oldest_unacked_seconds: float | None
     cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How many messages are neither settled nor in flight, and how many are in flight. At least so many,
+    where it is not `exact`."""
+
+    lag: int
+    in_flight: int
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)

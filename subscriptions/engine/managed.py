@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 
 from subscriptions.domain.delivery import (
     Change,
@@ -10,6 +12,7 @@ from subscriptions.domain.delivery import (
     DeadLetterFilter,
     Definition,
     Definitions,
+    Length,
     Policy,
     Scheduled,
     Settings,
@@ -19,17 +22,32 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.model import Appended, NewMessage
 from subscriptions.engine.consumers import Consumers
+from subscriptions.engine.group import SETTLE_S, WATCH_S
 from subscriptions.engine.reaper import Scheduler
-from subscriptions.ports import DeadLetterPort, PolicyPort, SchedulePort, SubscriptionPort
+from subscriptions.ports import Clock, DeadLetterPort, PolicyPort, SchedulePort, SubscriptionPort
+
+audit = logging.getLogger("gapless.audit")
+"""What administrators did, and what was done by time in their place, that cannot be undone."""
 
 
 class ManagedSubscriptions:
-    """Implements `SubscriptionPort` over another one. `told` hears that some subscription has changed."""
+    """Implements `SubscriptionPort` over another one. `told` hears that some subscription has changed;
+    `settle()` looks where the watermark is."""
 
-    def __init__(self, port: SubscriptionPort, consumers: Consumers, told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        port: SubscriptionPort,
+        consumers: Consumers,
+        told: Callable[[], None],
+        *,
+        clock: Clock,
+        settle: Callable[[], Awaitable[tuple[int, int]]],
+    ) -> None:
         self._port = port
         self._consumers = consumers
         self._told = told
+        self._clock = clock
+        self._settle = settle
 
     async def put(
         self, namespace: str, definition: Definition, *, if_match: Tags | None = None, if_absent: bool = False
@@ -88,6 +106,21 @@ class ManagedSubscriptions:
             await self._consumers.attendance.told()
         await self._port.delete(namespace, name, if_match=if_match, if_empty=if_empty, if_unused=if_unused)
         self._changed(namespace, name)
+
+    async def purge(self, namespace: str, name: str, settled: int | None = None) -> int:
+        """What was committed before this was asked for is purged, if it is settled soon."""
+        settled, last_id = await self._settle()
+        until = self._clock() + SETTLE_S
+        while settled < last_id and self._clock() < until:
+            await asyncio.sleep(WATCH_S)
+            settled, _ = await self._settle()
+        purged = await self._port.purge(namespace, name, settled)
+        audit.info("subscription %s of %s was purged: %d messages", name, namespace, purged)
+        self._consumers.changed(namespace, name)
+        return purged
+
+    async def length(self, namespace: str, name: str) -> Length:
+        return await self._port.length(namespace, name)
 
     async def seek(self, namespace: str, name: str, to: str) -> Subscription:
         moved = await self._port.seek(namespace, name, to)
