@@ -90,6 +90,8 @@ _SETTINGS: Final[dict[str, Any]] = {
     "max_backlog": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.MAX_COUNT},
     "filter": _FILTER,
     "dead_letter": _DEAD_LETTER,
+    "retain": {"type": ["boolean", "null"], "description": "Whether retention waits for it."},
+    "expires": {**_TTL, "description": "Seconds without use after which it is removed."},
 }
 _PUSH: Final = {
     **_closed({"url": _STRING, "secret": {"type": "string", "pattern": "^whsec_"}}, "url secret"),

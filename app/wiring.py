@@ -191,6 +191,7 @@ class Service:
             lambda: self.live.watermark.settled,
             every_s=self.settings.maintenance_interval,
             segment_age_s=self.settings.segment_age,
+            namespaces=lambda: self.gate.namespaces,
         )
         loops = (
             self.live.run(),

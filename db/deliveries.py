@@ -10,7 +10,17 @@ import msgspec
 from db.connect import Pool, TooMuchAtOnceError
 from db.namespaces import Namespaces
 from db.rows import message, microseconds
-from subscriptions.domain.delivery import Claimed, Delivery, Hand, Nack, Receipt, Settled, Settlement, Touched
+from subscriptions.domain.delivery import (
+    Claimed,
+    Delivery,
+    Hand,
+    Loss,
+    Nack,
+    Receipt,
+    Settled,
+    Settlement,
+    Touched,
+)
 
 _MESSAGE, _NOTE = range(2)
 _DONE, _ENDED, _UNKNOWN = range(3)
@@ -64,6 +74,7 @@ class Deliveries:
             note["status"] == "paused",
             touched + await self._touched(note.get("touched")),
             note.get("doubt", False),
+            tuple(Loss(**told) for told in note.get("gaps") or ()),
         )
 
     async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
@@ -109,6 +120,11 @@ class Deliveries:
             released = await self.release(first, delivered=delivered)
             return released + await self.release(rest, delivered=delivered)
         return await self._namespaces.touched(touched)
+
+    async def told(self, subscription_id: int, losses: Sequence[Loss]) -> None:
+        channels, numbers = [loss.channel_id for loss in losses], [loss.number for loss in losses]
+        missed = [loss.missed for loss in losses]
+        await self._pool.fetchval("told_gaps", subscription_id, channels, numbers, missed)
 
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
         live: list[bool] | None = await self._pool.fetchval("live_leases", *_columns(receipts))

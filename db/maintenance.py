@@ -13,6 +13,9 @@ OVERDUE = Counter(
     "Transactions that held the publishing lock for too long: ended, or refused by Postgres.",
     ["outcome"],
 )
+UNUSED = Counter(
+    "gapless_subscriptions_expired_total", "Subscriptions removed because nobody used them for so long."
+)
 
 
 class Maintenance:
@@ -36,6 +39,13 @@ class Maintenance:
 
     async def purge_idempotency(self, limit: int) -> int:
         return int(await self._pool.fetchval("purge_idempotency", limit))
+
+    async def remove_unused(
+        self, namespaces: Collection[str], absent_s: float, limit: int
+    ) -> list[tuple[str, str]]:
+        rows = await self._pool.fetch("remove_unused", sorted(namespaces), absent_s, limit)
+        UNUSED.inc(len(rows))
+        return [(row["namespace"], row["subscription"]) for row in rows]
 
     async def compact(self, min_bytes: int) -> int:
         return int(await self._pool.fetchval("compact", min_bytes))

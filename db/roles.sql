@@ -23,15 +23,16 @@ begin
         where n.nspname = 'gapless' and p.proname in (
             'add_segment', 'ageing', 'append_outbox', 'backlog', 'bury', 'channels_of', 'commit_to_disk',
             'database_oid', 'doubts', 'dumps_may_begin', 'end_leases', 'expire_ahead', 'first_in_doubt', 'flaw',
-            'flush_outbox', 'follow_policy', 'forget_deliveries', 'give_back', 'gone_processes', 'has_ahead',
-            'has_control', 'headers_flaw', 'holds_messages', 'is_about', 'is_attended', 'is_channel_name', 'is_key', 'is_misshapen', 'is_number',
+            'flush_outbox', 'follow_policy', 'forget_attendance', 'forget_deliveries', 'give_back', 'gone_processes', 'has_ahead',
+            'gaps_of', 'has_control', 'headers_flaw', 'hold_retention', 'holds_messages', 'is_about', 'is_attended',
+            'is_channel_name', 'is_key', 'is_misshapen', 'is_number',
             'is_one_line', 'is_plain_json', 'is_same_history', 'is_step', 'is_type', 'journey_after', 'json_flaw',
             'judge', 'judge_silence', 'jump', 'lane_of', 'last_id', 'less_company', 'line_up', 'lock_channels',
-            'lock_subscriptions', 'lost', 'make_channels', 'matching', 'may_publish_to', 'needs_fresh_snapshots', 'no_progress',
-            'note_policy_change', 'place_of', 'policy_settings', 'promote', 'promote_after', 'publish_kept',
-            'publish_scheduled', 'readable', 'refuse_tag', 'refresh_channels', 'refresh_subscriptions', 'relane', 'resolve',
+            'lock_subscriptions', 'lose', 'lose_between', 'losses', 'lost', 'make_channels', 'matching', 'may_publish_to', 'needs_fresh_snapshots', 'no_progress',
+            'note_gaps', 'note_policy_change', 'note_use', 'place_of', 'policy_settings', 'promote', 'promote_after', 'publish_kept',
+            'publish_scheduled', 'readable', 'refuse_tag', 'refresh_channels', 'refresh_subscriptions', 'relane', 'resolve', 'retained_from',
             'rewrite', 'scan', 'seat', 'seat_pulls', 'seat_streams', 'share_definitions', 'stand_at',
-            'streaming_process', 'tag_of', 'timeline', 'try_lock_subscription', 'with_journey'))
+            'streaming_process', 'tag_of', 'take_away', 'timeline', 'try_lock_subscription', 'unknown_use', 'unused', 'with_journey'))
     loop
         execute format('revoke execute on function %s from gapless_service', f);
     end loop;
@@ -47,9 +48,10 @@ grant usage on schema gapless to gapless_reader;
 grant select on gapless.migrations to gapless_reader, gapless_publisher;
 grant select on gapless.namespaces, gapless.channels, gapless.messages, gapless.segments, gapless.trims,
     gapless.deleted_channels, gapless.progress, gapless.deliveries, gapless.settled_ahead, gapless.kept,
-    gapless.dead_letters, gapless.fences to gapless_reader;
+    gapless.dead_letters, gapless.gaps, gapless.fences to gapless_reader;
 grant select (singleton, epoch, trimmed_id, created_at) on gapless.log to gapless_reader;
 grant select (id, namespace_id, name, channels, names, regex, start, paused, created_at, ack_wait, max_deliver,
-              backoff, max_in_flight, ordering, message_ttl, max_backlog, types, keys, dead_letter)
+              backoff, max_in_flight, ordering, message_ttl, max_backlog, types, keys, dead_letter,
+              retain, expires)
     on gapless.subscriptions to gapless_reader;
 grant execute on function gapless.tick, gapless.id_before, gapless.seq_at to gapless_reader;

@@ -305,9 +305,11 @@ def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscr
     """A row of `subscriptions` as a value, with the settings in force."""
     origins: dict[str, str] = msgspec.json.decode(row["origins"])
     settings: dict[str, Any] = {name: row[name] for name in _PLAIN}
-    for name in ("message_ttl", "max_backlog"):
+    for name in ("message_ttl", "max_backlog", "expires"):
         if row[name] is not None:
             settings[name] = row[name]
+    if "retain" in origins:
+        settings["retain"] = row["retain"]
     lists = {"types": row["types"], "keys": row["keys"]}
     if any(lists.values()):
         settings["filter"] = {name: values for name, values in lists.items() if values}

@@ -19,6 +19,7 @@ from subscriptions.domain.delivery import (
     Definitions,
     Hand,
     Length,
+    Loss,
     Nack,
     Policy,
     Receipt,
@@ -219,33 +220,6 @@ class HistoryPort(Protocol):
         ...
 
 
-class MaintenancePort(Protocol):
-    """Retention and housekeeping; each call does a bounded piece and says how much it did."""
-
-    async def roll_segment(self, max_age_s: float) -> bool: ...
-
-    async def trim_channels(self, limit: int) -> int: ...
-
-    async def drop_segment(self, settled: int) -> int | None: ...
-
-    async def purge_rows(self, limit: int) -> int: ...
-
-    async def purge_idempotency(self, limit: int) -> int: ...
-
-    async def compact(self, min_bytes: int) -> int:
-        """Rewrite queue tables of at least this size that are mostly dead rows; bytes given back."""
-        ...
-
-    async def holders(self) -> frozenset[str]:
-        """The transactions that hold the publishing lock."""
-        ...
-
-    async def end_holders(self, holders: Collection[str]) -> tuple[int, int]:
-        """End those of these transactions that still hold it: how many were ended, and how many the database
-        did not allow to be."""
-        ...
-
-
 class SubscriptionPort(Protocol):
     """Durable subscriptions as definitions. Every method raises GaplessError: `unavailable`, and
     `subscription_not_found` where it speaks of one that is not there."""
@@ -348,6 +322,10 @@ class DeliveryPort(Protocol):
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
         """End leases, all that one member held: due again at once. What was never `delivered` does not count
         as an attempt."""
+        ...
+
+    async def told(self, subscription_id: int, losses: Sequence[Loss]) -> None:
+        """A stream was told of these."""
         ...
 
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:

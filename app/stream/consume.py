@@ -106,9 +106,12 @@ class _Stream:
         silence_s = heartbeat_s - 0.5
         while True:
             deliveries = await member.next(silence_s)
-            if deliveries:
+            losses = list(member.losses)
+            if deliveries or losses:
                 DELIVERED.inc(len(deliveries))
-                await self._write(b"".join(map(self._frame, deliveries)))
+                blocks = [*map(frames.gap, losses), *map(self._frame, deliveries)]
+                await self._write(b"".join(blocks))
+                member.told(losses)
             elif member.farewell is None:
                 await self._write(frames.HEARTBEAT)
             if member.farewell is not None:

@@ -8,6 +8,7 @@ import msgspec
 
 from app.wire.cloudevents import to_cloudevent
 from app.wire.decode import decode_message
+from subscriptions.domain.delivery import Loss
 from subscriptions.engine.entry import Entry
 from subscriptions.engine.group import Farewell
 from subscriptions.engine.subscription import Ephemeral, Gap, Goodbye, HistoryChanged, Ready
@@ -46,7 +47,7 @@ def ready(said: Ready) -> bytes:
     return b'id: %d\nevent: ready\ndata: {"cursor":%d}\n\n' % (said.cursor, said.cursor)
 
 
-def gap(said: Gap) -> bytes:
+def gap(said: Gap | Loss) -> bytes:
     return event(b"gap", {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed})
 
 

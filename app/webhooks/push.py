@@ -77,11 +77,20 @@ class Pusher:
         try:
             while self._member.farewell is None:
                 await self._begin(await self._member.next(PAUSE_S))
+                self._note_losses()
             if self._requests:
                 await asyncio.wait(self._requests)
         finally:
             await self._break_off()
             self._around.consumers.close(self._member)
+
+    def _note_losses(self) -> None:
+        """There is no request that could tell of them."""
+        losses = list(self._member.losses)
+        for loss in losses:
+            what = (loss.missed, loss.channel, self._member.group.subscription.name)
+            log.warning("retention took %d messages of %s before they were posted for %s", *what)
+        self._member.told(losses)
 
     async def _break_off(self) -> None:
         broken = dict(self._requests)

@@ -62,6 +62,8 @@ class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
     max_backlog: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
     filter: Filter | UnsetType | None = UNSET
     dead_letter: DeadLetterTo | UnsetType | None = UNSET
+    retain: bool | UnsetType | None = UNSET
+    expires: _Ttl | UnsetType | None = UNSET
 
 
 class Push(msgspec.Struct, forbid_unknown_fields=True):

@@ -188,6 +188,13 @@ begin
     select array_agg(e.id order by c.ord) into ids
     from unnest(copies) with ordinality as c (kept_id, ord) left join entries e on e.kept_id = c.kept_id;
 
+    if array_position(ids, null) is not null then
+        -- A channel that was deleted leaves no gap.
+        perform gapless.note_gaps(s.id, array_agg(c.id), array_agg(c.first_seq), array_agg(1::bigint))
+        from unnest(p_deaths) with ordinality as d join gapless.channels c on c.id = d.channel_id
+        where ids[d.ordinality] is null having count(*) > 0;
+    end if;
+
     update gapless.progress p
     set dead_lettered = p.dead_lettered + (select count(i) from unnest(ids) i),
         removed = p.removed + total - (select count(i) from unnest(ids) i)

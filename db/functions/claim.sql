@@ -44,7 +44,7 @@ drop function if exists gapless.claim(integer, bigint, integer);
 -- Leases up to p_limit messages, and about 8 MiB: first what is due again, then new ones above the frontier. p_hands
 -- says to whom, one member for each (0: a pull), and p_places how many that member holds with it; without them all
 -- are for one pull. Rows of kind 0 are the messages; the last row, of kind 1, tells the rest: note = {"status": "ok" | "gone" |
--- "paused", "more", "doubt", "touched"}, deadline = when something further becomes due by time alone.
+-- "paused", "more", "doubt", "touched", "gaps"}, deadline = when something further becomes due by time alone.
 create or replace function gapless.claim(
     p_subscription_id integer, p_settled bigint, p_limit integer, p_hands bigint[] default null,
     p_places integer[] default null
@@ -239,7 +239,7 @@ begin
         bytes_left := bytes_left - bytes;
         reached_to := greatest(p.frontier, coalesce(reached, seen.complete_to));
         if seen.trimmed is not null then
-            lost := lost + gapless.lost(s.id, seen.trimmed, seen.trims, p.frontier, reached_to);
+            lost := lost + gapless.lose(s.id, seen.trimmed, seen.trims, p.frontier, reached_to);
         end if;
         p.frontier := reached_to;
         taken := taken || coalesce(part, '{}');
@@ -256,9 +256,11 @@ begin
         chunk := least(1000, greatest(room, chunk * 4));
     end loop;
 
-    if p.frontier > was or taken <> '{}' then
+    if p.frontier = was and taken = '{}' then
+        perform gapless.note_use(s.id, t);
+    else
         update gapless.progress
-        set frontier = p.frontier, fence = p.fence,
+        set frontier = p.frontier, used_at = t, fence = p.fence,
             redelivered = redelivered + repeated, leased = leased + cardinality(taken),
             next_end = case when taken = '{}' then next_end
                             else least(next_end, t + s.ack_wait * interval '1 second') end,
@@ -299,5 +301,6 @@ begin
                      (select min(d.at) from gapless.deliveries d
                       where d.subscription_id = s.id and d.state = 1 and d.at > t)),
                null::bigint, null::integer, json_build_object('status', case when s.paused then 'paused' else 'ok' end, 'more', more,
-                                 'doubt', p.doubt, 'touched', touched);
+                                 'doubt', p.doubt, 'touched', touched,
+                                 'gaps', case when streamed_by > 0 then gapless.gaps_of(s.id, 100) end);
 end $$;

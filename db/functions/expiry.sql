@@ -43,7 +43,8 @@ begin
     return query
         select s.id from gapless.subscriptions s join gapless.progress p on p.subscription_id = s.id
         where s.namespace_id = any(p_namespaces) and (
-            expiring or s.max_backlog is not null or s.message_ttl is not null and gapless.ageing(s, p.frontier)
+            -- What retention waits for is to be passed where no filter lets it through.
+            expiring or s.max_backlog is not null or s.retain or s.message_ttl is not null and gapless.ageing(s, p.frontier)
             or p.next_end <= clock_timestamp() or p.look_to is not null or p.matching is distinct from gapless.matching(s)
             or exists (select from gapless.deliveries d
                        where d.subscription_id = s.id and d.expires_at <= clock_timestamp() and d.state in (1, 2)))
@@ -214,7 +215,7 @@ begin
         into reached, part;
         deaths := deaths || coalesce(part, '{}');
         reached := greatest(p.frontier, coalesce(reached, seen.complete_to));
-        lost := lost + gapless.lost(s.id, seen.trimmed, seen.trims, p.frontier, reached);
+        lost := lost + gapless.lose(s.id, seen.trimmed, seen.trims, p.frontier, reached);
         more := seen.cut and reached = seen.complete_to;
         p.frontier := reached;
         exit when not more;
@@ -257,7 +258,7 @@ begin
             deaths := deaths || coalesce(part, '{}');
             excess := excess - coalesce(cardinality(part), 0);
             reached := greatest(p.frontier, seen.complete_to);
-            lost := lost + gapless.lost(s.id, seen.trimmed, seen.trims, p.frontier, reached);
+            lost := lost + gapless.lose(s.id, seen.trimmed, seen.trims, p.frontier, reached);
             p.frontier := reached;
             exit when not seen.cut;
         end loop;

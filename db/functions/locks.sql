@@ -12,11 +12,12 @@ begin
     end if;
 end $$;
 
--- Holds off every other change of definitions until the transaction ends.
+-- Holds off every other change of definitions until the transaction ends, and retention: it may come to wait.
 create or replace function gapless.lock_definitions() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform gapless.needs_fresh_snapshots();
+    perform gapless.hold_retention();
     lock table gapless.definitions_lock in exclusive mode;
 end $$;
 

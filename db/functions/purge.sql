@@ -73,7 +73,7 @@ begin
         if upto > p.frontier then
             -- One statement, one snapshot: what is published meanwhile is in both counts.
             select purged + gapless.ahead(s, p.frontier) - gapless.ahead(s, upto) into purged;
-            lost := gapless.removed_between(s, p.frontier, upto);
+            lost := gapless.lose_between(s, p.frontier, upto);
             p.frontier := upto;
         end if;
     else
@@ -85,14 +85,14 @@ begin
             where x.id <= reached and (p.not_before is null or x.created >= p.not_before)
               and not exists (select from gapless.settled_ahead a where a.subscription_id = s.id and a.message_id = x.id);
             if seen.trimmed is not null then
-                lost := lost + gapless.lost(s.id, seen.trimmed, seen.trims, p.frontier, reached);
+                lost := lost + gapless.lose(s.id, seen.trimmed, seen.trims, p.frontier, reached);
             end if;
             p.frontier := case when seen.cut then reached else upto end;
         end loop;
     end if;
     more := dropped = p_limit or p.frontier < upto;
     update gapless.progress x
-    set frontier = p.frontier, removed = x.removed + lost, purged = x.purged + purge_subscription.purged
+    set frontier = p.frontier, used_at = t, removed = x.removed + lost, purged = x.purged + purge_subscription.purged
     where x.subscription_id = s.id;
     if p.frontier > was then
         delete from gapless.settled_ahead a where a.subscription_id = s.id and a.message_id <= p.frontier;

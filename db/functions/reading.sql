@@ -143,19 +143,26 @@ language sql immutable as $$
 $$;
 
 -- Matching messages between two frontiers that retention took before they were settled, where it has taken these
--- channels up to these ids; an upper bound where there is a filter. A claim counts by what it saw as it read: what
--- is taken after that has been handed out.
+-- channels up to these ids, and where what is left begins; an upper bound where there is a filter. A claim counts by what
+-- it saw as it read: what is taken after that has been handed out.
+create or replace function gapless.losses(
+    p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
+) returns table (channel_id bigint, first_seq bigint, missed bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select c.id, x.upto + 1, x.upto - gapless.seq_at(c.id, p_from)
+           - (select count(*) from gapless.settled_ahead a
+              where a.subscription_id = p_subscription_id and a.channel_id = c.id
+                and a.message_id > p_from and a.message_id <= least(c.upto, p_to))
+    from unnest(p_channels, p_trims) as c (id, upto)
+    cross join lateral (select gapless.seq_at(c.id, least(c.upto, p_to)) as upto) x
+    where c.upto > p_from
+$$;
+
 create or replace function gapless.lost(
     p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
 ) returns bigint
-language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-    select coalesce(sum(
-        gapless.seq_at(c.id, least(c.upto, p_to)) - gapless.seq_at(c.id, p_from)
-        - (select count(*) from gapless.settled_ahead a
-           where a.subscription_id = p_subscription_id and a.channel_id = c.id
-             and a.message_id > p_from and a.message_id <= least(c.upto, p_to))), 0)::bigint
-    from unnest(p_channels, p_trims) as c (id, upto)
-    where c.upto > p_from
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(sum(l.missed), 0)::bigint from gapless.losses(p_subscription_id, p_channels, p_trims, p_from, p_to) l
 $$;
 
 -- The same as it stands now.

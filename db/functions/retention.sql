@@ -1,15 +1,38 @@
 -- What retention removes.
 
+-- The oldest message of a channel that a subscription with `retain` has not settled; null: there is none. Where a
+-- subscription is restored without its progress, all of them. In one statement: what a claim moves from ahead of the
+-- frontier to its rows is seen in one of the two places. Rows first means nothing here.
+create or replace function gapless.retained_from(c gapless.channels) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select min(least(coalesce(p.frontier, 0) + 1, (
+        select d.message_id from gapless.deliveries d
+        where d.subscription_id = s.id and d.channel_id = c.id and d.kept_id is null order by d.message_id limit 1)))
+    from gapless.subscriptions s left join gapless.progress p on p.subscription_id = s.id
+    where s.retain and s.namespace_id = c.namespace_id and (c.name = any(s.names) or c.name ~ s.regex)
+$$;
+
+-- Holds off the next round of retention, and waits for one that runs: for whoever is about to make unsettled what was
+-- settled, or to let a subscription wait that did not. So meanwhile what is settled only grows, and retention needs no
+-- subscription's lock. That never waits for anybody here.
+create or replace function gapless.hold_retention() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    lock table gapless.trimming_lock in row share mode;
+end $$;
+
 -- Moves the floors of channels with a retention rule; p_limit channels a call. Returns how many moved. Reads each
 -- channel by its index: see gapless.seq_at.
 create or replace function gapless.trim_channels(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    c record;
+    c gapless.channels;
     cut_id bigint;
     cut_seq bigint;
     kept_id bigint;
     moved integer := 0;
+    held bigint;
+    retained boolean;
 begin
     perform gapless.needs_fresh_snapshots();
     -- One at a time: two that lock the same channels would only wait for one another.
@@ -18,6 +41,9 @@ begin
     exception when lock_not_available then
         return 0;
     end;
+    -- Waits for whoever rewrites it, and sees all of it afterwards.
+    lock table gapless.progress in access share mode;
+    retained := exists (select from gapless.subscriptions s where s.retain);
     for c in
         select * from gapless.channels
         where last_seq >= first_seq and (max_age is not null
@@ -47,6 +73,16 @@ begin
               and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807)
               and m.id >= c.trimmed_id - c.trimmed_id % 16777216
             order by m.channel_id, m.id offset c.last_seq - c.max_messages - c.first_seq limit 1;
+        end if;
+        if retained and cut_id is not null then
+            held := gapless.retained_from(c);
+            if held <= cut_id then
+                select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+                where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
+                  and (m.channel_id, m.id) < ((select c.id), (select held))
+                  and m.id >= c.trimmed_id - c.trimmed_id % 16777216
+                order by m.channel_id desc, m.id desc limit 1;
+            end if;
         end if;
         continue when cut_id is null;
         select m.id into kept_id from gapless.messages m
@@ -89,6 +125,7 @@ begin
         gone := gone + n;
         if gone >= p_limit then return gone; end if;
         delete from gapless.trims t where t.channel_id = d.channel_id;
+        delete from gapless.gaps x where x.channel_id = d.channel_id;
         delete from gapless.deleted_channels x where x.channel_id = d.channel_id;
     end loop;
     select * into g from gapless.segments order by lower limit 1;

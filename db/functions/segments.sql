@@ -85,7 +85,7 @@ begin
                     where p.frontier < oldest.upper - 1 order by p.subscription_id limit most_behind);
     perform gapless.lock_subscriptions(behind);
     update gapless.progress p
-    set removed = p.removed + gapless.removed_between(s, p.frontier, oldest.upper - 1), frontier = oldest.upper - 1
+    set removed = p.removed + gapless.lose_between(s, p.frontier, oldest.upper - 1), frontier = oldest.upper - 1
     from gapless.subscriptions s
     where p.subscription_id = any(behind) and s.id = p.subscription_id and p.frontier < oldest.upper - 1;
     delete from gapless.settled_ahead a where a.subscription_id = any(behind) and a.message_id < oldest.upper;

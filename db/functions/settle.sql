@@ -35,7 +35,7 @@ begin
     if freed.ords = '{}' then
         return;
     end if;
-    update gapless.progress p set acked = p.acked + g.n, leased = p.leased - g.n
+    update gapless.progress p set acked = p.acked + g.n, leased = p.leased - g.n, used_at = t
     from (select x.id, count(*) as n from unnest(freed.subscriptions) as x (id) group by x.id) g
     where p.subscription_id = g.id;
     if freed.copies is not null then
@@ -85,7 +85,7 @@ begin
         where d.subscription_id = s.id and d.message_id = h.message_id and h.last
         returning d.*
     ), counted as (
-        update gapless.progress p set leased = p.leased - (select count(*) from held)
+        update gapless.progress p set leased = p.leased - (select count(*) from held), used_at = t
         where p.subscription_id = s.id and exists (select from held)
     )
     select array_agg((case when h.message_id is not null then 0
@@ -137,6 +137,7 @@ begin
     from r
     left join held h on h.message_id = r.message_id and h.lease = r.lease
     left join gapless.deliveries d on d.subscription_id = p_subscription_id and d.message_id = r.message_id;
+    perform gapless.note_use(p_subscription_id, t);
 end $$;
 
 -- Ends the leases of members that have gone, of each all that it had at once: due again, in the company that company.sql tells

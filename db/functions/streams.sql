@@ -29,6 +29,20 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select p.holder from gapless.processes p where p.missing_since <= clock_timestamp() - interval '2 seconds'
 $$;
 
+-- Of processes that are gone. Until now their members used what they read.
+create or replace function gapless.forget_attendance() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    attended integer[] := array(select a.subscription_id from gapless.attendance a
+                                where a.holder in (select gapless.gone_processes()));
+begin
+    if attended <> '{}' then
+        perform gapless.lock_subscriptions(attended);
+        perform gapless.note_use(a, clock_timestamp()) from unnest(attended) a;
+        delete from gapless.attendance a where a.holder in (select gapless.gone_processes());
+    end if;
+end $$;
+
 -- Looks who is there, and returns what those who are gone still hold in these namespaces. Who holds nothing any more
 -- is forgotten.
 create or replace function gapless.departed(p_namespaces integer[])
@@ -50,7 +64,7 @@ begin
     if not exists (select from gapless.gone_processes()) then
         return;
     end if;
-    delete from gapless.attendance a where a.holder in (select gapless.gone_processes());
+    perform gapless.forget_attendance();
     delete from gapless.processes p
     where p.holder in (select gapless.gone_processes())
       and not exists (select from gapless.deliveries d where d.state = 0 and d.holder = p.holder);
@@ -94,6 +108,7 @@ begin
         return false;
     end if;
     insert into gapless.attendance (subscription_id, holder) values (p_subscription_id, p_holder) on conflict do nothing;
+    perform gapless.note_use(p_subscription_id, clock_timestamp());
     return true;
 end $$;
 
@@ -103,6 +118,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform gapless.lock_subscriptions(array[p_subscription_id]);
     delete from gapless.attendance a where a.subscription_id = p_subscription_id and a.holder = p_holder;
+    if found then
+        perform gapless.note_use(p_subscription_id, clock_timestamp());
+    end if;
 end $$;
 
 -- Whether it has a member in any process. One that is gone counts for two seconds more.

@@ -52,8 +52,12 @@ declare
     s gapless.subscriptions;
     place record;
 begin
+    perform gapless.hold_retention();
     perform gapless.share_definitions();
     made := false;
+    -- Who asks for one that is there is about to use it. One that goes in this moment is made anew.
+    update gapless.subscriptions x set changed_at = clock_timestamp()
+    where x.namespace_id = p_namespace_id and x.name = p_name and x.expires is not null;
     select x.id into subscription_id from gapless.subscriptions x
     where x.namespace_id = p_namespace_id and x.name = p_name;
     if subscription_id is not null then
@@ -100,6 +104,7 @@ begin
     if p_channels is not null then
         perform gapless.lock_subscriptions(array[found_id]);
     end if;
+    perform gapless.hold_retention();
     perform gapless.share_definitions();
     select * into s from gapless.subscriptions where id = found_id for no key update;
     if not found then
@@ -117,7 +122,7 @@ begin
     update gapless.subscriptions u
     set own = (select coalesce(jsonb_object_agg(x.key, x.value), '{}') from jsonb_each(wanted) x
                where x.value <> 'null'::jsonb),
-        channels = coalesce(p_channels, u.channels),
+        changed_at = clock_timestamp(), channels = coalesce(p_channels, u.channels),
         names = case when p_channels is null then u.names else p_names end,
         regex = case when p_channels is null then u.regex else p_regex end
     where u.id = s.id;
@@ -155,7 +160,7 @@ create or replace function gapless.pause_subscription(p_namespace_id integer, p_
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform gapless.share_definitions();
-    update gapless.subscriptions s set paused = p_paused
+    update gapless.subscriptions s set paused = p_paused, changed_at = clock_timestamp()
     where s.namespace_id = p_namespace_id and s.name = p_name;
     return found;
 end $$;
@@ -206,6 +211,7 @@ begin
     if found_id is null then
         return null;
     end if;
+    perform gapless.hold_retention();
     perform gapless.lock_subscriptions(array[found_id]);
     if p_to ~ '^[0-9]+$' and p_to::numeric > gapless.last_id() then
         return false;
@@ -221,7 +227,7 @@ begin
     end if;
     perform gapless.forget_deliveries(found_id);
     update gapless.progress p
-    set frontier = x.frontier, not_before = x.not_before, moves = p.moves + 1, expired_to = '-infinity', look_to = null, leased = 0,
+    set frontier = x.frontier, not_before = x.not_before, moves = p.moves + 1, used_at = clock_timestamp(), expired_to = '-infinity', look_to = null, leased = 0,
         next_end = 'infinity'
     from gapless.subscriptions s cross join lateral gapless.place_of(s, p_to, p_settled) x
     where p.subscription_id = found_id and s.id = found_id;
@@ -230,6 +236,17 @@ begin
     from gapless.subscriptions s
     where p.subscription_id = found_id and s.id = found_id;
     return true;
+end $$;
+
+-- With all that is kept of it but its dead letters. For whoever holds its locks.
+create or replace function gapless.take_away(p_subscription_id integer) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    delete from gapless.subscriptions s where s.id = p_subscription_id;
+    perform gapless.forget_deliveries(p_subscription_id);
+    delete from gapless.attendance a where a.subscription_id = p_subscription_id;
+    delete from gapless.gaps g where g.subscription_id = p_subscription_id;
+    delete from gapless.progress p where p.subscription_id = p_subscription_id;
 end $$;
 
 -- Removes it, unless p_if_empty and it holds a message, or p_if_unused and it has a member: 'removed', 'not empty',
@@ -253,10 +270,7 @@ begin
     elsif p_if_unused and gapless.is_attended(s.id) then
         return 'used';
     end if;
-    delete from gapless.subscriptions x where x.id = s.id;
-    perform gapless.forget_deliveries(s.id);
-    delete from gapless.attendance a where a.subscription_id = s.id;
-    delete from gapless.progress p where p.subscription_id = s.id;
+    perform gapless.take_away(s.id);
     return 'removed';
 end $$;
 

@@ -42,6 +42,12 @@ create table gapless.subscriptions (
     types text[],
     keys text[],
     dead_letter text,
+    -- Whether retention waits for it.
+    retain boolean not null default false,
+    -- Removed when nobody used it for so many seconds; null: never.
+    expires double precision,
+    -- Of its definition or of `expires`, or when it was asked for again.
+    changed_at timestamptz not null default clock_timestamp(),
     origins jsonb not null default '{}',
     unique (namespace_id, name)
 );

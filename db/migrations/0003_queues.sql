@@ -24,6 +24,9 @@ create table gapless.progress (
     dead_lettered bigint not null default 0,
     removed bigint not null default 0,
     purged bigint not null default 0,
+    -- When somebody used it last: a pull, a stream or what they said of it. A little less than that where nothing else
+    -- had to be written: see gapless.note_use.
+    used_at timestamptz not null default clock_timestamp(),
     -- How often it was moved by a seek.
     moves integer not null default 0,
     -- How many rows are leased, and a time before which none of those leases ends. The rows could tell, but not
@@ -166,3 +169,22 @@ create table gapless.attendance (
     primary key (subscription_id, holder)
 );
 create index attendance_holder on gapless.attendance (holder);
+
+-- What retention took from subscriptions, and no stream of deliveries was told yet. `number` is of the newest loss in a
+-- row, `since` of the oldest.
+create sequence gapless.gap_number as bigint;
+create table gapless.gaps (
+    subscription_id integer not null,
+    channel_id bigint not null,
+    since bigint not null,
+    number bigint not null,
+    first_seq bigint not null,
+    missed bigint not null,
+    primary key (subscription_id, channel_id)
+);
+
+-- When a service of a namespace last looked for subscriptions that nobody uses.
+create table gapless.looks (
+    namespace_id integer primary key references gapless.namespaces,
+    at timestamptz not null
+);

@@ -26,6 +26,9 @@ select gapless.attend($1, $2)
 -- name: leave
 select gapless.leave($1, $2)
 
+-- name: told_gaps
+select gapless.told_gaps($1, $2, $3, $4)
+
 -- name: ack
 select statuses from gapless.ack($1, $2, $3)
 

@@ -13,6 +13,9 @@ select gapless.purge_rows($1)
 -- name: purge_idempotency
 select gapless.purge_idempotency($1)
 
+-- name: remove_unused
+select namespace, subscription from gapless.remove_unused($1, $2, $3)
+
 -- name: takes_writes
 select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'
 

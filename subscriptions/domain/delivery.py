@@ -32,6 +32,8 @@ SUBSCRIPTION_SETTINGS = (
     "max_backlog",
     "filter",
     "dead_letter",
+    "retain",
+    "expires",
     "push",
 )
 
@@ -153,10 +155,24 @@ class Touched:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Retention took `missed` messages of a channel before they were settled; what is left begins at
+    `first_seq`. `number` orders losses, and `since` is that of the oldest in this one."""
+
+    channel: str
+    first_seq: int
+    missed: int
+    channel_id: int
+    since: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """What a claim gave. `retry_at_us`: when something further becomes due by time alone, if known. `more`:
     the claim stopped at a bound of work, not because there was no more. `gone`: no such subscription.
-    `doubt`: something is in doubt, and may be for other hands than these."""
+    `doubt`: something is in doubt, and may be for other hands than these. `losses`: what no stream was told
+    of yet."""
 
     deliveries: tuple[Delivery, ...] = ()
     retry_at_us: int | None = None
@@ -165,6 +181,7 @@ class Claimed:
     paused: bool = False
     touched: tuple[Touched, ...] = ()
     doubt: bool = False
+    losses: tuple[Loss, ...] = ()
 
 
 class Settlement(StrEnum):

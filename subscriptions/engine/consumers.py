@@ -19,7 +19,8 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.engine.attendance import WAITS_AFTER_S, Attendance
-from subscriptions.engine.group import Farewell, Group, Member, Pull, Surroundings
+from subscriptions.engine.group import Farewell, Group, Member, Surroundings
+from subscriptions.engine.pull import Pull
 from subscriptions.engine.settler import Settler
 from subscriptions.ports import AttendancePort, Clock, DeliveryPort
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from subscriptions.domain.delivery import Delivery, Hand
 
 if TYPE_CHECKING:
-    from subscriptions.engine.group import Member, Pull
+    from subscriptions.engine.group import Member
+    from subscriptions.engine.pull import Pull
 
 
 def hands_of_pulls(pulls: Iterable[Pull], most: int) -> list[Hand]:

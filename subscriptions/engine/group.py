@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from subscriptions.domain.delivery import Claimed, Delivery, Receipt, Subscription, Touched
+from subscriptions.domain.delivery import Claimed, Delivery, Loss, Receipt, Subscription, Touched
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.pattern import compile_pattern, is_pattern
 from subscriptions.engine.dealing import deal, hands_of_pulls, hands_of_streams
+from subscriptions.engine.losses import Losses
+from subscriptions.engine.pull import Pull
 from subscriptions.ports import Clock, DeliveryPort
 
 log = logging.getLogger(__name__)
@@ -61,44 +63,6 @@ class Surroundings:
     give_back: Callable[[list[Receipt]], None]
 
 
-class Pull:
-    """A request for up to `limit` deliveries, answered with the first there are, or none at `until`."""
-
-    __slots__ = ("_answer", "last_id", "limit", "until")
-
-    def __init__(self, limit: int, until: float) -> None:
-        self.limit = limit
-        self.until = until
-        self.last_id: int | None = None
-        """Whatever was committed before it came lies at or below this id."""
-        self._answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
-
-    @property
-    def room(self) -> int:
-        return 0 if self._answer.done() else self.limit
-
-    async def answer(self) -> list[Delivery]:
-        """Raises the GaplessError that the claim met."""
-        return await self._answer
-
-    def resolve(self, deliveries: list[Delivery]) -> bool:
-        """Whether somebody still waits for it."""
-        if self._answer.done():
-            return False
-        self._answer.set_result(deliveries)
-        return True
-
-    def fail(self, error: GaplessError) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(error)
-
-    def taken_back(self) -> list[Delivery]:
-        """What was dealt to somebody who had left before taking it."""
-        if self._answer.done() and not self._answer.cancelled() and self._answer.exception() is None:
-            return self._answer.result()
-        return []
-
-
 class Member:
     """A stream of deliveries with at most `prefetch` of them unsettled. Its leases end with it."""
 
@@ -111,6 +75,7 @@ class Member:
         "group",
         "holder",
         "inbox",
+        "losses",
         "number",
         "outstanding",
         "prefetch",
@@ -123,6 +88,8 @@ class Member:
         self.number = number
         """What the database knows it by."""
         self.inbox: list[Delivery] = []
+        self.losses: list[Loss] = []
+        """What it was not told yet; comes before what is in the inbox."""
         self._inbox_bytes = 0
         self.outstanding: dict[int, tuple[int, int]] = {}
         """Message id → (lease, deadline in microseconds)."""
@@ -151,6 +118,18 @@ class Member:
         self.inbox += deliveries
         if deliveries:
             self._wake()
+
+    def tell(self, losses: list[Loss]) -> None:
+        """Retention took something before anybody settled it."""
+        self.losses += losses
+        if losses:
+            self._wake()
+
+    def told(self, losses: list[Loss]) -> None:
+        """It was told these, the first of what it was to be told."""
+        if losses:
+            del self.losses[: len(losses)]
+            self.group.losses.told()
 
     def leave(self, reason: Farewell) -> None:
         """Nothing further is given; `next` tells so."""
@@ -188,7 +167,7 @@ class Member:
     async def next(self, timeout_s: float) -> list[Delivery]:
         """What came since the last call; empty after `timeout_s` seconds, or when `farewell` is said: what is
         not taken by then was never delivered. Raises ConnectionResetError once the client is gone."""
-        if not self.inbox and not self.farewell:
+        if not self.inbox and not self.losses and not self.farewell:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(timeout_s):
@@ -221,6 +200,7 @@ class Group:
         self.holders: dict[int, Member] = {}
         """Message id → the member that it was dealt to last."""
         self.gone = False
+        self.losses = Losses(around.port, subscription.id)
         self._around = around
         self._pulls: dict[Pull, None] = {}
         self._wake = asyncio.Event()
@@ -387,6 +367,7 @@ class Group:
             if claimed.gone:
                 self._vanish()
                 return SWEEP_S
+            self._tell(claimed)
             self._deal(list(claimed.deliveries))
             if claimed.more or not claimed.doubt:
                 break
@@ -398,6 +379,14 @@ class Group:
             await asyncio.sleep(0)
             return 0.0
         return self._until_next(settled)
+
+    def _tell(self, claimed: Claimed) -> None:
+        """What was lost, before what is left."""
+        members = [member for member in self.members if not member.farewell]
+        if claimed.losses and members:
+            news = self.losses.news(claimed.losses)
+            for member in members:
+                member.tell(news)
 
     def _until_due(self, claimed: Claimed) -> float:
         """Seconds until a claim may give something though nobody told of it."""

@@ -6,18 +6,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.watermark import PREPARED
-from subscriptions.ports import MaintenancePort
+from subscriptions.upkeep import MaintenancePort
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger("gapless.audit")
+"""What administrators did, and what time did in their place, that cannot be undone."""
 
 TRIM_LIMIT = 200
 PURGE_LIMIT = 10_000
 PURGE_ROUNDS = 20
+REMOVE_LIMIT = 100
+ABSENT_S = 60.0
+ABSENT_ROUNDS = 3
+"""A service that has not looked for so many rounds, and seconds, was not there."""
 COMPACT_BYTES = 16 * 1024 * 1024
 """Tables of what is under way are looked at from this size on."""
 
@@ -54,10 +60,12 @@ class Counts:
     purged_keys: int
     freed_bytes: int
     ended_publishers: int
+    removed_subscriptions: int
 
 
 class Maintenance:
-    """`settled` tells the watermark: nothing at or below it can still appear."""
+    """`settled` tells the watermark: nothing at or below it can still appear. `namespaces` are those in which
+    subscriptions may be removed: none, until their definitions are loaded."""
 
     def __init__(
         self,
@@ -67,12 +75,14 @@ class Maintenance:
         every_s: float = 10.0,
         segment_age_s: float = 86_400.0,
         clock: Callable[[], float] = time.monotonic,
+        namespaces: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._port = port
         self._settled = settled
         self._every_s = every_s
         self._segment_age_s = segment_age_s
         self._clock = clock
+        self._namespaces = namespaces
         self._overdue = Overdue()
 
     async def run_once(self) -> Counts:
@@ -87,7 +97,17 @@ class Maintenance:
         keys = await self._repeat(self._port.purge_idempotency)
         rolled = await self._port.roll_segment(self._segment_age_s)
         freed = await self._port.compact(COMPACT_BYTES)
-        return Counts(rolled, trimmed, dropped, purged, keys, freed, ended)
+        removed = await self._remove_unused()
+        return Counts(rolled, trimmed, dropped, purged, keys, freed, ended, removed)
+
+    async def _remove_unused(self) -> int:
+        if not (namespaces := self._namespaces()):
+            return 0
+        absent_s = max(ABSENT_S, ABSENT_ROUNDS * self._every_s)
+        removed = await self._port.remove_unused(namespaces, absent_s, REMOVE_LIMIT)
+        for namespace, name in removed:
+            audit.info("subscription %s of %s was removed: nobody used it for so long", name, namespace)
+        return len(removed)
 
     async def _end_overdue(self) -> int:
         overdue = self._overdue.observe(await self._port.holders(), self._clock())

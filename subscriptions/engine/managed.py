@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from subscriptions.domain.delivery import (
@@ -23,11 +22,9 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.model import Appended, NewMessage
 from subscriptions.engine.consumers import Consumers
 from subscriptions.engine.group import SETTLE_S, WATCH_S
+from subscriptions.engine.maintenance import audit
 from subscriptions.engine.reaper import Scheduler
 from subscriptions.ports import Clock, DeadLetterPort, PolicyPort, SchedulePort, SubscriptionPort
-
-audit = logging.getLogger("gapless.audit")
-"""What administrators did, and what was done by time in their place, that cannot be undone."""
 
 
 class ManagedSubscriptions:

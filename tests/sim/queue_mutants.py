@@ -9,7 +9,8 @@ import pytest
 from subscriptions.domain.delivery import Delivery, Receipt
 from subscriptions.engine import group
 from subscriptions.engine.consumers import Consumers
-from subscriptions.engine.group import Group, Member, Pull
+from subscriptions.engine.group import Group, Member
+from subscriptions.engine.pull import Pull
 
 
 def no_give_back(patch: pytest.MonkeyPatch) -> None:

@@ -359,7 +359,7 @@ def test_bad_documents(change: dict[str, Any], field: str) -> None:
 
 
 def test_how_a_subscription_is_shown() -> None:
-    stats = Stats(1, 2, 3, 4, 5, 6, 7, 8, 9, None, 10)
+    stats = Stats(1, 2, 3, 4, 5, 6, 7, 8, 11, 9, None, 10)
     settings = {
         "push": PUSH, "ack_wait": 30.0, "backoff": [1.0, 2.5], "message_ttl": None, "max_backlog": None,
         "ordering": "key", "filter": {"types": ["a"]}, "dead_letter": {"channel": None},
@@ -376,7 +376,7 @@ def test_how_a_subscription_is_shown() -> None:
         "push": {"url": PUSH["url"]}, "paused": True, "created_at": "1970-01-01T00:00:00.000000Z",
         "origins": {"ack_wait": "policy:p"},
         "stats": {"lag": 1, "in_flight": 2, "delayed": 3, "waiting": 4, "redelivered": 5, "acked": 6,
-                  "dead_lettered": 7, "removed_by_retention": 8, "dead_letters": 9,
+                  "dead_lettered": 7, "removed_by_retention": 8, "purged": 11, "dead_letters": 9,
                   "oldest_unacked_seconds": None, "cursor": 10},
     }  # fmt: skip
     assert b'"ack_wait":30,' in shown

@@ -1,0 +1,79 @@
+-- What retention took from subscriptions: counted, and told to whoever streams their deliveries.
+
+-- Notes losses for the streams to be told. For whoever holds the subscription's lock.
+create or replace function gapless.note_gaps(
+    p_subscription_id integer, p_channels bigint[], p_first_seqs bigint[], p_missed bigint[]
+) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    with numbered as materialized (
+        select x.channel_id, x.first_seq, x.missed, nextval('gapless.gap_number') as number
+        from (select x.channel_id, max(x.first_seq) as first_seq, sum(x.missed)::bigint as missed
+              from unnest(p_channels, p_first_seqs, p_missed) as x (channel_id, first_seq, missed)
+              group by x.channel_id) x
+        where x.missed > 0
+    )
+    insert into gapless.gaps as g (subscription_id, channel_id, since, number, first_seq, missed)
+    select p_subscription_id, n.channel_id, n.number, n.number, n.first_seq, n.missed from numbered n
+    on conflict (subscription_id, channel_id) do update
+    set number = excluded.number, first_seq = greatest(g.first_seq, excluded.first_seq),
+        missed = g.missed + excluded.missed
+$$;
+
+-- As gapless.lost, for whoever moves the frontier there: they are noted too.
+create or replace function gapless.lose(
+    p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
+) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    lost record;
+begin
+    if p_channels is null then
+        return 0;
+    end if;
+    select array_agg(l.channel_id) as channels, array_agg(l.first_seq) as first_seqs, array_agg(l.missed) as missed,
+           coalesce(sum(l.missed), 0)::bigint as total
+    into lost
+    from gapless.losses(p_subscription_id, p_channels, p_trims, p_from, p_to) l where l.missed <> 0;
+    if lost.channels is not null then
+        perform gapless.note_gaps(p_subscription_id, lost.channels, lost.first_seqs, lost.missed);
+    end if;
+    return lost.total;
+end $$;
+
+-- The same of all that retention has taken by now.
+create or replace function gapless.lose_between(s gapless.subscriptions, p_from bigint, p_to bigint) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    trimmed record;
+begin
+    if p_from >= (select l.trimmed_id from gapless.log l) then
+        return 0;
+    end if;
+    select array_agg(c.id) as channels, array_agg(c.trimmed_id) as trims into trimmed
+    from gapless.channels c
+    where c.namespace_id = s.namespace_id and c.trimmed_id > p_from and (c.name = any(s.names) or c.name ~ s.regex);
+    return gapless.lose(s.id, trimmed.channels, trimmed.trims, p_from, p_to);
+end $$;
+
+-- What no stream was told yet, of channels that are there: at most so many, the oldest first.
+create or replace function gapless.gaps_of(p_subscription_id integer, p_limit integer) returns json
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select json_agg(json_build_object('channel', x.name, 'first_seq', x.first_seq, 'missed', x.missed,
+                                      'channel_id', x.channel_id, 'since', x.since, 'number', x.number))
+    from (select g.*, c.name from gapless.gaps g join gapless.channels c on c.id = g.channel_id
+          where g.subscription_id = p_subscription_id order by g.number limit p_limit) x
+$$;
+
+-- A stream was told. What was lost since then is left.
+create or replace function gapless.told_gaps(
+    p_subscription_id integer, p_channels bigint[], p_numbers bigint[], p_missed bigint[]
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform gapless.lock_subscriptions(array[p_subscription_id]);
+    delete from gapless.gaps g using unnest(p_channels, p_numbers) as x (channel_id, number)
+    where g.subscription_id = p_subscription_id and g.channel_id = x.channel_id and g.number = x.number;
+    update gapless.gaps g set missed = g.missed - x.missed, since = x.number + 1
+    from unnest(p_channels, p_numbers, p_missed) as x (channel_id, number, missed)
+    where g.subscription_id = p_subscription_id and g.channel_id = x.channel_id and g.since <= x.number;
+end $$;
