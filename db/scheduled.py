@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ from db.connect import Pool
 from db.namespaces import Namespaces
 from db.reader import PAGE_BYTES
 from db.rows import EPOCH, microseconds
-from subscriptions.domain.delivery import Scheduled, Touched
+from subscriptions.domain.delivery import Moment, Scheduled, Touched
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Appended, NewMessage, Position
 
@@ -29,38 +29,32 @@ class Schedule:
     async def schedule(
         self,
         namespace: str,
-        message: NewMessage,
-        deliver_at_us: int | None,
-        delay_s: float | None,
+        messages: Sequence[NewMessage],
+        moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
-    ) -> tuple[Scheduled, bool]:
+    ) -> tuple[list[Scheduled], bool]:
         row = await self._pool.fetchrow(
             "schedule",
             await self._namespaces.id(namespace),
-            None if deliver_at_us is None else EPOCH + timedelta(microseconds=deliver_at_us),
-            delay_s,
+            messages[0].channel,
             self._create,
             idempotency_key,
             fingerprint,
-            message.channel,
-            message.type,
-            message.key,
-            message.sender,
-            message.headers.decode() or None,
-            None if message.data is None else message.data.decode(),
-            message.binary,
-            message.ttl,
+            *_moments(moments),
+            *_contents(messages),
         )
         if row["status"] == _MISMATCH:
             detail = "this Idempotency-Key was used for another request within 24 hours"
             raise GaplessError(Code.IDEMPOTENCY_MISMATCH, detail)
-        if row["scheduled_id"] is None:
+        if row["scheduled_ids"] is None:
             detail = "a channel does not exist and is not made by publishing here"
             raise GaplessError(Code.CHANNEL_NOT_FOUND, detail)
-        stored = Scheduled(
-            row["scheduled_id"], message, microseconds(row["deliver_at"]), microseconds(row["created_at"])
-        )
+        created_at_us = microseconds(row["created_at"])
+        stored = [
+            Scheduled(id_, message, microseconds(at), created_at_us)
+            for id_, message, at in zip(row["scheduled_ids"], messages, row["deliver_at"], strict=True)
+        ]
         return stored, row["status"] == _REPLAYED
 
     async def get(self, namespace: str, scheduled_id: int) -> Scheduled:
@@ -91,6 +85,25 @@ class Schedule:
         ids = await self._namespaces.ids(namespaces)
         row = await self._pool.fetchrow("publish_due", ids, limit, BATCH_BYTES)
         return row["done"], await self._namespaces.touched(row["touched"])
+
+
+def _moments(moments: Sequence[Moment]) -> tuple[list[object], list[object]]:
+    """As the statement takes them: times, and delays where there is none."""
+    times = [None if at is None else EPOCH + timedelta(microseconds=at) for at, _ in moments]
+    return [*times], [delay for _, delay in moments]
+
+
+def _contents(messages: Sequence[NewMessage]) -> tuple[list[object], ...]:
+    """As the statement takes them, member by member."""
+    return (
+        [message.type for message in messages],
+        [message.key for message in messages],
+        [message.sender for message in messages],
+        [message.headers.decode() or None for message in messages],
+        [None if message.data is None else message.data.decode() for message in messages],
+        [message.binary for message in messages],
+        [message.ttl for message in messages],
+    )
 
 
 def _scheduled(row: Any) -> Scheduled:

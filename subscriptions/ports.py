@@ -20,6 +20,7 @@ from subscriptions.domain.delivery import (
     Hand,
     Length,
     Loss,
+    Moment,
     Nack,
     Policy,
     Receipt,
@@ -440,14 +441,13 @@ class SchedulePort(Protocol):
     async def schedule(
         self,
         namespace: str,
-        message: NewMessage,
-        deliver_at_us: int | None,
-        delay_s: float | None,
+        messages: Sequence[NewMessage],
+        moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
-    ) -> tuple[Scheduled, bool]:
-        """The stored message, and whether an earlier request with this key stored it. Raises
-        `idempotency_mismatch`."""
+    ) -> tuple[list[Scheduled], bool]:
+        """Store messages for one channel, all or none, each with its moment; and whether an earlier request
+        with this key stored them. Raises `idempotency_mismatch`."""
         ...
 
     async def get(self, namespace: str, scheduled_id: int) -> Scheduled: ...

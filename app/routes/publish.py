@@ -16,7 +16,7 @@ from app.wire.deliveries import encode_scheduled_at
 from app.wire.encode import encode_ephemeral, encode_positions
 from app.wire.fingerprint import fingerprint
 from app.wire.head import PublishHead, read_head
-from app.wire.publish import Schedule, parse_batch, parse_publication
+from app.wire.publish import Publication, Schedule, parse_batch, parse_publication
 from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended, NewMessage
@@ -35,11 +35,11 @@ async def publish_one(service: Service, scope: Scope, receive: Receive, send: Se
     if publication.ephemeral:
         await _ephemeral(service, publication.messages[0], head, scope, send)
         return
-    schedule = publication.schedule
-    if schedule is not None:
+    if publication.schedules:
         # Also where its time has come already: the answer's form must not hang on whose clock is ahead.
-        _check_schedule(schedule, head, time.time_ns() // 1000)
-        await _later(service, publication.messages[0], schedule, head, scope, body, send)
+        for schedule in publication.schedules:
+            _check_schedule(schedule, head, time.time_ns() // 1000)
+        await _later(service, publication, head, scope, body, send)
         return
     appended = await _append(service, publication.messages, head, scope, body)
     content = encode_positions(appended.positions)
@@ -118,8 +118,7 @@ def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
 
 async def _later(
     service: Service,
-    message: NewMessage,
-    schedule: Schedule,
+    publication: Publication,
     head: PublishHead,
     scope: Scope,
     body: bytes,
@@ -128,7 +127,9 @@ async def _later(
     service.require_ready()
     printed = b"" if head.idempotency_key is None else fingerprint(scope["path"], head, body)
     scheduled, replayed = await service.schedules.schedule(
-        service.namespace, message, *schedule, head.idempotency_key, printed
+        service.namespace, publication.messages, publication.schedules, head.idempotency_key, printed
     )
-    content = encode_scheduled_at(scheduled)
+    content = b",".join(map(encode_scheduled_at, scheduled))
+    if publication.is_array:
+        content = b'{"messages":[%b]}' % content
     await _accepted(content, scope, send, replayed=replayed)

@@ -71,12 +71,12 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one request publishes. `is_array` decides the shape of the answer; only a single message has a
-    `schedule`."""
+    """What one request publishes. `is_array` decides the shape of the answer. `schedules`: each message is
+    published later; empty: all of them now."""
 
     messages: tuple[NewMessage, ...]
     is_array: bool
-    schedule: Schedule | None = None
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def ephemeral(self) -> bool:
@@ -100,13 +100,15 @@ def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str 
             message, keys = _message(parsed, channel, sender, _is_plain(body))
             messages: tuple[NewMessage, ...] = (message,)
             schedule = _schedule(parsed)
+            schedules: tuple[Schedule, ...] = () if schedule is None else (schedule,)
         else:
-            messages, keys = _messages([(i, channel) for i in parsed], "", sender, _is_plain(body))
-            schedule = None
+            schedules = _schedules(parsed)
+            items = [(i, channel) for i in parsed]
+            messages, keys = _messages(items, "", sender, _is_plain(body), later=bool(schedules))
     except FAILURES as error:
         refuse(body, error)
     json.check_text(body, keys)
-    return Publication(messages, parsed.__class__ is list, schedule)
+    return Publication(messages, parsed.__class__ is list, schedules)
 
 
 def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tuple[NewMessage, ...]:
@@ -139,7 +141,7 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _messages(
-    items: Sequence[tuple[_Body, str]], place: str, sender: str | None, plain: bool
+    items: Sequence[tuple[_Body, str]], place: str, sender: str | None, plain: bool, *, later: bool = False
 ) -> tuple[tuple[NewMessage, ...], int]:
     messages = []
     keys = 0
@@ -149,8 +151,8 @@ def _messages(
             if channel != checked:
                 checked = check_channel(channel)
             message, of_item = _message(item, channel, sender, plain)
-            if (item.delay is not UNSET or item.deliver_at is not UNSET) and _schedule(item) is not None:
-                raise invalid(_asked(item)[0], "is for a single message; an array is published as a whole")
+            if (item.delay is not UNSET or item.deliver_at is not UNSET) and not later and _schedule(item):
+                raise invalid(_asked(item)[0], "is for messages to one channel; these are published at once")
             if message.ephemeral:
                 raise invalid("ephemeral", "is for a single message; an array is stored as a whole")
         except GaplessError as error:
@@ -211,6 +213,23 @@ def _payload(item: _Body, plain: bool) -> tuple[bytes | None, bytes | None, int]
         data = json.one_line(data)
         checks.check_size(data, "data")
     return data, None, json.count_keys(_decode_any(data), "data")
+
+
+def _schedules(items: Sequence[_Body]) -> tuple[Schedule, ...]:
+    """When each is to be published; empty: all of them now. Some now and some later are refused."""
+    if all(item.delay is UNSET and item.deliver_at is UNSET for item in items):
+        return ()
+    found = []
+    for index, item in enumerate(items):
+        try:
+            found.append(_schedule(item))
+        except GaplessError as error:
+            raise checks.within(error, f"[{index}]") from None
+    given = [schedule for schedule in found if schedule is not None]
+    if 0 < len(given) < len(found):
+        now = found.index(None)
+        raise invalid(f"[{now}].deliver_at", "is missing: an array is published now, or all of it later")
+    return tuple(given)
 
 
 def _asked(item: _Body) -> list[str]:

@@ -1,53 +1,65 @@
 -- Messages to be published later.
 
--- Status: 0 stored, 1 an earlier request with this key stored it (and what became of it since is another matter),
--- 2 the key was used for another request. A null id: there is no such channel, and none is to be made.
+drop function if exists gapless.schedule(
+    integer, timestamptz, double precision, boolean, text, bytea, text, text, text, text, text, text, bytea,
+    double precision);
+
+-- Stores messages for one channel, all or none, each with its moment or its delay. Status: 0 stored, 1 an earlier request
+-- with this key stored them (and what became of them since is another matter), 2 the key was used for another request.
+-- Null ids: there is no such channel, and none is to be made.
 create or replace function gapless.schedule(
-    p_namespace_id integer, p_deliver_at timestamptz, p_delay double precision, p_create boolean, p_key text,
-    p_fingerprint bytea, p_channel text, p_type text, p_message_key text, p_sender text, p_headers text, p_data text,
-    p_binary bytea, p_ttl double precision,
-    out status integer, out scheduled_id bigint, out deliver_at timestamptz, out created_at timestamptz
+    p_namespace_id integer, p_channel text, p_create boolean, p_key text, p_fingerprint bytea,
+    p_deliver_at timestamptz[], p_delays double precision[], p_types text[], p_message_keys text[], p_senders text[],
+    p_headers text[], p_data text[], p_binary bytea[], p_ttls double precision[],
+    out status integer, out scheduled_ids bigint[], out deliver_at timestamptz[], out created_at timestamptz
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     known gapless.idempotency;
 begin
     -- What cannot be stored then must not stand in the way of all that is due after it.
-    perform p_data::json, p_headers::json;
-    if gapless.is_misshapen(p_type, p_message_key, p_data, p_headers) or not gapless.is_channel_name(p_channel) then
-        raise exception 'the message does not fit' using errcode = '22023';
+    perform m.data::json, m.headers::json from unnest(p_data, p_headers) as m (data, headers);
+    if not gapless.is_channel_name(p_channel) or exists (
+        select from unnest(p_types, p_message_keys, p_data, p_headers) as m (type, key, data, headers)
+        where gapless.is_misshapen(m.type, m.key, m.data, m.headers))
+    then
+        raise exception 'a message does not fit' using errcode = '22023';
     end if;
-    created_at := clock_timestamp();
-    deliver_at := coalesce(p_deliver_at, created_at + p_delay * interval '1 second');
     status := 0;
+    created_at := clock_timestamp();
     if not p_create and not exists (select from gapless.channels c
                                     where c.namespace_id = p_namespace_id and c.name = p_channel) then
         return;
     end if;
+    scheduled_ids := array(select nextval('gapless.scheduled_id_seq') from generate_subscripts(p_types, 1));
     if p_key is not null then
         delete from gapless.idempotency i
         where i.namespace_id = p_namespace_id and i.key = p_key and i.stored_at <= now() - interval '24 hours';
         insert into gapless.idempotency
             (namespace_id, key, fingerprint, created_at, stored_at, channels, ids, seqs)
-        values (p_namespace_id, p_key, p_fingerprint, schedule.deliver_at, schedule.created_at, array[p_channel],
-                array[nextval('gapless.scheduled_id_seq')], '{}')
+        values (p_namespace_id, p_key, p_fingerprint, schedule.created_at, schedule.created_at, array[p_channel],
+                scheduled_ids, '{}')
         on conflict do nothing returning * into known;
         if known.key is null then
             select * into known from gapless.idempotency i where i.namespace_id = p_namespace_id and i.key = p_key;
             status := case when known.fingerprint = p_fingerprint and known.seqs = '{}' then 1 else 2 end;
+            scheduled_ids := known.ids;
+            created_at := known.stored_at;
         end if;
-        scheduled_id := known.ids[1];
-        deliver_at := known.created_at;
-    else
-        scheduled_id := nextval('gapless.scheduled_id_seq');
     end if;
+    -- The same request says the same again: delays count from when it was stored.
+    deliver_at := array(
+        select coalesce(w.at, schedule.created_at + w.delay * interval '1 second')
+        from unnest(p_deliver_at, p_delays) with ordinality as w (at, delay, ord) order by w.ord);
     if status > 0 then
         return;
     end if;
     insert into gapless.scheduled (id, namespace_id, deliver_at, created_at, channel, type, key, sender, headers,
                                    data, "binary", ttl)
     overriding system value
-    values (scheduled_id, p_namespace_id, schedule.deliver_at, schedule.created_at, p_channel, p_type, p_message_key,
-            p_sender, p_headers, p_data, p_binary, p_ttl);
+    select m.id, p_namespace_id, m.at, schedule.created_at, p_channel, m.type, m.key, m.sender, m.headers, m.data,
+           m.bin, m.ttl
+    from unnest(scheduled_ids, schedule.deliver_at, p_types, p_message_keys, p_senders, p_headers, p_data, p_binary,
+                p_ttls) as m (id, at, type, key, sender, headers, data, bin, ttl);
 end $$;
 
 -- Publishes rows that the caller has taken out, in their order; as gapless.append, and what was touched.

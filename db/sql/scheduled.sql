@@ -1,5 +1,5 @@
 -- name: schedule
-select status, scheduled_id, deliver_at, created_at
+select status, scheduled_ids, deliver_at, created_at
 from gapless.schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: scheduled_one

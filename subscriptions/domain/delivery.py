@@ -283,6 +283,10 @@ class Change:
     after: Settings = field(repr=False)
 
 
+Moment = tuple[int | None, float | None]
+"""When a message is to be published: microseconds since the Unix epoch, or so many seconds from now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """A message that is to be published later."""

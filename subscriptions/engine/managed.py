@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from subscriptions.domain.delivery import (
     Change,
@@ -12,6 +12,7 @@ from subscriptions.domain.delivery import (
     Definition,
     Definitions,
     Length,
+    Moment,
     Policy,
     Scheduled,
     Settings,
@@ -224,16 +225,16 @@ class ManagedSchedule:
     async def schedule(
         self,
         namespace: str,
-        message: NewMessage,
-        deliver_at_us: int | None,
-        delay_s: float | None,
+        messages: Sequence[NewMessage],
+        moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
-    ) -> tuple[Scheduled, bool]:
+    ) -> tuple[list[Scheduled], bool]:
         stored, replayed = await self._port.schedule(
-            namespace, message, deliver_at_us, delay_s, idempotency_key, fingerprint
+            namespace, messages, moments, idempotency_key, fingerprint
         )
-        self._scheduler.expect(max(0.0, (stored.deliver_at_us - self._now_us()) / 1e6))
+        for each in stored:
+            self._scheduler.expect(max(0.0, (each.deliver_at_us - self._now_us()) / 1e6))
         return stored, replayed
 
     async def get(self, namespace: str, scheduled_id: int) -> Scheduled:

@@ -147,7 +147,7 @@ async def test_what_is_due_already_is_answered_the_same_and_published_at_once(ho
 
     await eventually(published)
     refused = (
-        [{"data": 1, "delay": 5}],
+        [{"data": 1, "delay": 5}, {"data": 2}],
         {"data": 1, "delay": 5, "deliver_at": ahead(5)},
         {"data": 1, "delay": 5, "ephemeral": True},
         {"data": 1, "delay": -1},
@@ -181,3 +181,28 @@ async def test_it_survives_restarts_and_comes_in_order(serve: Serve) -> None:
 
         assert [message["data"] for message in await eventually(published)] == [0, 1, 2, 3]
         assert await waiting(host, "kept") == ["late"]
+
+
+async def test_an_array_is_scheduled_as_a_whole(hosts: Both) -> None:
+    one, two = hosts
+    queue = await one.subscribe("several")
+    path, key = "/v1/channels/several/messages", {"Idempotency-Key": "several"}
+    body = [{"data": 1, "delay": 0.5}, {"data": 2, "deliver_at": ahead(3600)}, {"data": 3, "delay": 0}]
+    answer = await one.ask("POST", path, 202, json=body, headers=key)
+    ids = [each["scheduled_id"] for each in answer["messages"]]
+    assert ids == sorted(set(ids), key=int)
+    assert {each["channel"] for each in answer["messages"]} == {"several"}
+    assert await two.ask("POST", path, 202, json=body, headers=key) == answer
+    assert data(await queue.take(1) + await queue.take(1)) == [3, 1]
+    assert await waiting(two, "several") == [2]
+    await two.ask("DELETE", f"/v1/scheduled/{ids[1]}", 204)
+    mixed = [{"data": 1, "delay": 5}, {"data": 2}]
+    refused = await one.ask("POST", path, 422, json=mixed)
+    assert refused["errors"][0]["field"] == "[1].deliver_at"
+    await one.ask(
+        "POST", path, 422, json=[{"data": 1, "delay": 5}, {"data": 2, "delay": 5, "ephemeral": True}]
+    )
+    await one.ask("POST", path, 422, json=[{"data": 1, "delay": 5}], headers={"Expected-Last-Seq": "0"})
+    assert await waiting(one, "several") == []
+    (only,) = (await one.ask("POST", path, 202, json=[{"data": 1, "delay": 60}]))["messages"]
+    assert (await one.ask("GET", f"/v1/scheduled/{only['scheduled_id']}"))["data"] == 1

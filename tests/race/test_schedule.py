@@ -27,7 +27,7 @@ PROMOTE = "select * from gapless.promote_scheduled(1, $1)"
 
 async def later(queues: Queues, data: str = "1", *, delay: float = 3600, **members: Any) -> Scheduled:
     message = NewMessage(members.pop("channel", "later"), data.encode(), **members)
-    scheduled, _ = await queues.schedule.schedule("default", message, None, delay, None, b"")
+    (scheduled,), _ = await queues.schedule.schedule("default", [message], [(None, delay)], None, b"")
     return scheduled
 
 
@@ -67,7 +67,7 @@ async def test_it_says_what_was_said(queues: Queues, owner: asyncpg.Connection) 
         NewMessage("b", None, bytes(range(256))),
     ]
     for message in sent:
-        await queues.schedule.schedule("default", message, None, 3600, None, b"")
+        await queues.schedule.schedule("default", [message], [(None, 3600)], None, b"")
     stored = await queues.schedule.page("default", None, 0, 10)
     assert [s.message for s in stored] == sent
     assert all(3599e6 < s.deliver_at_us - s.created_at_us < 3601e6 for s in stored)
@@ -202,16 +202,18 @@ async def test_one_key_schedules_once(queues: Queues, owner: asyncpg.Connection)
     message = NewMessage("later", b"1")
 
     async def ask(fingerprint: bytes) -> Any:
-        return await outcome(queues.schedule.schedule("default", message, None, 0.0, "key", fingerprint))
+        return await outcome(
+            queues.schedule.schedule("default", [message], [(None, 0.0)], "key", fingerprint)
+        )
 
     answers = await asyncio.gather(*(ask(b"x") for _ in range(6)), *(ask(b"y") for _ in range(6)))
-    stored = [answer for answer in answers if isinstance(answer[0], Scheduled)]
+    stored = [answer for answer in answers if isinstance(answer[0], list)]
     assert Counter(replayed for _, replayed in stored) == {False: 1, True: 5}
-    assert len({scheduled.id for scheduled, _ in stored}) == 1
+    assert len({scheduled.id for (scheduled,), _ in stored}) == 1
     assert sum(answer[0] is Code.IDEMPOTENCY_MISMATCH for answer in answers) == 6
     assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
-    scheduled, replayed = await ask(b"x" if stored[0] is answers[0] else b"y")
-    assert (replayed, scheduled.id) == (True, stored[0][0].id)
+    (scheduled,), replayed = await ask(b"x" if stored[0] is answers[0] else b"y")
+    assert (replayed, scheduled) == (True, stored[0][0][0])
     assert (await queues.schedule.publish_due(HERE, 10))[0] == 0
 
 
@@ -219,9 +221,9 @@ async def test_a_key_of_a_publish_is_no_schedule(queues: Queues) -> None:
     """And the other way round: one key, one request."""
     await queues.appender.append([one("a", key="k")])
     message = NewMessage("a", b"1")
-    answer = await outcome(queues.schedule.schedule("default", message, None, 9.0, "k", b"body"))
+    answer = await outcome(queues.schedule.schedule("default", [message], [(None, 9.0)], "k", b"body"))
     assert answer[0] is Code.IDEMPOTENCY_MISMATCH
-    await queues.schedule.schedule("default", message, None, 9.0, "other", b"body")
+    await queues.schedule.schedule("default", [message], [(None, 9.0)], "other", b"body")
     (answer,) = await queues.appender.append([one("a", key="other")])
     assert answer == Appended((), replayed=True)
 
@@ -231,7 +233,7 @@ async def test_what_cannot_be_stored_is_refused_at_once(queues: Queues, owner: a
     await later(queues, "1", delay=0)
     for message in (NewMessage("a", b"[1,"), NewMessage("a", b"1", headers=b"{")):
         with pytest.raises(GaplessError):
-            await queues.schedule.schedule("default", message, None, 0.0, None, b"")
+            await queues.schedule.schedule("default", [message], [(None, 0.0)], None, b"")
     assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
     assert await published(owner) == ["1"]
 
@@ -243,5 +245,44 @@ async def test_a_channel_that_does_not_exist(database: Database, queues: Queues)
     await queues.owner.execute("select gapless.delete_channel(1, 'gone')")
     assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
     assert await outcome(queues.schedule.promote("default", scheduled.id)) == gone(scheduled)
-    arguments = "1, null, 1, false, null, null, 'no', 't', null, null, null, '1', null, null"
-    assert await queues.owner.fetchval(f"select scheduled_id from gapless.schedule({arguments})") is None
+    message = "'{null}', '{1}', '{t}', '{null}', '{null}', '{null}', '{1}', '{null}', '{null}'"
+    arguments = f"1, 'no', false, null, null, {message}"
+    assert await queues.owner.fetchval(f"select scheduled_ids from gapless.schedule({arguments})") is None
+
+
+async def test_several_are_stored_together_in_their_order(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Each at its own moment; with a key the same answer again, delays included."""
+    messages = [NewMessage("a", b"%d" % n, key=f"k{n}", ttl=None if n else 9.0) for n in range(3)]
+    moments = [(None, 50.0), (4102444800000000, None), (None, 0.0)]
+
+    async def ask(fingerprint: bytes = b"x") -> Any:
+        return await queues.schedule.schedule("default", messages, moments, "key", fingerprint)
+
+    stored, replayed = await ask()
+    assert (replayed, [each.message for each in stored]) == (False, messages)
+    assert [each.id for each in stored] == sorted(each.id for each in stored)
+    assert stored[1].deliver_at_us == 4102444800000000
+    assert stored[0].deliver_at_us - stored[2].deliver_at_us == 50_000_000
+    assert await queues.schedule.page("default", None, 0, 10) == stored
+    assert await ask() == (stored, True)
+    with pytest.raises(GaplessError):
+        await ask(b"y")
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
+    assert await published(owner) == ["2"]
+    await queues.pass_time(60)
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
+    assert await published(owner) == ["2", "0"]
+
+
+async def test_of_several_one_that_does_not_fit_refuses_all(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
+    messages = [NewMessage("a", b"1"), NewMessage("a", b"[1,"), NewMessage("a", b"3")]
+    with pytest.raises(GaplessError):
+        await queues.schedule.schedule("default", messages, [(None, 0.0)] * 3, "key", b"x")
+    assert await owner.fetchval("select count(*) from gapless.scheduled") == 0
+    messages[1] = NewMessage("a", b"2")
+    _, replayed = await queues.schedule.schedule("default", messages, [(None, 0.0)] * 3, "key", b"y")
+    assert not replayed, "what was refused leaves no key"
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 3
+    assert await published(owner) == ["1", "2", "3"]

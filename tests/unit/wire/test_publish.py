@@ -124,14 +124,17 @@ def test_bad_members_alone_in_an_array_and_in_a_batch(body: dict[str, Any], fiel
     ids=repr,
 )
 def test_when_a_single_message_is_due(asked: dict[str, Any], schedule: Schedule | None) -> None:
-    assert publish({"data": 1, **asked}).schedule == schedule
+    assert publish({"data": 1, **asked}).schedules == (() if schedule is None else (schedule,))
 
 
 @pytest.mark.parametrize("asked", [{"delay": 5}, {"delay": 0}, {"deliver_at": "2026-11-20T12:00:00Z"}])
-def test_several_messages_cannot_be_scheduled(asked: dict[str, Any]) -> None:
+def test_several_messages_are_scheduled_all_or_none(asked: dict[str, Any]) -> None:
     (field,) = asked
-    assert refusal([{"data": 1, **asked}]) == ("invalid_request", f"[0].{field}")
-    with pytest.raises(GaplessError, match="is for a single message") as caught:
+    assert len(publish([{"data": 1, **asked}, {"data": 2, "delay": 7}]).schedules) == 2
+    assert refusal([{"data": 1, **asked}, {"data": 2}]) == ("invalid_request", "[1].deliver_at")
+    ephemeral = {"data": 1, "ephemeral": True, **asked}
+    assert refusal([{"data": 1, "delay": 1}, ephemeral]) == ("invalid_request", f"[1].{field}")
+    with pytest.raises(GaplessError, match="is for messages to one channel") as caught:
         parse_batch(HEAD, json.dumps({"messages": [{"channel": "a", "data": 1, **asked}]}).encode())
     assert caught.value.errors[0].field == f"messages[0].{field}"
 

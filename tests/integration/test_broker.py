@@ -1,0 +1,172 @@
+"""Subscriptions as users of brokers know them: conditional changes, purges, removal, gaps, lengths."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import httpx
+
+from tests.conftest import Serve
+from tests.integration.queueing import Host, deliveries
+from tests.support import eventually
+
+Both = tuple[Host, Host]
+
+
+async def answer(host: Host, method: str, path: str, status: int, **more: Any) -> httpx.Response:
+    got = await host.http.request(method, path, **more)
+    assert got.status_code == status, (got.status_code, got.text)
+    return got
+
+
+def match(tag: str) -> dict[str, str]:
+    return {"If-Match": tag}
+
+
+async def test_tags_of_a_subscription(hosts: Both) -> None:
+    one, two = hosts
+    path, body = "/v1/subscriptions/tags", {"channels": ["tags"], "start": "earliest"}
+    await answer(one, "PUT", path, 412, json=body, headers=match('"x"'))
+    made = await answer(one, "PUT", path, 201, json=body, headers={"If-None-Match": "*"})
+    tag = made.headers["etag"]
+    assert tag == (await answer(two, "GET", path, 200)).headers["etag"]
+    refused = await answer(one, "PUT", path, 412, json=body, headers={"If-None-Match": "*"})
+    assert (refused.json()["code"], refused.json()["retryable"]) == ("precondition_failed", False)
+    changed = await answer(two, "PATCH", path, 200, json={"ack_wait": 5}, headers=match(tag))
+    newer = changed.headers["etag"]
+    assert newer != tag
+    for method, at, more in (
+        ("PATCH", path, {"json": {"ack_wait": 6}}),
+        ("PUT", path, {"json": body}),
+        ("POST", f"{path}/bind", {"json": {"channels": ["x"]}}),
+        ("POST", f"{path}/unbind", {"json": {"channels": ["tags"]}}),
+        ("DELETE", path, {}),
+    ):
+        for stale in (tag, f"W/{newer}", f'"a", {tag}'):
+            await answer(one, method, at, 412, headers=match(stale), **more)
+    assert (await one.ask("GET", path))["ack_wait"] == 5
+    for nonsense in ("x", '"x', "", '"a" "b"'):
+        await answer(one, "PATCH", path, 400, json={"ack_wait": 6}, headers=match(nonsense))
+    await answer(one, "PUT", path, 400, json=body, headers={"If-None-Match": tag})
+    await answer(one, "PUT", path, 409, json=body)
+    replaced = await answer(one, "PUT", path, 200, json=body, headers=match(f'"a" , {newer}'))
+    assert replaced.headers["etag"] == tag
+    assert replaced.json()["origins"]["ack_wait"] == "default"
+    bound = await answer(one, "POST", f"{path}/bind", 200, json={"channels": ["x"]}, headers=match(tag))
+    tag = bound.headers["etag"]
+    await answer(two, "DELETE", path, 204, headers=match(tag))
+    await answer(two, "DELETE", path, 404, headers=match(tag))
+
+
+async def test_tags_of_policies_and_of_all(hosts: Both) -> None:
+    one, two = hosts
+    path = "/v1/policies/tags"
+    body = {"pattern": "none.>", "applies_to": "subscriptions", "definition": {"ack_wait": 9}}
+    whole = (await answer(one, "GET", "/v1/definitions", 200)).headers["etag"]
+    tag = (await answer(one, "PUT", path, 201, json=body, headers={"If-None-Match": "*"})).headers["etag"]
+    assert tag == (await answer(two, "GET", path, 200)).headers["etag"]
+    await answer(one, "PUT", path, 412, json=body, headers={"If-None-Match": "*"})
+    later = (await answer(one, "PUT", path, 200, json={**body, "priority": 2}, headers=match(tag))).headers[
+        "etag"
+    ]
+    await answer(one, "DELETE", path, 412, headers=match(tag))
+    document = {"policies": [{"name": "tags", **body}]}
+    await answer(one, "POST", "/v1/definitions", 412, json=document, headers=match(whole))
+    whole = (await answer(two, "GET", "/v1/definitions", 200)).headers["etag"]
+    await answer(one, "POST", "/v1/definitions", 200, json=document, headers=match(whole))
+    assert (await answer(two, "GET", path, 200)).headers["etag"] == tag != later
+    await answer(two, "DELETE", path, 204, headers=match(tag))
+
+
+async def test_a_purge_takes_all_that_was_published_before(hosts: Both) -> None:
+    one, two = hosts
+    queue = await one.subscribe("purge", "purge.*")
+    await one.publish("purge.a", *range(5))
+    (first,) = await queue.pull(1)
+    for n in range(20):
+        await two.publish("purge.b", n)
+        expected = 5 if n == 0 else 1
+        assert await one.ask("POST", "/v1/subscriptions/purge/purge") == {"purged": expected}
+    assert await queue.ack(first) == ["acked"]
+    assert (await queue.stats())["purged"] == 24
+    await one.ask("POST", "/v1/subscriptions/no/purge", 404)
+    length = await two.ask("GET", "/v1/subscriptions/purge/length")
+    assert length == {"lag": 0, "in_flight": 0, "exact": True}
+    await one.ask("GET", "/v1/subscriptions/no/length", 404)
+
+
+async def test_not_deleted_while_it_holds_or_serves_somebody(hosts: Both, sql: asyncpg.Connection) -> None:
+    one, two = hosts
+    queue = await one.subscribe("kept")
+    await one.publish("kept", 1)
+    path = "/v1/subscriptions/kept"
+    refused = await one.ask("DELETE", path, 409, params={"if_empty": "true"})
+    assert refused["code"] == "conflict"
+    await queue.take(1)
+    await one.ask("DELETE", path, 409, params={"if_empty": "true"})
+    async with queue.at(two).consume():
+        for host in hosts:
+            await host.ask("DELETE", path, 409, params={"if_unused": "true"})
+
+    async def unused() -> bool:
+        return (await one.http.delete(path, params={"if_unused": "true"})).status_code == 204
+
+    await eventually(unused)
+    queue = await one.subscribe("kept", start="latest")
+    pulling = asyncio.create_task(queue.pull(wait=20))
+
+    async def waits() -> bool:
+        return bool(await sql.fetchval("select count(*) = 1 from gapless.attendance"))
+
+    await eventually(waits)
+    await two.ask("DELETE", path, 409, params={"if_unused": "true"})
+    await one.publish("kept", 2)
+    assert len(await pulling) == 1
+
+
+async def test_a_stream_is_told_what_retention_took(serve: Serve) -> None:
+    service = serve(GAPLESS_MAINTENANCE_INTERVAL="0.2")
+    async with Host(service.url) as host:
+        queue = await host.subscribe("lossy")
+        await host.subscribe("kept", "lossy", retain=True)
+        await host.publish("lossy", *range(10))
+        rule = {"retention": {"max_messages": 3}}
+        await host.ask("PUT", "/v1/channels/lossy", json=rule)
+        assert (await host.ask("GET", "/v1/channels/lossy"))["first_seq"] == 1, "one waits for it"
+        await host.ask("PATCH", "/v1/subscriptions/kept", json={"retain": False})
+
+        async def trimmed() -> bool:
+            return bool((await host.ask("GET", "/v1/channels/lossy"))["first_seq"] == 8)
+
+        await eventually(trimmed)
+        async with queue.consume() as stream:
+            gap = await stream.block()
+            assert gap is not None
+            assert (gap.event, gap.id, gap.retry) == ("gap", None, "1000")
+            assert gap.json == {"channel": "lossy", "first_seq": 8, "missed": 7}
+            await queue.ack(*await deliveries(stream, 3))
+            await host.publish("lossy", *range(10, 14))
+            await queue.ack(*await deliveries(stream, 4))
+        assert (await queue.stats())["removed_by_retention"] == 7
+        await host.publish("lossy", 14)
+        async with queue.consume() as stream:
+            await deliveries(stream, 1)
+
+
+async def test_one_that_nobody_uses_goes_and_that_is_logged(serve: Serve) -> None:
+    service = serve(GAPLESS_MAINTENANCE_INTERVAL="0.2")
+    async with Host(service.url) as host:
+        made = await host.subscribe("short", expires=0.5)
+        used = await host.subscribe("used", expires=0.5)
+        assert (await host.ask("GET", "/v1/subscriptions/short"))["expires"] == 0.5
+        async with used.consume():
+
+            async def gone() -> bool:
+                return (await host.http.get(made.path)).status_code == 404
+
+            await eventually(gone)
+            assert (await host.http.get("/v1/subscriptions/used")).status_code == 200
+        assert await host.metric("gapless_subscriptions_expired_total") == 1
+    assert '"gapless.audit"' in service.log
