@@ -23,6 +23,7 @@ from gapless._errors import (
     LeaseLost,
     NotFound,
     PayloadTooLarge,
+    PreconditionFailed,
     ProtocolError,
     RateLimited,
     ServerError,
@@ -38,7 +39,7 @@ from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
 from gapless._scheduled import Scheduled, ScheduleOptions
-from gapless._subscription import DeadLetterRoute, Filter, Push, Stats, Subscription
+from gapless._subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
 from gapless._subscriptions import SubscriptionOptions
 from gapless._sync import Client
 from gapless._sync_consumer import SyncConsumer, SyncDelivery
@@ -81,6 +82,7 @@ __all__ = [
     "Imported",
     "InvalidRequest",
     "LeaseLost",
+    "Length",
     "Message",
     "MessageOptions",
     "NewMessage",
@@ -88,6 +90,7 @@ __all__ = [
     "Page",
     "PayloadTooLarge",
     "Policy",
+    "PreconditionFailed",
     "ProtocolError",
     "PublishOptions",
     "Published",

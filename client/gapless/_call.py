@@ -80,17 +80,32 @@ SENDING: Mapping[str, str] = {**JSON, "Content-Type": "application/json"}
 
 
 def asking(
-    method: str, where: str, decode: Callable[[Any], T], body: Any = None, *, repeatable: bool = True
+    method: str,
+    where: str,
+    decode: Callable[[Any], T],
+    body: Any = None,
+    *,
+    repeatable: bool = True,
+    headers: Mapping[str, str] | None = None,
 ) -> Call[T]:
     """A call that is answered with JSON. Its body is encoded once: every attempt sends the same bytes."""
     content = None if body is None else json_body(body)
-    request = Request(method, where, headers=JSON if content is None else SENDING, content=content)
+    sent = {**(JSON if content is None else SENDING), **(headers or {})}
+    request = Request(method, where, headers=sent, content=content)
     return Call(request, lambda reply: decode(json_of(reply)), repeatable)
 
 
-def telling(method: str, where: str) -> Call[None]:
+def telling(
+    method: str, where: str, params: Params = (), *, headers: Mapping[str, str] | None = None
+) -> Call[None]:
     """A call that removes something. A repetition would find nothing and fail, so there is none."""
-    return Call(Request(method, where, headers=JSON), lambda reply: None, repeatable=False)
+    request = Request(method, where, params, {**JSON, **(headers or {})})
+    return Call(request, lambda reply: None, repeatable=False)
+
+
+def matching(etag: str | None) -> dict[str, str]:
+    """The header for a change of what has this tag, as it was read; None: of whatever is there."""
+    return {} if etag is None else {"If-Match": etag}
 
 
 def json_body(value: Any) -> bytes:

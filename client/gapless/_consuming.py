@@ -14,6 +14,7 @@ from gapless._effects import Effects
 from gapless._errors import GaplessError
 from gapless._interest import SILENT_HEARTBEATS
 from gapless._leases import Lease, Leases
+from gapless._models import Gap, gap_from
 from gapless._reconnect import Reconnects
 from gapless._retry import Break, Reply
 from gapless._server_clock import ServerClock
@@ -27,14 +28,16 @@ class ConsumeOptions(TypedDict, total=False):
     """`prefetch` (10, up to 1000): unsettled deliveries at a time, those that wait here included.
 
     `max_hold` (3600): seconds one delivery is kept alive in all, waiting and in its block. `raise_lost`:
-    raise `LeaseLost` at the end of a block whose lease was lost. `heartbeat` (15): every so many whole
-    seconds (5 to 60) the server shows that it is alive. `give_up_after`: seconds to go on without the service
-    before raising; None is for ever.
+    raise `LeaseLost` at the end of a block whose lease was lost. `on_gap`: called with each `Gap`, which says
+    what retention removed before this subscription had settled it; without it that is logged. `heartbeat`
+    (15): every so many whole seconds (5 to 60) the server shows that it is alive. `give_up_after`: seconds to
+    go on without the service before raising; None is for ever.
     """
 
     prefetch: int
     max_hold: float
     raise_lost: bool
+    on_gap: Callable[[Gap], object] | None
     heartbeat: int
     give_up_after: float | None
 
@@ -47,6 +50,7 @@ class Consumption:
     prefetch: int = 10
     max_hold: float = 3600.0
     raise_lost: bool = False
+    on_gap: Callable[[Gap], object] | None = None
     heartbeat: float = 15.0
     give_up_after: float | None = None
 
@@ -137,10 +141,25 @@ class Consuming(Stream[Lease]):
                 delivery = delivery_from(self.subscription, parse_json(event.data))
                 self._waiting.append(self.leases.begin(delivery, self._clock()))
                 self._reconnects.progressed()
+            case "gap":
+                self._tell(gap_from(parse_json(event.data)))
             case "goodbye":
                 self._goodbye = event_member(event, "reason", str)
             case _:
                 pass  # The events of later versions are for others.
+
+    def _tell(self, gap: Gap) -> None:
+        """What the caller's function raises must not end the stream."""
+        if self.asked.on_gap is None:
+            what = (gap.missed, gap.channel, self.subscription, gap.first_seq)
+            log.warning(
+                "retention removed %d messages of %s before %s had settled them: seq %d is next", *what
+            )
+            return
+        try:
+            self.asked.on_gap(gap)
+        except Exception:  # noqa: BLE001 (it is the caller's, and the stream is not its to end)
+            log.exception("what is to be told of gaps of %s failed", self.subscription)
 
     def take(self) -> Lease | None:
         return self._waiting.popleft() if self._waiting else None

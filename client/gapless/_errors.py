@@ -76,6 +76,10 @@ class TransactionConflict(Conflict):
     """A receipt in the transaction is not live any more; `errors` says which. Nothing happened."""
 
 
+class PreconditionFailed(Conflict):
+    """What was to be changed is not what `if_match` names any more; nothing was changed."""
+
+
 class IdempotencyMismatch(GaplessError):
     """The idempotency key was used before with another body; nothing was stored."""
 
@@ -160,6 +164,7 @@ _BY_CODE: dict[str, type[GaplessError]] = {
     "conflict": Conflict,
     "head_mismatch": HeadMismatch,
     "transaction_conflict": TransactionConflict,
+    "precondition_failed": PreconditionFailed,
     "idempotency_mismatch": IdempotencyMismatch,
     "cursor_expired": CursorExpired,
     "payload_too_large": PayloadTooLarge,
@@ -174,6 +179,7 @@ _BY_STATUS: dict[int, type[GaplessError]] = {
     404: NotFound,
     409: Conflict,
     410: CursorExpired,
+    412: PreconditionFailed,
     413: PayloadTooLarge,
     415: InvalidRequest,
     422: InvalidRequest,

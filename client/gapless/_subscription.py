@@ -49,7 +49,8 @@ class Stats:
 
     `lag`: neither settled nor in flight; of these `delayed` wait for their time and `waiting` for an earlier
     message of their key. `dead_letters` are in the list now, `dead_lettered` were ever.
-    `removed_by_retention` were never settled. `oldest_unacked_seconds` is None when nothing is unsettled.
+    `removed_by_retention` were never settled, and neither were those `purged`. `oldest_unacked_seconds` is
+    None when nothing is unsettled.
     """
 
     lag: int
@@ -61,8 +62,21 @@ class Stats:
     dead_letters: int
     dead_lettered: int
     removed_by_retention: int
+    purged: int
     cursor: int
     oldest_unacked_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How many messages are neither settled nor in flight, and how many are in flight.
+
+    At least so many, where it is not `exact`.
+    """
+
+    lag: int
+    in_flight: int
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,7 @@ class Subscription:
 
     `origins` says of each setting whether it is the subscription's `own`, a `default`, or of `policy:<name>`.
     `max_deliver` 0 is no end; `backoff` holds the waits after each nack. `stats` are there where one
-    subscription was asked for.
+    subscription was asked for, and so is `etag`, for `if_match`: each change of the definition changes it.
     """
 
     name: str
@@ -91,6 +105,9 @@ class Subscription:
     created_at: datetime
     origins: Mapping[str, str]
     stats: Stats | None
+    retain: bool = False
+    expires: float | None = None
+    etag: str | None = None
 
 
 def subscription_from(raw: Any) -> Subscription:
@@ -115,9 +132,19 @@ def subscription_from(raw: Any) -> Subscription:
             created_at=datetime.fromisoformat(raw["created_at"]),
             origins=raw.get("origins") or {},
             stats=None if stats is None else _stats(stats),
+            retain=bool(raw.get("retain")),
+            expires=raw.get("expires"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a subscription: {raw!r:.200}") from error
+
+
+def length_from(raw: Any) -> Length:
+    """A `Length` from its JSON object. Raises `ProtocolError`."""
+    try:
+        return Length(int(raw["lag"]), int(raw["in_flight"]), bool(raw["exact"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"not a length: {raw!r:.200}") from error
 
 
 def _filter(raw: Any) -> Filter | None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, TypedDict
 
-from gapless._call import Call, Slice, asking, path, telling, time_text
+from gapless._call import Call, Slice, asking, matching, params_from, path, telling, time_text
+from gapless._errors import ProtocolError
 from gapless._listing import listing
+from gapless._retry import Reply
 from gapless._subscription import (
     DeadLetterRoute,
     Filter,
+    Length,
     Ordering,
     Push,
     Start,
     Subscription,
+    length_from,
     subscription_from,
 )
 
@@ -26,8 +30,9 @@ class SubscriptionOptions(TypedDict, total=False):
     `ack_wait` (30): seconds a lease lasts. `max_deliver` (5): attempts before a message becomes a dead
     letter, 0 for no end. `backoff` (1, 5, 30): seconds to wait after the first nack, the second, and so on.
     `max_in_flight` (1000): unsettled deliveries at a time. `ordering` (`key`). `message_ttl`: seconds after
-    which an unsettled message is a dead letter. `max_backlog`: messages that may lie unsettled. `push`: the
-    service sends the messages to a URL.
+    which an unsettled message is a dead letter. `max_backlog`: messages that may lie unsettled. `retain`:
+    retention waits until they are settled. `expires`: seconds without use after which the subscription is
+    removed. `push`: the service sends the messages to a URL.
     """
 
     ack_wait: float | None
@@ -39,22 +44,42 @@ class SubscriptionOptions(TypedDict, total=False):
     max_backlog: int | None
     filter: Filter | None
     dead_letter: DeadLetterRoute | None
+    retain: bool | None
+    expires: float | None
     push: Push | None
 
 
+def _tagged(call: Call[Subscription]) -> Call[Subscription]:
+    """With the tag that the answer's header tells."""
+
+    def decode(reply: Reply) -> Subscription:
+        return replace(call.decode(reply), etag=reply.headers.get("etag"))
+
+    return replace(call, decode=decode)
+
+
 def create(
-    name: str, channels: Sequence[str], start: Start | None, options: Mapping[str, Any]
+    name: str,
+    channels: Sequence[str],
+    start: Start | None,
+    options: Mapping[str, Any],
+    if_match: str | None = None,
 ) -> Call[Subscription]:
-    """Makes the subscription, or finds the same definition there."""
-    where = None if start is None else position(start)
-    said = {"channels": _names(channels), "start": where, **_members(options)}
+    """Makes the subscription, or finds the same definition there, or replaces the one of this tag."""
+    begin = None if start is None else position(start)
+    said = {"channels": _names(channels), "start": begin, **_members(options)}
     body = {member: value for member, value in said.items() if value is not None}
-    return asking("PUT", path("subscriptions", name), subscription_from, body)
+    return _changing("PUT", path("subscriptions", name), body, if_match)
 
 
 def get(name: str) -> Call[Subscription]:
     """The settings in force, and where it stands."""
-    return asking("GET", path("subscriptions", name), subscription_from)
+    return _tagged(asking("GET", path("subscriptions", name), subscription_from))
+
+
+def length(name: str) -> Call[Length]:
+    """How many messages it holds."""
+    return asking("GET", path("subscriptions", name, "length"), length_from)
 
 
 def listed(pattern: str | None, page_size: int) -> Call[Slice[Subscription]]:
@@ -63,25 +88,46 @@ def listed(pattern: str | None, page_size: int) -> Call[Slice[Subscription]]:
     return listing("/v1/subscriptions", "subscriptions", subscription_from, asked, page_size)
 
 
-def update(name: str, channels: Sequence[str] | None, options: Mapping[str, Any]) -> Call[Subscription]:
+def update(
+    name: str, channels: Sequence[str] | None, options: Mapping[str, Any], if_match: str | None = None
+) -> Call[Subscription]:
     """Changes the settings that are said; None takes one away."""
     said = _members(options)
     if channels is not None:
         said["channels"] = _names(channels)
-    return asking("PATCH", path("subscriptions", name), subscription_from, said)
+    return _changing("PATCH", path("subscriptions", name), said, if_match)
 
 
-def bind(name: str, channels: Sequence[str], bound: bool) -> Call[Subscription]:
+def bind(name: str, channels: Sequence[str], bound: bool, if_match: str | None = None) -> Call[Subscription]:
     """Adds channels or patterns to those it reads, or takes them away."""
-    verb = "bind" if bound else "unbind"
-    return asking(
-        "POST", path("subscriptions", name, verb), subscription_from, {"channels": _names(channels)}
-    )
+    where = path("subscriptions", name, "bind" if bound else "unbind")
+    return _changing("POST", where, {"channels": _names(channels)}, if_match)
 
 
-def delete(name: str) -> Call[None]:
+def _changing(method: str, where: str, body: Any, if_match: str | None) -> Call[Subscription]:
+    """Not repeated where it may have been done to the tag named: that is another by then."""
+    repeatable, headers = if_match is None, matching(if_match)
+    return _tagged(asking(method, where, subscription_from, body, repeatable=repeatable, headers=headers))
+
+
+def delete(
+    name: str, *, if_match: str | None = None, if_empty: bool = False, if_unused: bool = False
+) -> Call[None]:
     """Removes the subscription."""
-    return telling("DELETE", path("subscriptions", name))
+    asked = {"if_empty": "true" if if_empty else None, "if_unused": "true" if if_unused else None}
+    where = path("subscriptions", name)
+    return telling("DELETE", where, params_from(asked), headers=matching(if_match))
+
+
+def purge(name: str) -> Call[int]:
+    """Removes what waits. Not repeated when it may have been done: what came since would go too."""
+
+    def decode(raw: Any) -> int:
+        if not isinstance(raw, dict) or not isinstance(raw.get("purged"), int):
+            raise ProtocolError(f"not the answer to a purge: {raw!r:.200}")
+        return int(raw["purged"])
+
+    return asking("POST", path("subscriptions", name, "purge"), decode, repeatable=False)
 
 
 def seek(name: str, to: Start) -> Call[Subscription]:

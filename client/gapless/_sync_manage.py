@@ -11,7 +11,7 @@ from gapless._dead_letters import DeadLetter, DeadLetterOptions, ReplayCounts, R
 from gapless._models import Published
 from gapless._policies import AppliesTo, Definitions, Imported, Policy
 from gapless._scheduled import Scheduled
-from gapless._subscription import Start, Subscription
+from gapless._subscription import Length, Start, Subscription
 from gapless._subscriptions import SubscriptionOptions
 from gapless._sync_calls import SyncCalls
 
@@ -25,18 +25,24 @@ class SyncManage(SyncCalls):
         channels: Sequence[str],
         *,
         start: Start | None = None,
+        if_match: str | None = None,
         **options: Unpack[SubscriptionOptions],
     ) -> Subscription:
         """Makes a durable subscription to these channels or patterns, or finds the same one there.
 
         It begins at `start` (`latest` when left out). Settings are those of `SubscriptionOptions`. Raises
-        `Conflict` when another definition has the name: `update_subscription` changes that.
+        `Conflict` when another definition has the name: `update_subscription` changes that, and `if_match`
+        with its `etag` replaces it, or raises `PreconditionFailed` where it has another by now.
         """
-        return self._call(_subscriptions.create(name, channels, start, options))
+        return self._call(_subscriptions.create(name, channels, start, options, if_match))
 
     def get_subscription(self, name: str) -> Subscription:
         """Its settings in force, and in `stats` where it stands. Raises `NotFound`."""
         return self._call(_subscriptions.get(name))
+
+    def subscription_length(self, name: str) -> Length:
+        """How many messages it holds, without the cost of its `stats`. Raises `NotFound`."""
+        return self._call(_subscriptions.length(name))
 
     def list_subscriptions(
         self, pattern: str | None = None, *, page_size: int = 100
@@ -49,22 +55,35 @@ class SyncManage(SyncCalls):
         name: str,
         *,
         channels: Sequence[str] | None = None,
+        if_match: str | None = None,
         **options: Unpack[SubscriptionOptions],
     ) -> Subscription:
-        """Changes the settings given; None takes one away, so that a policy or default applies again."""
-        return self._call(_subscriptions.update(name, channels, options))
+        """Changes the settings given; None takes one away, so that a policy or default applies again.
 
-    def bind(self, name: str, channels: Sequence[str]) -> Subscription:
+        With `if_match`, an `etag` that was read, only what is still that: else raises `PreconditionFailed`.
+        """
+        return self._call(_subscriptions.update(name, channels, options, if_match))
+
+    def bind(self, name: str, channels: Sequence[str], *, if_match: str | None = None) -> Subscription:
         """Reads these channels or patterns too, from where the subscription is. Those bound already stay."""
-        return self._call(_subscriptions.bind(name, channels, True))
+        return self._call(_subscriptions.bind(name, channels, True, if_match))
 
-    def unbind(self, name: str, channels: Sequence[str]) -> Subscription:
+    def unbind(self, name: str, channels: Sequence[str], *, if_match: str | None = None) -> Subscription:
         """Reads these channels or patterns no more. Raises `InvalidRequest` where none would be left."""
-        return self._call(_subscriptions.bind(name, channels, False))
+        return self._call(_subscriptions.bind(name, channels, False, if_match))
 
-    def delete_subscription(self, name: str) -> None:
-        """Removes a subscription and what is in flight of it; its dead letters stay. Raises `NotFound`."""
-        self._call(_subscriptions.delete(name))
+    def delete_subscription(
+        self, name: str, *, if_empty: bool = False, if_unused: bool = False, if_match: str | None = None
+    ) -> None:
+        """Removes a subscription and what is in flight of it; its dead letters stay. Raises `NotFound`.
+
+        With `if_empty` raises `Conflict` where it holds messages, with `if_unused` where it has members.
+        """
+        self._call(_subscriptions.delete(name, if_match=if_match, if_empty=if_empty, if_unused=if_unused))
+
+    def purge(self, name: str) -> int:
+        """Removes what is ready, delayed or waiting, for good; how many. What is in flight stays."""
+        return self._call(_subscriptions.purge(name))
 
     def seek(self, name: str, to: Start) -> Subscription:
         """Goes on from another place: behind an id, at a time, at `earliest` or `latest`.

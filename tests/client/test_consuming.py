@@ -10,6 +10,7 @@ import pytest
 from gapless import (
     AsyncEffects,
     CredentialExpired,
+    Gap,
     GaplessError,
     NotFound,
     ProtocolError,
@@ -51,6 +52,24 @@ def drain(consuming: Consuming) -> list[Lease]:
 
 def refusal(status: int, code: str) -> Reply:
     return Reply(status, {}, json.dumps(problem(status, code)).encode())
+
+
+def test_what_retention_took_is_told_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    lost = event({"channel": "orders.eu", "first_seq": 8, "missed": 7}, "gap")
+    told: list[Gap] = []
+    consuming = make(on_gap=told.append)
+    consuming.feed(lost + deliveries(1))
+    assert told == [Gap("orders.eu", 8, 7)]
+    assert len(drain(consuming)) == 1
+
+    def fail(gap: Gap) -> None:
+        raise RuntimeError(gap)
+
+    for consuming in (make(), make(on_gap=fail)):
+        caplog.clear()
+        consuming.feed(lost + deliveries(1))
+        assert len(drain(consuming)) == 1
+        assert len(caplog.records) == 1
 
 
 def test_the_request_says_what_was_asked_for() -> None:

@@ -15,7 +15,9 @@ from gapless import (
     DeadLetterRoute,
     Death,
     Filter,
+    Length,
     NotFound,
+    PreconditionFailed,
     ProtocolError,
     Published,
     Push,
@@ -35,7 +37,8 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 RAW_STATS = {
     "lag": 5, "in_flight": 2, "redelivered": 1, "oldest_unacked_seconds": 1.5, "dead_letters": 3,
-    "delayed": 1, "waiting": 2, "acked": 40, "dead_lettered": 4, "removed_by_retention": 6, "cursor": 1042,
+    "delayed": 1, "waiting": 2, "acked": 40, "dead_lettered": 4, "removed_by_retention": 6, "purged": 7,
+    "cursor": 1042,
 }  # fmt: skip
 RAW_SUBSCRIPTION: dict[str, Any] = {
     "name": "orders",
@@ -166,8 +169,56 @@ def test_everything_a_subscription_says_is_read(face: Face) -> None:
     assert (read.start, read.message_ttl, read.max_backlog, read.paused) == (17, 60, 1000, True)
     assert (read.filter, read.dead_letter) == (Filter((), ("k",)), DeadLetterRoute(None))
     assert read.push == Push("https://example.com/hook")
-    assert read.stats == Stats(5, 2, 1, 2, 1, 40, 3, 4, 6, 1042, 1.5)
+    assert read.stats == Stats(5, 2, 1, 2, 1, 40, 3, 4, 6, 7, 1042, 1.5)
     assert answers.asked() == ("GET", "/v1/subscriptions/orders", None)
+
+
+def test_a_change_of_what_was_read_names_its_tag(face: Face) -> None:
+    tag = '"abc"'
+    asked: list[tuple[str, str, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.raw_path.decode(), request.headers.get("if-match")))
+        if request.method == "DELETE":
+            return httpx.Response(204)
+        if len(asked) == 7:
+            problem = {"code": "precondition_failed", "detail": "it is another by now", "retryable": False}
+            return httpx.Response(412, json=problem)
+        return httpx.Response(
+            200, json=RAW_SUBSCRIPTION | {"retain": True, "expires": 60}, headers={"ETag": tag}
+        )
+
+    face.connect(handler=answer)
+    read = face.call("get_subscription", "orders")
+    assert (read.etag, read.retain, read.expires) == (tag, True, 60)
+    face.call("update_subscription", "orders", retain=False, expires=None, if_match=read.etag)
+    face.call("bind", "orders", ["x"], if_match=read.etag)
+    face.call("unbind", "orders", ["x"], if_match=read.etag)
+    assert face.call("create_subscription", "orders", ["x"], if_match=read.etag).etag == tag
+    face.call("delete_subscription", "orders", if_empty=True, if_unused=True, if_match=read.etag)
+    with pytest.raises(PreconditionFailed):
+        face.call("update_subscription", "orders", ack_wait=5, if_match=read.etag)
+    where = "/v1/subscriptions/orders"
+    assert asked == [
+        ("GET", where, None),
+        ("PATCH", where, tag),
+        ("POST", f"{where}/bind", tag),
+        ("POST", f"{where}/unbind", tag),
+        ("PUT", where, tag),
+        ("DELETE", f"{where}?if_empty=true&if_unused=true", tag),
+        ("PATCH", where, tag),
+    ]
+
+
+def test_a_purge_and_a_length(face: Face) -> None:
+    answers = Answers({"lag": 3, "in_flight": 1, "exact": False}, {"purged": 3}, {"purged": "3"})
+    face.connect(handler=answers)
+    assert face.call("subscription_length", "orders") == Length(3, 1, False)
+    assert answers.asked() == ("GET", "/v1/subscriptions/orders/length", None)
+    assert face.call("purge", "orders") == 3
+    assert answers.asked() == ("POST", "/v1/subscriptions/orders/purge", None)
+    with pytest.raises(ProtocolError):
+        face.call("purge", "orders")
 
 
 def test_a_secret_is_in_no_representation() -> None:

@@ -23,6 +23,8 @@ Ordering = Annotated[
 ]
 MessageTtl = Annotated[str | None, typer.Option(help="Unsettled so long: a dead letter.")]
 MaxBacklog = Annotated[int | None, typer.Option(min=1, help="More unsettled: the oldest are dead letters.")]
+Retain = Annotated[bool | None, typer.Option("--retain/--no-retain", help="Retention waits for it [no].")]
+Expires = Annotated[str | None, typer.Option(help="Unused for so long: it is removed.")]
 Types = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="Only this key; may be repeated.")]
 DeadLetter = Annotated[
@@ -44,6 +46,8 @@ def options(
     ordering: str | None,
     message_ttl: str | None,
     max_backlog: int | None,
+    retain: bool | None,
+    expires: str | None,
     types: list[str] | None,
     keys: list[str] | None,
     dead_letter: str | None,
@@ -61,6 +65,8 @@ def options(
         "ordering": ordering,
         "message_ttl": None if message_ttl is None else seconds(message_ttl, "--message-ttl"),
         "max_backlog": max_backlog,
+        "retain": retain,
+        "expires": None if expires is None else seconds(expires, "--expires"),
         "filter": Filter(types or (), keys or ()) if types or keys else None,
     }
     if dead_letter is not None:

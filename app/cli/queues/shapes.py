@@ -10,7 +10,16 @@ from app.cli.output import data_json, message_json, moment, published_json
 if TYPE_CHECKING:
     from gapless import DeadLetter, Imported, Message, Policy, Scheduled, Subscription
 
-SETTINGS = ("ack_wait", "max_deliver", "backoff", "max_in_flight", "ordering", "message_ttl", "max_backlog")
+SETTINGS = (
+    "ack_wait",
+    "max_deliver",
+    "backoff",
+    "max_in_flight",
+    "ordering",
+    "message_ttl",
+    "max_backlog",
+    "expires",
+)
 
 
 def subscription_json(subscription: Subscription) -> dict[str, Any]:
@@ -21,6 +30,7 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
         "start": subscription.start,
     }
     shown |= {name: getattr(subscription, name) for name in SETTINGS}
+    shown["retain"] = subscription.retain or None
     if subscription.filter is not None:
         filters = {"types": list(subscription.filter.types), "keys": list(subscription.filter.keys)}
         shown["filter"] = {name: texts for name, texts in filters.items() if texts}

@@ -66,6 +66,14 @@ Examples:
   gapless subscriptions delete billing               asks first
   gapless subscriptions delete billing --yes
 """
+PURGE_EXAMPLES = """
+Examples:
+
+  gapless subscriptions purge billing                asks first
+  gapless subscriptions purge billing --yes
+
+Channels keep their messages: gapless subscriptions seek goes back to them.
+"""
 SEEK_EXAMPLES = """
 Examples:
 
@@ -86,7 +94,7 @@ Examples:
 
   gapless subscriptions resume billing
 """
-UNSET = (*SETTINGS, "filter", "dead_letter", "push")
+UNSET = (*SETTINGS, "retain", "filter", "dead_letter", "push")
 
 app = typer.Typer(cls=Group, rich_markup_mode=None, epilog=EXAMPLES)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription.", show_default=False)]
@@ -136,6 +144,8 @@ def create(
     ordering: settings.Ordering = None,
     message_ttl: settings.MessageTtl = None,
     max_backlog: settings.MaxBacklog = None,
+    retain: settings.Retain = None,
+    expires: settings.Expires = None,
     types: settings.Types = None,
     keys: settings.Keys = None,
     dead_letter: settings.DeadLetter = None,
@@ -155,6 +165,8 @@ def create(
         ordering=ordering,
         message_ttl=message_ttl,
         max_backlog=max_backlog,
+        retain=retain,
+        expires=expires,
         types=types,
         keys=keys,
         dead_letter=dead_letter,
@@ -183,6 +195,8 @@ def update(
     ordering: settings.Ordering = None,
     message_ttl: settings.MessageTtl = None,
     max_backlog: settings.MaxBacklog = None,
+    retain: settings.Retain = None,
+    expires: settings.Expires = None,
     types: settings.Types = None,
     keys: settings.Keys = None,
     dead_letter: settings.DeadLetter = None,
@@ -202,6 +216,8 @@ def update(
         ordering=ordering,
         message_ttl=message_ttl,
         max_backlog=max_backlog,
+        retain=retain,
+        expires=expires,
         types=types,
         keys=keys,
         dead_letter=dead_letter,
@@ -216,7 +232,14 @@ def update(
 
 
 @app.command("delete", cls=Command, epilog=DELETE_EXAMPLES)
-def delete(context: typer.Context, name: Name, yes: Yes = False, url: Inner = None) -> None:
+def delete(
+    context: typer.Context,
+    name: Name,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only where it holds no message.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only where it has no member.")] = False,
+    yes: Yes = False,
+    url: Inner = None,
+) -> None:
     """Delete a subscription and its place in the log, for good. Its dead letters stay."""
     from app.cli.connection import connected
 
@@ -224,8 +247,20 @@ def delete(context: typer.Context, name: Name, yes: Yes = False, url: Inner = No
         stats = client.get_subscription(name).stats
         left = 0 if stats is None else stats.lag + stats.in_flight
         confirm(yes, f"deleting {name}", f"Delete {name}, which has {left:,} messages to settle, for good?")
-        client.delete_subscription(name)
+        client.delete_subscription(name, if_empty=if_empty, if_unused=if_unused)
         typer.echo(f"deleted {name}", err=True)
+
+
+@app.command("purge", cls=Command, epilog=PURGE_EXAMPLES)
+def purge(context: typer.Context, name: Name, yes: Yes = False, url: Inner = None) -> None:
+    """Remove what waits in a subscription, for good. What is in flight stays, and so does the log."""
+    from app.cli.connection import connected
+    from app.cli.output import write_line
+
+    with connected(url_of(context, url)) as client:
+        left = client.subscription_length(name).lag
+        confirm(yes, f"purging {name}", f"Remove {left:,} messages from {name}, for good?")
+        write_line({"purged": client.purge(name)})
 
 
 @app.command("seek", cls=Command, epilog=SEEK_EXAMPLES)
