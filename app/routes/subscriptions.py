@@ -25,13 +25,14 @@ from subscriptions.domain.pattern import check_pattern, to_regex
 def router(service: Callable[[], Service]) -> APIRouter:
     """The routes, over whatever service is running."""
     routes = APIRouter(tags=["subscriptions"])
+    _reading(routes, service)
     _definitions(routes, service)
     _bindings(routes, service)
     _moves(routes, service)
     return routes
 
 
-def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
+def _reading(routes: APIRouter, service: Callable[[], Service]) -> None:
     @routes.get("/v1/subscriptions", responses=_PAGE)
     async def list_subscriptions(
         request: Request,
@@ -71,6 +72,8 @@ def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
         length = await running.subscriptions.length(running.namespace, _checked(name))
         return Response(encode_length(length), media_type=JSON)
 
+
+def _definitions(routes: APIRouter, service: Callable[[], Service]) -> None:
     @routes.put(
         "/v1/subscriptions/{name}", responses=_ONE | _MADE, openapi_extra=takes("SubscriptionDefinition")
     )
