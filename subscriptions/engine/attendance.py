@@ -61,9 +61,11 @@ class Attendance:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=RETRY_S)
 
-    def forget(self) -> None:
-        """The database is another one: it knows of nobody."""
+    def tell_again(self) -> None:
+        """The database may know of nobody: it is another one, or took this process for gone."""
         self._told.clear()
+        for subscription_id in self._members:
+            self._spawn(self._try(subscription_id))
 
     async def stop(self) -> None:
         """What cannot be told any more is found out when this process is gone."""

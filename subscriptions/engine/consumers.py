@@ -112,7 +112,7 @@ class Consumers:
         """The log's history is another one, and so may be what was settled: streams end, and come back."""
         self._known.clear()
         self._owners.clear()
-        self.attendance.forget()
+        self.attendance.tell_again()
         for group in self._active.values():
             group.dismiss(Farewell.HISTORY_CHANGED)
 
@@ -362,7 +362,8 @@ class Consumers:
         self._tell(sorted(ids), [])
 
     def look_after_leases(self) -> None:
-        """Leases may have ended without a word."""
+        """Leases may have ended without a word, and members be forgotten."""
+        self.attendance.tell_again()
         for group in self._active.values():
             group.wake_fresh()
 
