@@ -14,6 +14,11 @@ MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 1000
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 8 * 1024
+JOURNEY_HEADER: Final = "gapless-journey"
+"""The service's own: whoever publishes a dead letter's copy further keeps it, so it takes nothing of the limits
+of the other headers."""
+MAX_JOURNEY_BYTES: Final = 1024 * 1024
+"""Longer than a thousand steps of the longest names."""
 MAX_KEY_CHARACTERS: Final = 255
 MAX_TYPE_CHARACTERS: Final = 128
 MAX_TTL_S: Final = 10 * 365 * 24 * 3600
@@ -50,15 +55,19 @@ def check_headers(headers: dict[str, str]) -> bytes:
     """Message headers as they are stored: the text of a JSON object, empty for none.
 
     Raises `invalid_request` when there are too many, when names and values together are too long, or when one
-    holds a control character.
+    holds a control character. The journey is measured by itself.
     """
     if not headers:
         return b""
-    if len(headers) > MAX_HEADERS:
+    journey = headers.get(JOURNEY_HEADER)
+    if len(headers) - (journey is not None) > MAX_HEADERS:
         raise invalid("headers", f"has more than {MAX_HEADERS} entries")
     text = "".join(headers) + "".join(headers.values())
-    if len(text.encode()) > MAX_HEADERS_BYTES:
+    own_bytes = 0 if journey is None else len(JOURNEY_HEADER) + len(journey.encode())
+    if len(text.encode()) - own_bytes > MAX_HEADERS_BYTES:
         raise invalid("headers", f"takes more than {MAX_HEADERS_BYTES} bytes")
+    if own_bytes > MAX_JOURNEY_BYTES:
+        raise invalid("headers", f"takes more than {MAX_JOURNEY_BYTES} bytes for {JOURNEY_HEADER}")
     if "" in headers:
         raise invalid("headers", "has an entry with an empty name")
     if not text.isprintable():

@@ -143,7 +143,7 @@ begin
         select taken[m.nth], channel_ids[m.channel], m.seq, appended_at,
                appended_at + m.life * interval '1 second',
                m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin,
-               coalesce(octet_length(m.data), octet_length(m.bin))
+               gapless.size_of(m.data, m.bin, m.headers)
         from m
         order by m.nth
     ), heads as (

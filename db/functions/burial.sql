@@ -20,9 +20,7 @@ declare
     stamp text := to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
     most constant integer := 999999;
     before jsonb;
-    step jsonb;
-    place integer := -1;
-    n integer := 0;
+    place integer;
 begin
     hops := 0;
     journey := '[]';
@@ -32,18 +30,14 @@ begin
         before := '[]';
     end;
     if jsonb_typeof(before) = 'array' and jsonb_array_length(before) <= 1000 then
-        for step in select x from jsonb_array_elements(before) x loop
-            continue when gapless.is_step(step) is not true;
-            hops := hops + (step ->> 'count')::integer;
-            if step ->> 'subscription' = p_subscription and step ->> 'channel' = p_channel
-               and step ->> 'reason' = p_reason then
-                place := n;
-            end if;
-            journey := journey || jsonb_build_array(step);
-            n := n + 1;
-        end loop;
+        select coalesce(jsonb_agg(x.step order by x.n), '[]'), coalesce(sum((x.step ->> 'count')::integer), 0),
+               max(x.n) filter (where x.step ->> 'subscription' = p_subscription and x.step ->> 'channel' = p_channel
+                                      and x.step ->> 'reason' = p_reason)
+        into journey, hops, place
+        from (select e.step, row_number() over (order by e.ord) - 1 as n
+              from jsonb_array_elements(before) with ordinality as e (step, ord) where gapless.is_step(e.step)) x;
     end if;
-    if place >= 0 then
+    if place is not null then
         journey := jsonb_set(jsonb_set(journey, array[place::text, 'count'],
                                        to_jsonb(least((journey -> place ->> 'count')::integer + 1, most))),
                              array[place::text, 'last_at'], to_jsonb(stamp));

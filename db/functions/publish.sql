@@ -34,6 +34,7 @@ declare
     most_bytes constant bigint := 33554432;
     body constant text := publish.data::text;
     owner_id integer;
+    bytes bigint;
     bytes_before bigint;
     wrong text;
 begin
@@ -48,14 +49,15 @@ begin
     perform gapless.may_publish_to(array[owner_id], array[publish.channel]);
     select o.bytes into bytes_before from gapless.outbox o
     where o.transaction_id = pg_current_xact_id() order by o.ord desc limit 1;
-    if bytes_before + octet_length(body) > most_bytes then
+    bytes := gapless.size_of(body, null, publish.headers::text);
+    if bytes_before + bytes > most_bytes then
         raise exception 'the messages of one transaction take at most % bytes', most_bytes
             using errcode = '54000', hint = 'Publish them in several transactions.';
     end if;
     insert into gapless.outbox (namespace_id, channel, type, key, headers, data, ttl, bytes)
     values (owner_id, publish.channel, publish.type, publish.key,
             nullif(publish.headers, '{}'::jsonb)::json, body::json, publish.ttl,
-            coalesce(bytes_before, 0) + octet_length(body));
+            coalesce(bytes_before, 0) + bytes);
     if bytes_before is null then
         -- The first of the transaction. With its row this one goes too, should a savepoint take both back.
         insert into gapless.commits (kind) values (0) on conflict do nothing;

@@ -80,7 +80,7 @@ create table gapless.messages (
     headers json,
     data json,
     "binary" bytea,
-    -- Bytes of the payload as it was sent: what a page of history adds up, without unpacking anything.
+    -- Bytes as gapless.size_of counts them: what a page of history adds up, without unpacking anything.
     size integer not null,
     primary key (id),
     check ((data is null) <> ("binary" is null))

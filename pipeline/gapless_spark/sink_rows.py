@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 8 * 1024
+JOURNEY_HEADER: Final = "gapless-journey"
+"""The service's own: it takes nothing of the limits of the other headers."""
+MAX_JOURNEY_BYTES: Final = 1024 * 1024
 MAX_KEY_CHARACTERS: Final = 255
 MAX_TYPE_CHARACTERS: Final = 128
 MAX_TTL_S: Final = 10 * 365 * 24 * 3600
@@ -187,9 +190,9 @@ def _bad_ttl(ttl: float) -> str | None:
 
 
 def _bad_headers(entries: list[tuple[str, str | None]]) -> str | None:
-    if len(entries) > MAX_HEADERS:
+    if sum(name != JOURNEY_HEADER for name, _ in entries) > MAX_HEADERS:
         return f"has more than {MAX_HEADERS} entries"
-    size = 0
+    size = own = 0
     for name, value in entries:
         if value is None:
             return f"has no value for {name[:100]!r}"
@@ -197,10 +200,14 @@ def _bad_headers(entries: list[tuple[str, str | None]]) -> str | None:
             return "has an entry with an empty name"
         if not (name + value).isprintable() and _CONTROL.search(name + value):
             return "holds control characters"
-        size += len(name.encode()) + len(value.encode())
+        bytes_ = len(name.encode()) + len(value.encode())
+        size += bytes_
+        own += bytes_ if name == JOURNEY_HEADER else 0
     if len(dict(entries)) != len(entries):
         return "has two entries of one name"
-    return f"takes more than {MAX_HEADERS_BYTES} bytes" if size > MAX_HEADERS_BYTES else None
+    if own > MAX_JOURNEY_BYTES:
+        return f"takes more than {MAX_JOURNEY_BYTES} bytes for {JOURNEY_HEADER}"
+    return f"takes more than {MAX_HEADERS_BYTES} bytes" if size - own > MAX_HEADERS_BYTES else None
 
 
 class _Checked:

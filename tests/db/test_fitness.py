@@ -109,6 +109,7 @@ GOOD_DATA = [
     "null",
     '"' + "x" * 1048574 + '"',
 ]
+JOURNEY = {"gapless-journey": "x" * 100_000}
 BAD = [
     *(Input(data=data) for data in BAD_DATA),
     *(Input(channel=name) for name in ("", ".", "a.", "a..b", "ä", "a b", "a\n", "x" * 256, "a.*", ">")),
@@ -127,6 +128,11 @@ BAD = [
     Input(headers=json.dumps({f"h{n}": "" for n in range(65)})),
     Input(headers=json.dumps({"a": "x" * 8192})),
     Input(headers=json.dumps({"a": "ä" * 4096}, ensure_ascii=False)),
+    Input(headers=json.dumps({**JOURNEY, "a": "x" * 8192})),
+    Input(headers=json.dumps({**JOURNEY, **{f"h{n}": "" for n in range(65)}})),
+    Input(headers=json.dumps({"gapless-journey": "x" * (2**20 - 14)})),
+    Input(headers=json.dumps({"gapless-journey": "a\x07"})),
+    Input(headers=json.dumps({"gapless-journeys": "x" * 8192})),
 ]
 GOOD = [
     *(Input(data=data) for data in GOOD_DATA),
@@ -138,6 +144,9 @@ GOOD = [
     Input(headers=json.dumps({f"h{n}": "" for n in range(64)})),
     Input(headers=json.dumps({"a": "x" * 8191})),
     Input(headers=json.dumps({"a": "ä" * 4095}, ensure_ascii=True)),
+    Input(headers=json.dumps({**JOURNEY, "a": "x" * 8191})),
+    Input(headers=json.dumps({**JOURNEY, **{f"h{n}": "" for n in range(64)}})),
+    Input(headers=json.dumps({"gapless-journey": "\"" * (2**20 - 15)})),
 ]
 
 VERDICTS = (

@@ -104,6 +104,7 @@ def test_what_was_read_may_be_written_back() -> None:
         ({"headers": {"a": "x\0"}}, "headers holds control characters"),
         ({"headers": {str(n): "" for n in range(65)}}, "more than 64 entries"),
         ({"headers": {"a": "ü" * 4096}}, "more than 8192 bytes"),
+        ({"headers": {"gapless-journey": "x" * 2**20}}, "more than 1048576 bytes for gapless-journey"),
         ({"ttl": 0.0}, "ttl must be above 0"),
         ({"ttl": float("nan")}, "ttl must be above 0"),
         ({"ttl": 4e8}, "ttl must be above 0"),

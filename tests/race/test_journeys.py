@@ -7,6 +7,8 @@ import json
 import asyncpg
 import pytest
 
+from app.wire.head import read_head
+from app.wire.publish import parse_publication
 from subscriptions.domain.delivery import DeadLetter, Subscription
 from subscriptions.domain.model import NewMessage
 from tests.race.journeys import copies, journey, told
@@ -14,6 +16,7 @@ from tests.race.queues import Queues, receipts
 from tests.race.support import check_log
 
 HOPS = 1000
+HEAD = read_head([(b"content-type", b"application/json")])
 
 
 async def _hop(queues: Queues, subscription: Subscription) -> DeadLetter:
@@ -158,3 +161,73 @@ async def test_headers_that_nobody_should_have_let_in(queues: Queues, headers: b
     assert letter.message.headers == headers
     (copy,) = await copies(queues, "dead")
     assert "gapless-journey" in copy["headers"]
+
+
+async def test_a_long_journey_goes_on_being_published(queues: Queues) -> None:
+    """Through a hundred channels, each time taken out of the dead-letter channel and published again with the
+    headers it came with: over HTTP's checks and by SQL in turn."""
+    hops = 100
+    names = [f"a-station-with-a-rather-long-name-{n}" for n in range(hops)]
+    own = {f"h{n}": "x" * 100 for n in range(64)}
+    await queues.append(_checked(names[0], own))
+    for n, name in enumerate(names):
+        subscription = await queues.subscribe(name, dead_letter={"channel": f"dead.{name}"})
+        await queues.bury(subscription)
+        dead = await queues.subscribe(f"dead.{name}")
+        (delivery,) = await queues.take(dead)
+        headers = json.loads(delivery.message.headers)
+        assert {k: v for k, v in headers.items() if k in own} == own
+        onward = names[n + 1] if n + 1 < hops else "end"
+        if n % 2:
+            await queues.owner.execute(
+                "select gapless.publish($1, '1', headers => $2::text::jsonb)", onward, json.dumps(headers)
+            )
+        else:
+            await queues.append(_checked(onward, headers))
+    assert len(headers["gapless-journey"]) > 2 * 8192
+    subscription = await queues.subscribe("end")
+    await queues.bury(subscription)
+    (letter,) = await queues.letters(subscription="end")
+    assert told(letter) == [(name, name, "rejected", 1) for name in [*names, "end"]]
+
+
+def _checked(channel: str, headers: dict[str, str]) -> NewMessage:
+    """As it comes over HTTP."""
+    body = json.dumps({"data": 1, "headers": headers}).encode()
+    (message,) = parse_publication(channel, HEAD, body).messages
+    return message
+
+
+async def test_a_journey_of_the_longest_names_ends_at_a_thousand_hops(queues: Queues) -> None:
+    """Each of its steps is another one, so it is as long as a journey can be; it still may be published."""
+    steps = [
+        {
+            "subscription": f"{n:03}{'s' * 252}",
+            "channel": f"{n:03}{'c' * 252}",
+            "reason": "max_backlog",
+            "count": 1,
+            "first_at": "2026-11-20T18:05:31.120331Z",
+            "last_at": "2026-11-20T18:05:31.120331Z",
+        }
+        for n in range(HOPS - 1)
+    ]
+    subscription = await queues.subscribe("q", dead_letter={"channel": "next"})
+    onward = await queues.subscribe("next", dead_letter={"channel": "never"})
+    await queues.append(_checked("q", {"gapless-journey": json.dumps(steps)}))
+    await queues.bury(subscription)
+    (delivery,) = await queues.take(onward)
+    await queues.append(_checked("next", json.loads(delivery.message.headers)))
+    await queues.ack(onward, delivery)
+    await queues.bury(onward)
+    (letter,) = await queues.letters(subscription="next")
+    assert (letter.reason, letter.published, len(journey(letter))) == ("hops", None, HOPS + 1)
+
+
+async def test_what_carries_a_long_journey_counts_as_long(queues: Queues) -> None:
+    """So a page or a claim of many of them is as bounded as one of large payloads."""
+    headers = json.dumps({"gapless-journey": "x" * 1_000_000}).encode()
+    subscription = await queues.subscribe("q", ordering="none")
+    for _ in range(4):
+        await queues.append(*[NewMessage("q", b"1", headers=headers) for _ in range(4)])
+    taken = await queues.take(subscription, 1000)
+    assert 8 <= len(taken) < 12
