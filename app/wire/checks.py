@@ -15,8 +15,8 @@ MAX_MESSAGES: Final = 1000
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 8 * 1024
 JOURNEY_HEADER: Final = "gapless-journey"
-"""The service's own: whoever publishes a dead letter's copy further keeps it, so it takes nothing of the limits
-of the other headers."""
+"""The service's own: whoever publishes a dead letter's copy further keeps it, so it takes nothing of the
+limits of the other headers."""
 MAX_JOURNEY_BYTES: Final = 1024 * 1024
 """Longer than a thousand steps of the longest names."""
 MAX_KEY_CHARACTERS: Final = 255

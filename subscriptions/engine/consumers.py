@@ -259,11 +259,14 @@ class Consumers:
         self, namespace: str, name: str | None, receipts: Sequence[Receipt | None]
     ) -> list[Settled]:
         """One result a receipt, in order (None: it could not be read), after the commit. Receipts of others
-        than the subscription of this name are unknown; name None: of any in the namespace."""
+        than the subscription of this name are unknown; name None: of any in the namespace.
+
+        Raises `subscription_not_found` where there is none of this name, wherever it was deleted.
+        """
         mine = await self._mine(namespace, name, receipts)
         settled = await self._settler.ack(mine) if mine else []
         self._was_settled(mine, settled)
-        return _in_place(receipts, zip(mine, settled, strict=True))
+        return await self._in_place(namespace, name, receipts, zip(mine, settled, strict=True))
 
     async def nack(
         self, namespace: str, name: str | None, receipts: Sequence[Receipt | None], nack: Nack
@@ -275,7 +278,7 @@ class Consumers:
             self._touched(touched)
             self._was_settled(part, settled)
             done += zip(part, settled, strict=True)
-        return _in_place(receipts, done)
+        return await self._in_place(namespace, name, receipts, done)
 
     async def extend(
         self,
@@ -292,7 +295,7 @@ class Consumers:
             group = self._groups.get(receipt.subscription_id)
             if group is not None and item.deadline_us is not None:
                 group.extended(receipt.message_id, receipt.lease, item.deadline_us)
-        return _in_place(receipts, done)
+        return await self._in_place(namespace, name, receipts, done)
 
     def was_settled(self, receipts: Sequence[Receipt]) -> None:
         """Something else than the calls above has settled these, in a transaction of its own."""
@@ -321,6 +324,21 @@ class Consumers:
             ids = {(await self.find(namespace, name, expected=expected)).id}
         return [r for r in read if r.subscription_id in ids]
 
+    async def _in_place(
+        self,
+        namespace: str,
+        name: str | None,
+        receipts: Sequence[Receipt | None],
+        settled: Iterable[tuple[Receipt, Settled]],
+    ) -> list[Settled]:
+        """One result a receipt, in order."""
+        by_receipt = dict(settled)
+        results = [UNKNOWN if r is None else by_receipt.get(r, UNKNOWN) for r in receipts]
+        if name is not None and all(item.status is Settlement.UNKNOWN for item in results):
+            # Nothing says that it is still there: what is remembered of it may be older than its deletion.
+            await self.find(namespace, name, fresh=True)
+        return results
+
     # --- finding
 
     async def find(
@@ -330,7 +348,12 @@ class Consumers:
         known = self._known.get((namespace, name))
         if known is not None and not fresh and expected in (None, known.id):
             return known
-        found = await self._lookup.get(namespace, name, stats=False)
+        try:
+            found = await self._lookup.get(namespace, name, stats=False)
+        except GaplessError as error:
+            if error.code is Code.SUBSCRIPTION_NOT_FOUND:
+                self._known.pop((namespace, name), None)
+            raise
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         self._known[namespace, name] = found
@@ -449,10 +472,3 @@ def _by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:
     for receipt in receipts:
         parts.setdefault(receipt.subscription_id, []).append(receipt)
     return list(parts.values())
-
-
-def _in_place(
-    receipts: Sequence[Receipt | None], settled: Iterable[tuple[Receipt, Settled]]
-) -> list[Settled]:
-    by_receipt = dict(settled)
-    return [UNKNOWN if r is None else by_receipt.get(r, UNKNOWN) for r in receipts]

@@ -126,6 +126,18 @@ async def test_receipts_alone_give_back_extend_and_bury(hosts: Both) -> None:
     assert len(await one.letters(channel="back")) == 1
 
 
+async def test_what_was_deleted_at_another_host_is_not_found(hosts: Both) -> None:
+    one, two = hosts
+    queue = await one.subscribe("vanished", ordering="none", ack_wait=DAY_S)
+    await one.publish("vanished", 1, 2)
+    taken = await queue.at(two).take(2)
+    assert await queue.at(two).ack(taken[0]) == ["acked"]
+    await one.ask("DELETE", queue.path, 204)
+    for verb in ("ack", "nack", "extend"):
+        refused = await two.ask("POST", f"{queue.path}/{verb}", 404, json={"receipts": [taken[1]["receipt"]]})
+        assert refused["code"] == "subscription_not_found"
+
+
 async def test_a_late_ack_is_refused(hosts: Both) -> None:
     one, two = hosts
     queue = await one.subscribe("late", ack_wait=0.2, max_deliver=0)
