@@ -22,8 +22,8 @@ begin
         select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
         where n.nspname = 'gapless' and p.proname in (
             'add_segment', 'ageing', 'append_outbox', 'backlog', 'bury', 'channels_of', 'commit_to_disk',
-            'database_oid', 'doubts', 'dumps_may_begin', 'end_leases', 'expire_ahead', 'first_in_doubt', 'flaw',
-            'flush_outbox', 'follow_policy', 'forget_attendance', 'forget_deliveries', 'gaps_of', 'give_back',
+            'database_oid', 'doubts', 'dumps_may_begin', 'end_leases', 'expire_ahead', 'filter_of', 'first_in_doubt',
+            'flaw', 'flush_outbox', 'follow_policy', 'forget_attendance', 'forget_deliveries', 'gaps_of', 'give_back',
             'gone_processes', 'has_ahead', 'has_control', 'headers_flaw', 'hold_retention', 'holds_messages',
             'is_about', 'is_attended', 'is_channel_name', 'is_key', 'is_misshapen', 'is_number', 'is_one_line',
             'is_plain_json', 'is_same_history', 'is_step', 'is_type', 'journey_after', 'json_flaw', 'judge',
@@ -31,7 +31,7 @@ begin
             'lock_subscriptions', 'lose', 'lose_between', 'losses', 'lost', 'make_channels', 'matching',
             'may_publish_to', 'needs_fresh_snapshots', 'no_progress', 'note_gaps', 'note_policy_change', 'note_use',
             'place_of', 'policy_settings', 'promote', 'promote_after', 'publish_kept', 'publish_scheduled',
-            'readable', 'refresh_channels', 'refresh_subscriptions', 'refuse_tag', 'relane', 'resolve',
+            'readable', 'refilter', 'refresh_channels', 'refresh_subscriptions', 'refuse_tag', 'relane', 'resolve',
             'retained_from', 'rewrite', 'scan', 'seat', 'seat_pulls', 'seat_streams', 'share_definitions', 'size_of',
             'stand_at', 'streaming_process', 'tag_of', 'take_away', 'timeline', 'try_lock_subscription',
             'unknown_use', 'unused', 'with_journey'))

@@ -103,11 +103,13 @@ begin
     was := p.frontier;
     t := clock_timestamp();
     p_settled := gapless.readable(s, p_settled);
+    deaths := gapless.end_leases(s, t, 1000);
+    if p.mixed or p.filter is distinct from gapless.filter_of(s) then
+        perform gapless.refilter(s, p, t);
+    end if;
     if p.ordering <> s.ordering then
         perform gapless.relane(s.id, s.ordering, t);
-    end if;
-    deaths := gapless.end_leases(s, t, 1000);
-    if p.ordering <> s.ordering or p.crowded then
+    elsif p.crowded then
         perform gapless.line_up(s.id);
     end if;
 

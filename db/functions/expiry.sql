@@ -46,6 +46,7 @@ begin
             -- What retention waits for is to be passed where no filter lets it through.
             expiring or s.max_backlog is not null or s.retain or s.message_ttl is not null and gapless.ageing(s, p.frontier)
             or p.next_end <= clock_timestamp() or p.look_to is not null or p.matching is distinct from gapless.matching(s)
+            or p.mixed
             or exists (select from gapless.deliveries d
                        where d.subscription_id = s.id and d.expires_at <= clock_timestamp() and d.state in (1, 2)))
         order by s.id;
@@ -169,10 +170,13 @@ begin
     was := p.frontier;
     t := clock_timestamp();
     p_settled := gapless.readable(s, p_settled);
+    deaths := coalesce(gapless.end_leases(s, t, p_limit), '{}');
+    if p.mixed or p.filter is distinct from gapless.filter_of(s) then
+        perform gapless.refilter(s, p, t);
+    end if;
     if p.ordering <> s.ordering then
         perform gapless.relane(s.id, s.ordering, t);
     end if;
-    deaths := coalesce(gapless.end_leases(s, t, p_limit), '{}');
     select p.leased - x.leased - cardinality(deaths) into given_back
     from gapless.progress x where x.subscription_id = s.id;
 

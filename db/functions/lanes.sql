@@ -41,7 +41,7 @@ begin
     update gapless.deliveries d
     set lane = gapless.lane_of(p_ordering, coalesce(k.key, m.key)),
         state = case when d.state = 2 then 1 else d.state end,
-        at = case when d.state = 2 then p_now else d.at end
+        at = case when d.state = 2 then greatest(d.at, p_now) else d.at end
     from gapless.deliveries x
     left join gapless.messages m on m.id = x.message_id
     left join gapless.kept k on k.id = x.kept_id

@@ -79,8 +79,8 @@ begin
     select * into place from gapless.place_of(s, p_start, p_settled);
     perform gapless.refresh_subscriptions(p_namespace_id, array[p_name], null);
     -- What retention took before is none of its losses, though it lies above its frontier.
-    insert into gapless.progress (subscription_id, frontier, not_before, ordering, removed)
-    select x.id, place.frontier, place.not_before, x.ordering,
+    insert into gapless.progress (subscription_id, frontier, not_before, ordering, filter, removed)
+    select x.id, place.frontier, place.not_before, x.ordering, gapless.filter_of(x),
            -gapless.removed_between(x, place.frontier, 9007199254740991)
     from gapless.subscriptions x where x.id = create_subscription.subscription_id;
 end $$;
@@ -101,7 +101,7 @@ begin
     if found_id is null then
         return null;
     end if;
-    if p_channels is not null then
+    if p_channels is not null or p_patch ? 'filter' then
         perform gapless.lock_subscriptions(array[found_id]);
     end if;
     perform gapless.hold_retention();
@@ -132,6 +132,12 @@ begin
         update gapless.progress p set frontier = gapless.stand_at(u, p.frontier, p_settled)
         from gapless.subscriptions u
         where u.id = s.id and p.subscription_id = u.id;
+    end if;
+    if p_channels is not null or p_patch ? 'filter' then
+        -- A policy's filter holds from the next decision on. This one need not wait for it: the lock is there.
+        perform gapless.refilter(u, p, clock_timestamp())
+        from gapless.subscriptions u join gapless.progress p on p.subscription_id = u.id
+        where u.id = s.id and p.filter is distinct from gapless.filter_of(u);
     end if;
     return s.id;
 end $$;

@@ -19,6 +19,10 @@ create table gapless.progress (
     ordering text not null,
     -- Of some lane several are leased, since before there was this order.
     crowded boolean not null default false,
+    -- The filter that the rows were let through by (see gapless.filter_of), but for some that are leased, where they are
+    -- mixed.
+    filter text,
+    mixed boolean not null default false,
     acked bigint not null default 0,
     redelivered bigint not null default 0,
     dead_lettered bigint not null default 0,

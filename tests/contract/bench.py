@@ -40,6 +40,8 @@ class Store(Protocol):
 
     async def pause(self, name: str, paused: bool) -> None: ...
 
+    async def change(self, name: str, **settings: Any) -> None: ...
+
     async def delete(self, name: str) -> None: ...
 
     async def lose(self, channel: str, keep: int) -> None:
@@ -132,6 +134,9 @@ class _Memory:
     async def pause(self, name: str, paused: bool) -> None:
         self.queues.pause(name, paused)
 
+    async def change(self, name: str, **settings: Any) -> None:
+        self.queues.change(name, settings)
+
     async def delete(self, name: str) -> None:
         self.queues.delete(name)
 
@@ -151,6 +156,9 @@ class _Postgres:
 
     async def pause(self, name: str, paused: bool) -> None:
         await self._queues.subscriptions.pause("default", name, paused)
+
+    async def change(self, name: str, **settings: Any) -> None:
+        await self._queues.subscriptions.patch("default", name, None, settings)
 
     async def delete(self, name: str) -> None:
         await self._queues.subscriptions.delete("default", name)

@@ -98,6 +98,7 @@ class MemoryDeliveries:
                 return Claimed(gone=True)
             now_us = self._log.now_us()
             deaths = self.queues.end_leases(queue, now_us)
+            self.queues.refilter(queue, now_us)
             paused = queue.subscription.paused
             room = 0 if paused else min(len(hands), queue["max_in_flight"] - len(queue.leased()))
             fence = queue.fence = next(self.queues.fences)
@@ -308,6 +309,7 @@ class MemoryDeliveries:
             now_us = self._log.now_us()
             settled = self.queues.readable(queue, settled)
             deaths = self.queues.end_leases(queue, now_us)
+            self.queues.refilter(queue, now_us)
             deaths += self._expire_rows(queue, now_us, limit - len(deaths))
             deaths += self._expire_new(queue, settled, now_us, limit - len(deaths))
             if queue["max_backlog"] is not None:

@@ -199,6 +199,12 @@ class MemoryQueues:
         assert queue is not None
         queue.subscription = replace(queue.subscription, paused=paused)
 
+    def change(self, name: str, settings: dict[str, Any]) -> None:
+        """The settings given; what a filter says is followed by the next decision."""
+        queue = self.find("default", name)
+        assert queue is not None
+        queue.subscription = replace(queue.subscription, settings={**queue.subscription.settings, **settings})
+
     def delete(self, name: str) -> None:
         queue = self.find("default", name)
         assert queue is not None
@@ -250,6 +256,11 @@ class MemoryQueues:
         last = [row for row in ended if queue.is_spent(row)]
         queue.drop(last, now_us)
         return [Death(r.message, Reason.MAX_DELIVER, r.attempts, END) for r in last]
+
+    def refilter(self, queue: Queue, now_us: int) -> None:
+        """What the filter does not let through is over, unless it is leased."""
+        rows = [row for row in queue.rows.values() if row.state is not State.LEASED]
+        queue.drop([row for row in rows if not queue.admits(row.message)], now_us)
 
     def verdict(self, queue: Queue, row: Row, now_us: int) -> Death | None:
         """Why a row that is due is not handed out."""

@@ -55,6 +55,24 @@ async def test_where_it_starts(bench: Bench, start: str, seen: list[str]) -> Non
     assert data(await bench.take(q)) == seen
 
 
+async def test_a_filter_that_changes_holds_for_all_that_is_not_leased(bench: Bench) -> None:
+    """What is leased stays so; given back, it does not come again."""
+    q = await bench.store.subscribe("q")
+    for n, kind in enumerate("abbabb"):
+        await bench.publish("q", n, type=kind, key="k" if n < 4 else None)
+    first, fourth, fifth = await bench.take(q)
+    assert data([first, fourth, fifth]) == ["0", "4", "5"]
+    await bench.store.change("q", filter={"types": ["a"]})
+    assert await bench.take(q) == []
+    assert await bench.ack(q, first, fourth) == ["acked", "acked"]
+    assert await bench.nack(q, fifth, delay=0) == ["nacked"]
+    assert data(await bench.take(q)) == ["3"]
+    await bench.store.change("q", filter=None)
+    await bench.publish("q", 6, type="b")
+    assert data(await bench.take(q)) == ["6"]
+    assert await bench.deaths() == []
+
+
 async def test_what_it_is_about(bench: Bench) -> None:
     q = await bench.store.subscribe("q", "a", "b.*", filter={"types": ["x"], "keys": ["k"]})
     for channel in ("a", "b", "b.c", "b.c.d", "c"):

@@ -1,4 +1,4 @@
-"""Settlements that name no subscription: the receipts know theirs."""
+"""Settlements that find their subscription by the receipts alone, or do not find the one they name."""
 
 from __future__ import annotations
 
@@ -53,3 +53,35 @@ async def test_what_was_nacked_before_a_failure_is_told(stage: Stage) -> None:
     del stage.errors["nack"]
     settled = await stage.consumers.nack(NS, None, both, Nack(0))
     assert [s.status for s in settled] == ["lease_expired", "nacked"]
+
+
+@on_stage
+async def test_what_was_deleted_is_not_found_by_those_who_remember_it(stage: Stage) -> None:
+    """They heard of nothing. They ask only where no result tells that it was there."""
+    stage.queues.subscribe("q", ordering="none")
+    await stage.store(count=3)
+    first, second, third = await stage.pull(limit=3)
+    stage.calls.clear()
+    settled = await stage.consumers.ack(NS, "q", [receipt(first), None, receipt(first)])
+    assert [item.status for item in settled] == ["acked", "unknown", "acked"]
+    assert stage.calls["get"] == 0
+    assert [item.status for item in await stage.consumers.ack(NS, "q", [receipt(first)])] == ["unknown"]
+    elsewhere = [stage.make() for _ in range(4)]
+    for process in elsewhere:
+        await process.find(NS, "q")
+    stage.queues.delete("q")
+    settling = [
+        elsewhere[0].ack(NS, "q", [receipt(second)]),
+        elsewhere[1].nack(NS, "q", [receipt(second)], Nack()),
+        elsewhere[2].extend(NS, "q", [receipt(third)], None),
+        elsewhere[3].ack(NS, "q", [None]),
+    ]
+    for settle in settling:
+        with pytest.raises(GaplessError) as error:
+            await settle
+        assert error.value.code is Code.SUBSCRIPTION_NOT_FOUND
+    stage.queues.subscribe("q", start="latest")
+    for process in elsewhere:
+        settled = await process.ack(NS, "q", [receipt(second)])
+        assert [item.status for item in settled] == ["unknown"]
+        await process.stop()

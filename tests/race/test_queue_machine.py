@@ -75,6 +75,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.deed = Deed()
         self.published = self.replayed = 0
         self.sought = False
+        """What is ahead is not what was published since."""
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.world.run(work)
@@ -325,7 +326,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- changes
 
-    @rule(change=st.sampled_from(["seek", "settings", "policy", "pause", "trim"]), data=st.data())
+    @rule(change=st.sampled_from(["seek", "settings", "policy", "pause", "trim", "filter"]), data=st.data())
     def change(self, change: str, data: st.DataObject) -> None:
         """Rarely, or nothing would ever get on."""
         if change == "seek" and data.draw(st.booleans()):
@@ -343,6 +344,27 @@ class QueueMachine(RuleBasedStateMachine):
             channel, keep = data.draw(st.sampled_from(self.channels)), data.draw(st.integers(1, 6))
             self.do(trim(self.queues.owner, channel, keep))
             self.deed.trimmed = True
+        elif change == "filter" and data.draw(st.booleans()):
+            self.filter(data.draw(st.sampled_from([None, {"keys": ["x"]}, {"keys": ["x", "y"]}])))
+
+    def filter(self, wanted: dict[str, Any] | None) -> None:
+        """Leases stay, rows that it does not let through are over, and so is nothing else."""
+        self.do(self.queues.subscriptions.patch("default", self.name, None, {"filter": wanted}))
+        after = self.do(self.look())
+        assert after.letters == self.at.letters
+        under_way = {id_ for id_, place in self.at.places.items() if place.at is not At.AHEAD}
+        left = {id_ for id_, place in after.places.items() if place.at is not At.AHEAD}
+        assert left <= under_way
+        assert all(place.fits or place.at is At.LEASED for place in after.places.values())
+        for id_ in under_way:
+            was, now = self.at[id_], after[id_]
+            if was.at is At.LEASED:
+                assert (now.at, now.lease) == (At.LEASED, was.lease)
+            elif id_ in left:
+                assert now.attempts == was.attempts
+        if wanted is None:
+            assert left == under_way
+        self.at, self.sought = after, True
 
     def seek(self, target: str) -> None:
         self.do(self.queues.subscriptions.seek("default", self.name, target))

@@ -1,0 +1,37 @@
+-- What a change of the filter does to messages under way.
+
+-- What a filter lets through, in short; null: everything.
+create or replace function gapless.filter_of(s gapless.subscriptions) returns text
+language sql immutable as $$
+    select case when s.types is not null or s.keys is not null then md5(row(s.types, s.keys)::text) end
+$$;
+
+-- Rows that the filter in force does not let through are over, unless they are leased. So are those that come back from
+-- a lease of before: as long as there may be such leases, each decision looks again, before anything that is back could
+-- have to wait in a lane. What was replayed stays, for somebody asked for that very message.
+create or replace function gapless.refilter(s gapless.subscriptions, p gapless.progress, p_now timestamptz) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    changed constant boolean := p.filter is distinct from gapless.filter_of(s);
+    dropped record;
+begin
+    with unfit as materialized (
+        select d.message_id, d.state from gapless.deliveries d join gapless.messages m on m.id = d.message_id
+        where d.subscription_id = s.id and d.kept_id is null and (changed or d.state < 2)
+          and ((s.types is null or m.type = any(s.types)) and (s.keys is null or m.key = any(s.keys))) is not true
+    ), gone as (
+        delete from gapless.deliveries d using unfit u
+        where d.subscription_id = s.id and d.message_id = u.message_id and u.state > 0
+        returning d.subscription_id, d.channel_id, d.lane
+    )
+    select exists (select from unfit u where u.state = 0) as mixed, array_agg(g.subscription_id) as subscriptions,
+           array_agg(g.channel_id) as channels, array_agg(g.lane) as lanes
+    into dropped from gone g where g.lane is not null;
+    if dropped.lanes is not null then
+        perform gapless.promote(dropped.subscriptions, dropped.channels, dropped.lanes, p_now);
+    end if;
+    if changed or not dropped.mixed then
+        update gapless.progress x set filter = gapless.filter_of(s), mixed = dropped.mixed
+        where x.subscription_id = s.id;
+    end if;
+end $$;
