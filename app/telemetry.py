@@ -61,6 +61,10 @@ SETTLED_LAG = Gauge(
 )
 HEAD = Gauge("gapless_head_id", "The last id taken, as last seen.", **_MAX)
 SETTLED_ID = Gauge("gapless_settled_id", "The settled id.", **_MAX)
+REGRESSIONS = Counter(
+    "gapless_watermark_regressions_total",
+    "Readings of the last id that lay below an earlier one of the same server's life.",
+)
 HEARS = Gauge(
     "gapless_redis_connected", "Whether Redis is heard: 1, or 0 in any worker.", multiprocess_mode="livemin"
 )

@@ -25,6 +25,7 @@ from app.telemetry import (
     HEARS,
     MEMBERS,
     REFUSED,
+    REGRESSIONS,
     RESTARTS,
     SETTLED_ID,
     SETTLED_LAG,
@@ -299,7 +300,7 @@ class Service:
         """Say once a second how full and how far behind everything is."""
         RESTARTS.set(int(os.environ.get("GAPLESS_WORKER_RESTARTS", "0")))
         giving_back = GivingBack()
-        standstill, told = Standstill(), 0
+        standstill, told, regressions = Standstill(), 0, 0
         while True:
             watermark = self.live.watermark
             FEEDS.set(len(self.live.feeds))
@@ -317,6 +318,8 @@ class Service:
             HEARS.set(self.bus is not None and self.bus.connected)
             UNHINTED.inc(self.live.unhinted - told)
             told = self.live.unhinted
+            REGRESSIONS.inc(watermark.regressions - regressions)
+            regressions = watermark.regressions
             for code, count in refusals.items():
                 REFUSED.labels(code.value).set(count)
             await asyncio.sleep(1.0)

@@ -14,6 +14,7 @@ from app.measuring import measured
 from db.connect import DatabaseConfig, Pool
 from db.measures import Measures
 from tests.conftest import Database, Serve
+from tests.race.support import sessions
 from tests.support import RunningService, eventually
 
 _SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -69,7 +70,7 @@ async def test_each_worker_tells_where_subscriptions_stand_and_how_all_the_proce
         assert len(found["python_info"]) == 2
         client.delete(name).raise_for_status()
         await eventually(lambda: not of(service.url, "billing"))
-    assert found["gapless_head_id"] == {"": 6.0}
+    await eventually(lambda: scrape(service.url)["gapless_head_id"] == {"": 6.0})
     await eventually(lambda: scrape(service.url)["gapless_settled_id"] == {"": 6.0})
 
 
@@ -126,3 +127,20 @@ async def test_a_message_that_no_hint_told_of_is_counted(serve: Serve, owner: as
         assert [next(lines) for _ in range(3)][-1] == "event: ready"
         await owner.execute("select gapless.publish('a', '1')")
         await eventually(lambda: scrape(service.url)["gapless_hints_missed_total"] == {"": 1.0})
+
+
+async def test_a_last_id_that_went_back_is_counted(
+    serve: Serve, database: Database, owner: asyncpg.Connection
+) -> None:
+    """One reading is ahead of what was taken, while somebody publishes; the next one shows it."""
+    service = serve()
+    assert scrape(service.url)["gapless_watermark_regressions_total"] == {"": 0.0}
+    exact = await owner.fetchval("select pg_get_functiondef('gapless.last_id'::regproc)")
+    ahead = exact.replace("0)", "0) + 32")
+    assert ahead != exact
+    async with sessions(database.owner_url, 1) as (publisher,), publisher.transaction():
+        await publisher.execute("lock table gapless.publishing_lock in row share mode")
+        await owner.execute(ahead)
+        await eventually(lambda: scrape(service.url)["gapless_ids_unsettled"][""] >= 32)
+        await owner.execute(exact)
+        await eventually(lambda: scrape(service.url)["gapless_watermark_regressions_total"] == {"": 1.0})
