@@ -163,6 +163,23 @@ def test_a_reply_is_the_next_message_of_another(small: DataFrame) -> None:
     assert (latency[None]["messages"], latency[None]["answered"], latency["a"]["seconds_p99"]) == (6, 2, 25.0)
 
 
+def test_percentiles_are_the_ranks_however_messages_are_shared_out(spark: SparkSession) -> None:
+    """More different values than a sketch of Spark's keeps."""
+    many = 40_000
+    found = spark.range(many).selectExpr("'a' channel", f"pmod(id * 7919, {many}) / 1000.0D seconds")
+    wanted = {rank: (many * rank // 100 - 1) / 1000 for rank in (50, 90, 95, 99)}
+    for parts in (1, 3):
+        for row in rows(conversation.reply_latency(found.repartition(parts))):
+            assert {rank: row[f"seconds_p{rank}"] for rank in wanted} == wanted
+    sessions = found.selectExpr("channel sender", "seconds", "1L messages")
+    figures = rows(conversation.session_figures(sessions))[0]
+    assert (figures["seconds_p50"], figures["seconds_p95"], figures["messages_p95"]) == (
+        wanted[50],
+        wanted[95],
+        1,
+    )
+
+
 def test_words(spark: SparkSession) -> None:
     both = events_of(spark, SMALL[:3], 4).unionByName(events_of(spark, SMALL[3:], None))
     found = {row["channel"]: row for row in rows(conversation.words(both))}

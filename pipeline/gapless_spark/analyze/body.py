@@ -88,7 +88,7 @@ def _facts(found: Findings) -> str:
 
 def _foot(found: Findings) -> str:
     return (
-        f"<footer><p>Written {found.written_at:%Y-%m-%d %H:%M:%S} UTC by Gapless. Percentiles of times and "
-        "words are exact to one rank in 10,000; all other figures are exact. This file fetches nothing.</p>"
+        f"<footer><p>Written {found.written_at:%Y-%m-%d %H:%M:%S} UTC by Gapless. All figures are exact. "
+        "This file fetches nothing.</p>"
         "<noscript><p>The plots need JavaScript; the numbers do not.</p></noscript></footer>"
     )

@@ -10,10 +10,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-# percentile_approx is off by at most one in this many ranks; with fewer values it is exact.
-ACCURACY = 10_000
+    from pyspark.sql import Column, DataFrame, WindowSpec
 
 
 def sessions(events: DataFrame, gap_s: float) -> DataFrame:
@@ -22,10 +19,16 @@ def sessions(events: DataFrame, gap_s: float) -> DataFrame:
     A session is a run of one sender's messages, in whatever channels, with at most `gap_s` from each to the
     next. `seconds` lie between its first message and its last, so a session of one message has 0.
     """
-    window = F.session_window("at", f"{round(gap_s * 1e6)} microseconds")
+    gap_us = round(gap_s * 1e6)
+    # Spark's own session_window merges sessions row by row, at ten times the cost.
+    forwards = Window.partitionBy("sender").orderBy("at")
+    at_us = F.unix_micros("at")
+    begins = F.when(at_us - F.lag(at_us).over(forwards) <= gap_us, 0).otherwise(1)
     return (
         events.where(F.col("sender").isNotNull())
-        .groupBy("sender", window)
+        .select("sender", "channel", "at", begins.alias("begins"))
+        .withColumn("number", F.sum("begins").over(_up_to_here(forwards)))
+        .groupBy("sender", "number")
         .agg(
             F.min("at").alias("started_at"),
             F.max("at").alias("ended_at"),
@@ -40,15 +43,19 @@ def sessions(events: DataFrame, gap_s: float) -> DataFrame:
 
 def session_figures(found: DataFrame) -> DataFrame:
     """One row of `sessions`: sessions, senders, seconds_p50/p95/max, messages_p50/p95/max, single,
-    messages."""
-    return found.agg(
+    messages_mean."""
+    totals = found.agg(
         F.count("*").alias("sessions"),
         F.count_distinct("sender").alias("senders"),
-        *_spread("seconds"),
-        *_spread("messages"),
+        F.max("seconds").alias("seconds_max"),
+        F.max("messages").alias("messages_max"),
         F.count_if(F.col("messages") == 1).alias("single"),
         F.avg("messages").alias("messages_mean"),
     )
+    for column in ("seconds", "messages"):
+        counts = found.groupBy(column).agg(F.count("*").alias("n")).withColumn("all", F.lit(True))
+        totals = totals.crossJoin(_ranked(counts, "all", column).agg(*_percentiles(column, (50, 95))))
+    return totals
 
 
 def replies(events: DataFrame, within_s: float) -> DataFrame:
@@ -75,24 +82,38 @@ def replies(events: DataFrame, within_s: float) -> DataFrame:
 
 def reply_latency(found: DataFrame) -> DataFrame:
     """channel (null: all of them), messages, answered, seconds p50/p90/p95/p99; from `replies`."""
-    return found.rollup("channel").agg(
-        F.count("*").alias("messages"),
-        F.count("seconds").alias("answered"),
-        *_percentiles("seconds", (50, 90, 95, 99)),
+    n = F.col("n")
+    return (
+        _ranked(_counts(found, "seconds"), "channel", "seconds")
+        .groupBy("channel")
+        .agg(
+            F.sum(n).alias("messages"),
+            F.coalesce(F.sum(F.when(F.col("seconds").isNotNull(), n)), F.lit(0)).alias("answered"),
+            *_percentiles("seconds", (50, 90, 95, 99)),
+        )
     )
 
 
 def words(events: DataFrame) -> DataFrame:
     """channel (null: all of them), messages (with text), words, mean, words p50/p95, longest."""
+    n, length = F.col("n"), F.col("words")
     return (
-        events.where(F.col("words").isNotNull())
-        .rollup("channel")
+        _ranked(_counts(events.where(length.isNotNull()), "words"), "channel", "words")
+        .groupBy("channel")
         .agg(
-            F.count("*").alias("messages"),
-            F.sum("words").alias("words"),
-            F.avg("words").alias("mean"),
+            F.sum(n).alias("messages"),
+            F.sum(length * n).alias("words_in_all"),
             *_percentiles("words", (50, 95)),
-            F.max("words").alias("longest"),
+            F.max(length).alias("longest"),
+        )
+        .select(
+            "channel",
+            "messages",
+            F.col("words_in_all").alias("words"),
+            (F.col("words_in_all") / F.col("messages")).alias("mean"),
+            "words_p50",
+            "words_p95",
+            "longest",
         )
     )
 
@@ -115,9 +136,29 @@ def _seconds(start: str, end: str) -> Column:
     return (micros / 1e6).alias("seconds")
 
 
+def _counts(values: DataFrame, column: str) -> DataFrame:
+    """channel (null: all of them), the column, n: how often each value is there."""
+    found = values.groupBy("channel", column).agg(F.count("*").alias("n"))
+    total = found.groupBy(column).agg(F.sum("n").alias("n"))
+    return found.unionByName(total.withColumn("channel", F.lit(None).cast("string")))
+
+
+def _ranked(counts: DataFrame, key: str, column: str) -> DataFrame:
+    """`counts` with `upto`, how many values of the key are not above this one, and `values`, how many there
+    are; nulls are none. Sorted, not held in memory: what percentiles need is exact however much there is."""
+    n = F.when(F.col(column).isNotNull(), F.col("n")).otherwise(0)
+    whole = Window.partitionBy(key)
+    upwards = _up_to_here(whole.orderBy(column))
+    return counts.withColumn("upto", F.sum(n).over(upwards)).withColumn("values", F.sum(n).over(whole))
+
+
 def _percentiles(column: str, ranks: Sequence[int]) -> list[Column]:
-    return [F.percentile_approx(column, rank / 100, ACCURACY).alias(f"{column}_p{rank}") for rank in ranks]
+    """Of `_ranked`: the smallest value that is not below so many in a hundred."""
+    return [
+        F.min(F.when(F.col("upto") * 100 >= F.col("values") * rank, F.col(column))).alias(f"{column}_p{rank}")
+        for rank in ranks
+    ]
 
 
-def _spread(column: str) -> list[Column]:
-    return [*_percentiles(column, (50, 95)), F.max(column).alias(f"{column}_max")]
+def _up_to_here(window: WindowSpec) -> WindowSpec:
+    return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Runs of what is no white space, in every script.
 WORD = r"(?U)\S+"
+# What can be a number, and hardly a time; blanks around it do no harm.
+NUMBER = r"^[-+0-9.eE\s]+$"
 # A number of seconds since 1970 stays below this for 3,000 years; a number of milliseconds passed it in 1973.
 FIRST_MILLISECONDS = 100_000_000_000
 
@@ -64,7 +66,8 @@ def _member(data: Column, members: str, option: str) -> Column:
 
 def _moment(text: Column) -> Column:
     """A timestamp of ISO 8601, or of a number of seconds or milliseconds since 1970; else null."""
-    number = text.try_cast("decimal(20, 6)")
+    # To try a text that is no number costs more than all else: Java makes an exception for each.
+    number = F.when(text.rlike(NUMBER), text).try_cast("decimal(20, 6)")
     seconds = F.when(F.abs(number) < FIRST_MILLISECONDS, number).otherwise(number / 1000)
     counted = F.timestamp_micros((seconds * 1_000_000).try_cast("bigint"))
     return F.when(number.isNotNull(), counted).otherwise(F.try_to_timestamp(text))

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 COLOURED_CHANNELS = 6
 HEATED_CHANNELS = 15
 
+COMPILED = (
+    ("spark.sql.codegen.wholeStage", "false", 1_000_000),
+    ("spark.sql.codegen.factoryMode", "NO_CODEGEN", 20_000),
+)
+"""Settings, and the number of messages from which on they slow a run down. Below it, most of a run is Java
+that compiles what is used once: see `load.spark.analyze`."""
+
 SUBSCRIPTIONS_DDL = (
     "subscription string, paused boolean, lag bigint, in_flight bigint, oldest_seconds double, acked bigint, "
     "redelivered bigint, dead_lettered bigint, dead_letters bigint"
@@ -119,7 +126,7 @@ class Job:
     def _messages(self) -> DataFrame:
         if self.copy is None:
             return read_messages(self.spark, self.question)
-        self.copy.rows()
+        compile_for(self.spark, self.copy.rows())
         return self.spark.read.schema(spark_schema(NEEDED)).parquet(str(self.copy.folder))
 
     def delivery(self) -> tuple[Delivery | None, str | None]:
@@ -146,8 +153,7 @@ class Job:
 
     def _write_rows(self, name: str, part: list[Row], schema: str) -> None:
         if self.tables.folder is not None:
-            frame = self.spark.createDataFrame([tuple(row.values()) for row in part], schema)
-            self.tables.write(name, frame.coalesce(1))
+            self.tables.write(name, self.tables.made(part, schema).coalesce(1))
 
     def volume(self, events: DataFrame, period: str, latency: DataFrame) -> Volume:
         with self.stages.stage("Volume") as note:
@@ -230,6 +236,15 @@ class Job:
             peaks = rows(rates.peaks(minutes, period).orderBy("period"))
             note.text = f"at most {found[0]['max']:,} in a second"
             return found, peaks
+
+
+def compile_for(spark: SparkSession, messages: int) -> None:
+    """Let a Spark on this machine compile no more of its plans to Java than so many messages are worth. What
+    was chosen for it stays."""
+    chosen = spark.sparkContext.getConf()
+    for key, value, worth in COMPILED:
+        if messages < worth and not chosen.contains(key):
+            spark.conf.set(key, value)
 
 
 def _spread(figures: Row, values: DataFrame, column: str, edges: tuple[int, ...]) -> Spread:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import StorageLevel
 
@@ -30,6 +30,19 @@ class Tables:
         """Work it out once, however often it is asked; what does not fit into memory goes to disk."""
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return self._kept[-1]
+
+    def made(self, part: list[Row], schema: str) -> DataFrame:
+        """A small frame of rows. As Arrow it goes over at once; a list would be unpacked by a Python process
+        that Spark starts for it."""
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        columns = cast("StructType", StructType.fromDDL(schema))
+        table = pa.Table.from_pylist(part, schema=to_arrow_schema(columns, timezone="UTC"))
+        # The stubs of this version do not know of Arrow's tables.
+        make: Any = self.spark.createDataFrame
+        return cast("DataFrame", make(table, columns))
 
     def write(self, name: str, frame: DataFrame) -> DataFrame:
         """Make the table `name` of the result. Gives back what the figures are to be drawn from."""
