@@ -62,7 +62,7 @@ def test_the_merge_of_the_whole_log_holds_in_every_state(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("watermark", [[], ["BELIEVES"]])
-def test_a_last_id_that_is_read_without_the_lock_loses_a_message(tmp_path: Path, watermark: list[str]) -> None:
+def test_a_last_id_read_without_the_lock_loses_a_message(tmp_path: Path, watermark: list[str]) -> None:
     """Whether or not the watermark lets go of what the next reading contradicts: it need not."""
     errors, _ = explore(tmp_path, "LOG", "PLAIN_READ", *watermark)
     assert errors == 1

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from gapless_spark.errors import BadOption, DataLoss, OtherLog, Unsettled
 from gapless_spark.export import batch, delta
@@ -74,6 +77,19 @@ def test_every_message_is_there_once_run_after_run(
     assert (last.rows, last.totals.rows) == (15, 81)
     assert run(shape) == last  # nothing new
     assert read(tmp_path / "out", format_) == stored(log)
+
+
+def test_channels_that_look_like_numbers_stay_what_they_are_for_arrow(
+    log: Log, run: Run, tmp_path: Path
+) -> None:
+    """Its reader takes a folder `channel=007` for the number 7."""
+    names = ("007", "7", "1e3", "true", "2026-01-01")
+    for name in names:
+        log.owner.append(name, ["1", "2"])
+    run(Shape(by_channel=True))
+    found = ds.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table()
+    assert found.schema.field("channel").type == pa.string()
+    assert Counter(found.column("channel").to_pylist()) == dict.fromkeys(names, 2)
 
 
 def test_small_batches_extend_the_file_of_their_day(log: Log, run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Readers over SSE and members of queues: each checks all that it is given at once."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from urllib.parse import urlencode
+
+import orjson
+
+from load.groups.api import Api, RefusedError, UnreachableError
+from load.patterns import matches
+from load.soak.proof import Ordered, Queued
+from load.soak.publishers import CHANNELS
+from load.sse import Event, Stream
+from load.wire import Target
+
+STREAMS: tuple[tuple[str, ...], ...] = (
+    ("soak.>",),
+    ("soak.*.a",),
+    ("soak.sql.>",),
+    ("soak.rest.a", "soak.sql.b", "soak.sql.c"),
+)
+QUEUES: tuple[tuple[str, ...], ...] = (("soak.>",), ("soak.rest.a", "soak.sql.a"))
+PULL = 1000
+ACK_WAIT_S = 300
+"""Nobody dies here: what is delivered twice is doubled, not late."""
+
+
+def of(patterns: tuple[str, ...]) -> list[str]:
+    """The channels that are asked for."""
+    return [channel for channel in CHANNELS if any(matches(pattern, channel) for pattern in patterns)]
+
+
+class Reader:
+    """One stream from the first message on; it comes back with its cursor if the server ends it."""
+
+    def __init__(self, target: Target, number: int, patterns: tuple[str, ...]) -> None:
+        self.patterns = patterns
+        self.proof = Ordered(f"reader {number} of {' '.join(patterns)}")
+        self.opened = 0
+        self.odd: list[str] = []
+        self._target = target
+        self._closed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._closed.clear()
+            start = {"after": str(self.proof.last_id)}
+            query = urlencode([("channel", pattern) for pattern in self.patterns] + list(start.items()))
+            request = self._target.request(
+                "GET", f"/v1/subscribe?{query}", headers={"Accept": "text/event-stream"}
+            )
+            stream = Stream(request, self._answered, self._take, self._closed.set)
+            await loop.create_connection(partial(_same, stream), self._target.host, self._target.port)
+            try:
+                await self._closed.wait()
+            finally:
+                stream.abort()
+
+    def _answered(self, status: int, head: bytes) -> None:
+        self.opened += 1
+        if status != 200:
+            self.odd.append(f"{self.proof.name}: answered {status}")
+
+    def _take(self, events: list[Event]) -> None:
+        take = self.proof.take
+        for event_id, text, name in events:
+            if name or event_id is None:
+                if name not in (b"ready", b"goodbye"):
+                    self.odd.append(f"{self.proof.name}: {name.decode()} {text[:100]!r}")
+                continue
+            message = orjson.loads(text)
+            take(message["id"], message["channel"], message["seq"])
+
+
+def _same(stream: Stream) -> Stream:
+    return stream
+
+
+class Queue:
+    """A durable subscription, ordered by key, and its members."""
+
+    def __init__(self, target: Target, number: int, patterns: tuple[str, ...]) -> None:
+        self.patterns = patterns
+        self.proof = Queued(f"queue {number} on {' '.join(patterns)}")
+        self.odd: list[str] = []
+        self._path = f"/v1/subscriptions/soak-{number}"
+        self._api = Api(target)
+
+    async def make(self) -> None:
+        """Make it, before anything is published."""
+        limits = {"ack_wait": ACK_WAIT_S, "max_in_flight": 20_000}
+        wanted = {"channels": list(self.patterns), "start": "earliest", **limits}
+        await self._api.call("PUT", self._path, wanted)
+
+    async def work(self) -> None:
+        """One member: pull, check, ack; until cancelled."""
+        while True:
+            try:
+                pulled = await self._api.call("POST", f"{self._path}/pull", {"max": PULL, "wait": 5})
+                for delivery in pulled["deliveries"]:
+                    message = delivery["message"]
+                    self.proof.take(message["channel"], message["seq"], message.get("key"))
+                receipts = [delivery["receipt"] for delivery in pulled["deliveries"]]
+                if receipts:
+                    answer = await self._api.call("POST", f"{self._path}/ack", {"receipts": receipts})
+                    late = [r for r in answer["results"] if r["status"] != "acked"]
+                    self.odd += [f"{self.proof.name}: {len(late)} acks: {late[0]}"] if late else []
+            except (UnreachableError, RefusedError) as error:
+                self.odd.append(f"{self.proof.name}: {error}")
+                await asyncio.sleep(0.1)

@@ -1,0 +1,133 @@
+"""Spark beside all others, in a process of its own: it says after each batch what it has been given.
+
+`python -m load.soak.spark query|reader URL`: a query of Structured Streaming, or the reader behind it alone,
+which reads the same ranges without a Java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from load.children import Child
+from load.soak.proof import Ordered
+from load.spark import __name__ as _path_to_the_package  # noqa: F401 (it is in this checkout)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("id", "channel", "seq")
+PATTERN = "soak.>"
+A_TRIGGER = 100_000
+PAUSE_S = 0.2
+
+
+class Spark:
+    """The process, and the last that it said."""
+
+    def __init__(self, how: str, url: str, log: Path) -> None:
+        command = [sys.executable, "-P", "-m", "load.soak.spark", how, url]
+        environment = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(Path(__file__).parents[2])}
+        self.patterns = (PATTERN,)
+        self.odd: list[str] = []
+        self._child = Child(command, log, environment).start()
+        self._log = log
+        self._at = 0
+        self._proof = Ordered("Spark")
+        self._began = False
+
+    @property
+    def proof(self) -> Ordered:
+        """What it has been given, as last said. That it has ended by itself is odd."""
+        with self._log.open("rb") as file:
+            file.seek(self._at)
+            said = file.read()
+        whole = said[: said.rfind(b"\n") + 1]
+        self._at += len(whole)
+        books = [line for line in whole.splitlines() if line.startswith(b'{"name"')]
+        self._began = self._began or bool(books)
+        if books:
+            self._proof = Ordered.from_json(orjson.loads(books[-1]))
+        if self._child.code() is not None and not self.odd:
+            self.odd.append(f"Spark ended with {self._child.code()}: {self._child.tail(1)}")
+        return self._proof
+
+    async def wait_ready(self, patience_s: float = 180.0) -> None:
+        """Until it has begun. Raises RuntimeError where it ends or takes longer."""
+        deadline = time.monotonic() + patience_s
+        while not (self.proof.taken or self._began):
+            if self.odd or time.monotonic() > deadline:
+                raise RuntimeError(f"Spark does not begin: {self._child.tail()}")
+            await asyncio.sleep(0.1)
+
+    def stop(self) -> None:
+        """End it and all it started."""
+        self._child.stop()
+
+
+def note(proof: Ordered, rows: pa.Table) -> None:
+    """Check a batch, and say where that leads. Rows of a batch come in any order, batches do not."""
+    for row in rows.select(list(COLUMNS)).sort_by("id").to_pylist():
+        proof.take(row["id"], row["channel"], row["seq"])
+    tell(proof)
+
+
+def tell(proof: Ordered) -> None:
+    """On a line."""
+    sys.stdout.buffer.write(orjson.dumps(proof.to_json()) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def query(url: str) -> None:
+    """Structured Streaming, from the first message on."""
+    import gapless_spark
+    from gapless_spark.session import SessionOptions, start
+
+    proof = Ordered("Spark")
+    spark = start(SessionOptions("soak", "local[2]", quick=True, archive=True))
+    gapless_spark.register(spark)
+    tell(proof)
+    source = spark.readStream.format("gapless").option("url", url).option("channels", PATTERN)
+    source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", A_TRIGGER)
+    rows = source.load().select(*COLUMNS)
+    with tempfile.TemporaryDirectory(prefix="gapless-soak-") as folder:
+        writing = rows.writeStream.foreachBatch(lambda batch, _: note(proof, batch.toArrow()))
+        writing.option("checkpointLocation", folder).start().awaitTermination()
+
+
+def reader(url: str) -> None:
+    """The reader of that query, stepped by hand."""
+    import pyarrow as pa
+    from gapless_spark.columns import spark_schema
+    from gapless_spark.options import read_options
+    from gapless_spark.stream import GaplessStreamReader
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    proof = Ordered("Spark")
+    options = {"url": url, "channels": PATTERN, "startingOffsets": "earliest"}
+    stream = GaplessStreamReader(read_options(options, streaming=True), spark_schema(), 2)
+    tell(proof)
+    at: dict[str, Any] = stream.initialOffset()
+    while True:
+        upto = stream.latestOffset(at, ReadMaxRows(A_TRIGGER))
+        batches = [b for part in stream.partitions(at, upto) for b in stream.read(part)]
+        if batches:
+            note(proof, pa.Table.from_batches(batches))
+        at = upto
+        time.sleep(PAUSE_S)
+
+
+def main() -> None:
+    """Until it is stopped."""
+    how, url = sys.argv[1:]
+    {"query": query, "reader": reader}[how](url)
+
+
+if __name__ == "__main__":
+    main()
