@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from gapless_spark.analyze import page
 from gapless_spark.analyze.events import to_events
-from gapless_spark.analyze.job import analyze
+from gapless_spark.analyze.job import COMPILED, analyze, compile_for
 from gapless_spark.analyze.question import Fields, Question
 from gapless_spark.analyze.reading import read_messages
 from gapless_spark.analyze.tables import rows
@@ -49,6 +49,19 @@ def write_export(folder: Path, messages: list[tuple[Any, ...]], by_channel: bool
         )
     (folder / "_gapless" / "half.parquet").write_bytes(b"still being written")
     return str(folder)
+
+
+def test_no_more_is_compiled_than_so_many_messages_are_worth(spark: SparkSession) -> None:
+    before = {key: spark.conf.get(key) for key, *_ in COMPILED}
+    try:
+        for messages, wanted in ((10, 2), (100_000, 1), (2_000_000, 0)):
+            for key in before:
+                spark.conf.unset(key)
+            compile_for(spark, messages)
+            assert sum(spark.conf.get(key) == value != before[key] for key, value, _ in COMPILED) == wanted
+    finally:
+        for key in before:
+            spark.conf.unset(key)
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
