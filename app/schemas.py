@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from app.wire import consuming, settings
+from app.wire import consuming, dead_letters, settings
 from subscriptions.domain.delivery import MAX_CHANNELS
 
 JSON: Final = "application/json"
@@ -167,6 +167,8 @@ DEFINITIONS: Final[dict[str, Any]] = {
             "created_at": _TIME,
             "origins": _ORIGINS,
             "stats": _STATS,
+            "before": {"anyOf": [_STATS, {"type": "null"}]},
+            "dry_run": _BOOLEAN,
         },
         "name channels start ack_wait max_deliver backoff max_in_flight ordering paused created_at origins",
     ),
@@ -306,6 +308,15 @@ _NARROWED: Final = {
     "reason": {"enum": [*_REASON["enum"], None]},
 }
 _CHOSEN: Final = {**_NARROWED, "ids": {"type": ["array", "null"], "items": _COUNT, "maxItems": 1000}}
+_PACE: Final = {
+    "max": {"type": ["integer", "null"], "minimum": 1},
+    "rate": {
+        "description": "So many become due a second.",
+        "type": ["number", "null"],
+        "exclusiveMinimum": 0,
+        "maximum": dead_letters.MAX_RATE,
+    },
+}
 AFTERWARDS: Final[dict[str, Any]] = {
     "DeadLetter": _open(
         {
@@ -324,7 +335,9 @@ AFTERWARDS: Final[dict[str, Any]] = {
         "id subscription channel reason attempts last_error created_at journey message",
     ),
     "DeadLetterPage": _page("dead_letters", "DeadLetter", _COUNT),
-    "DeadLetterFilter": {"anyOf": [_closed(_CHOSEN), _closed({"filter": _closed(_CHOSEN)}, "filter")]},
+    "Replay": {
+        "anyOf": [_closed({**_CHOSEN, **_PACE}), _closed({"filter": _closed(_CHOSEN), **_PACE}, "filter")]
+    },
     "Purge": _closed(
         {
             **_NARROWED,
@@ -340,7 +353,7 @@ AFTERWARDS: Final[dict[str, Any]] = {
     "Replayed": _open(
         {"id": _COUNT, "subscription": _NAME, "message_id": _COUNT}, "id subscription message_id"
     ),
-    "ReplayedAll": _open({"replayed": _COUNT, "skipped": _COUNT}, "replayed skipped"),
+    "ReplayedAll": _open({"replayed": _COUNT, "skipped": _COUNT, "dry_run": _BOOLEAN}, "replayed skipped"),
     "Purged": _open({"purged": _COUNT}, "purged"),
     "Scheduled": _open(
         {

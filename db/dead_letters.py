@@ -58,43 +58,50 @@ class DeadLetters:
             raise no_subscription(row["subscription"])
         return row["subscription"], row["message_id"]
 
-    async def replay_all(self, which: DeadLetterFilter) -> tuple[int, int]:
-        namespace_id = await self._namespaces.id(which.namespace)
-        matching = (
-            namespace_id,
-            which.subscription,
-            which.channel,
-            which.reason,
-            None if which.ids is None else list(which.ids),
-        )
+    async def replay_all(
+        self, which: DeadLetterFilter, most: int | None = None, rate: float | None = None
+    ) -> tuple[int, int]:
+        matching = await self._matching(which)
         # What dies again meanwhile comes after this id: a replay ends even if all of it fails at once.
-        upto = await self._pool.fetchval("last_dead_letter", namespace_id)
+        upto = await self._pool.fetchval("last_dead_letter", matching[0])
         replayed = after = 0
-        while True:
-            row = await self._pool.fetchrow("replay_some", *matching, after, upto, REPLAY_BATCH)
+        begun = None
+        while most is None or replayed < most:
+            limit = REPLAY_BATCH if most is None else min(REPLAY_BATCH, most - replayed)
+            asked = (*matching, after, upto, limit, rate, replayed, begun)
+            row = await self._pool.fetchrow("replay_some", *asked)
             if row["reached"] is None:
                 break
             replayed += row["replayed"]
-            after = row["reached"]
+            after, begun = row["reached"], row["begun"]
+        else:
+            upto = after
         skipped = await self._pool.fetchval("count_dead_letters", *matching, upto)
         return replayed, skipped
 
+    async def replayable(self, which: DeadLetterFilter, most: int | None = None) -> tuple[int, int]:
+        row = await self._pool.fetchrow("replayable", *await self._matching(which), most)
+        return row["replayed"], row["skipped"]
+
     async def purge(self, which: DeadLetterFilter) -> int:
         before = None if which.before_us is None else EPOCH + timedelta(microseconds=which.before_us)
-        matching = (
-            await self._namespaces.id(which.namespace),
-            which.subscription,
-            which.channel,
-            which.reason,
-            None if which.ids is None else list(which.ids),
-            before,
-        )
+        matching = (*await self._matching(which), before)
         purged = 0
         while True:
             done = int(await self._pool.fetchval("purge_dead_letters", *matching, PURGE_BATCH))
             purged += done
             if done < PURGE_BATCH:
                 return purged
+
+    async def _matching(self, which: DeadLetterFilter) -> tuple[object, ...]:
+        """The filter as the statements take it."""
+        return (
+            await self._namespaces.id(which.namespace),
+            which.subscription,
+            which.channel,
+            which.reason,
+            None if which.ids is None else list(which.ids),
+        )
 
 
 def _dead_letter(row: Any) -> DeadLetter:

@@ -215,6 +215,18 @@ class Subscriptions:
             raise invalid("to", "lies in the future of this log")
         return await self.get(namespace, name, stats=True)
 
+    async def try_seek(self, namespace: str, name: str, to: str) -> tuple[Subscription, Stats | None]:
+        row = await self._pool.fetchrow(
+            "try_seek", await self._namespaces.id(namespace), name, to, self._settled()
+        )
+        if row["moved"] is False:
+            raise invalid("to", "lies in the future of this log")
+        there = await self._row(namespace, name)
+        if row["after"] is None:
+            raise no_subscription(name)
+        before = None if row["before"] is None else _stats(msgspec.json.decode(row["before"]))
+        return subscription(there, namespace, _stats(msgspec.json.decode(row["after"]))), before
+
     async def pause(self, namespace: str, name: str, paused: bool) -> Subscription:
         if not await self._pool.fetchval(
             "pause_subscription", await self._namespaces.id(namespace), name, paused

@@ -27,6 +27,7 @@ from subscriptions.domain.delivery import (
     Scheduled,
     Settings,
     Settled,
+    Stats,
     Subscription,
     Tags,
     Touched,
@@ -292,6 +293,11 @@ class SubscriptionPort(Protocol):
         """`to` as `Definition.start`. Everything leased, delayed or waiting is forgotten."""
         ...
 
+    async def try_seek(self, namespace: str, name: str, to: str) -> tuple[Subscription, Stats | None]:
+        """What a seek would lead to, changing nothing: the subscription with the stats it would have, and
+        those it has (None: it has no progress)."""
+        ...
+
     async def pause(self, namespace: str, name: str, paused: bool) -> Subscription: ...
 
     async def pause_pushed(self, namespace: str, name: str, url: str) -> bool:
@@ -400,8 +406,16 @@ class DeadLetterPort(Protocol):
         `subscription_not_found` when that subscription is no more."""
         ...
 
-    async def replay_all(self, which: DeadLetterFilter) -> tuple[int, int]:
-        """How many were replayed, and how many passed over because others held them."""
+    async def replay_all(
+        self, which: DeadLetterFilter, most: int | None = None, rate: float | None = None
+    ) -> tuple[int, int]:
+        """How many were replayed, `most` at most, and how many passed over on the way, because others held
+        them or their subscription is no more. With a `rate` each is due 1/rate seconds after the one
+        before."""
+        ...
+
+    async def replayable(self, which: DeadLetterFilter, most: int | None = None) -> tuple[int, int]:
+        """What `replay_all` would answer, changing nothing."""
         ...
 
     async def purge(self, which: DeadLetterFilter) -> int: ...

@@ -89,16 +89,25 @@ def _many(routes: APIRouter, service: Callable[[], Service]) -> None:
     @routes.post(
         "/v1/dead-letters/replay",
         responses=answers("How many.", schema("ReplayedAll")),
-        openapi_extra=takes("DeadLetterFilter"),
+        openapi_extra=takes("Replay"),
     )
-    async def replay_all(request: Request) -> Response:
-        """Give back all that match, and pass over what another replay holds."""
-        only(request, ())
+    async def replay_all(
+        request: Request, dry_run: Annotated[bool, Query(description="Only say how many.")] = False
+    ) -> Response:
+        """Give back all that match, `max` at most, and pass over what another replay holds. With a `rate`
+        they become due one after the other, so many a second."""
+        only(request, ("dry_run",))
         running = service()
         running.require_ready()
-        which = parse_replay(running.namespace, await read_json(request))
-        replayed, skipped = await running.dead_letters.replay_all(which)
-        return Response(msgspec.json.encode({"replayed": replayed, "skipped": skipped}), media_type=JSON)
+        asked = parse_replay(running.namespace, await read_json(request))
+        letters = running.dead_letters
+        replayed, skipped = (
+            await letters.replayable(asked.which, asked.max)
+            if dry_run
+            else await letters.replay_all(asked.which, asked.max, asked.rate)
+        )
+        answer = {"replayed": replayed, "skipped": skipped} | ({"dry_run": True} if dry_run else {})
+        return Response(msgspec.json.encode(answer), media_type=JSON)
 
     @routes.post(
         "/v1/dead-letters/purge",

@@ -13,7 +13,7 @@ from app.routes.bodies import JSON, read_json
 from app.routes.parameters import Limit, Name, only
 from app.schemas import answers, schema, takes
 from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription
-from app.wire.described import encode_length, encode_subscription
+from app.wire.described import encode_length, encode_subscription, encode_try
 from app.wire.tags import etag, if_absent, if_match
 from app.wiring import Service
 from subscriptions.domain.delivery import Subscription
@@ -145,11 +145,18 @@ def _bindings(routes: APIRouter, service: Callable[[], Service]) -> None:
 
 def _moves(routes: APIRouter, service: Callable[[], Service]) -> None:
     @routes.post("/v1/subscriptions/{name}/seek", responses=_ONE, openapi_extra=takes("Seek"))
-    async def seek(request: Request, name: Name) -> Response:
+    async def seek(
+        request: Request,
+        name: Name,
+        dry_run: Annotated[bool, Query(description="Only say what it would lead to.")] = False,
+    ) -> Response:
         """Go on from elsewhere. What is in flight, delayed or waiting is forgotten; dead letters stay."""
-        only(request, ())
+        only(request, ("dry_run",))
         running, raw = service(), await read_json(request)
         to = parse_seek(raw, datetime.now(UTC))
+        if dry_run:
+            moved, before = await running.subscriptions.try_seek(running.namespace, _checked(name), to)
+            return Response(encode_try(moved, before), media_type=JSON)
         return _answer(await running.subscriptions.seek(running.namespace, _checked(name), to))
 
     @routes.post("/v1/subscriptions/{name}/purge", responses=answers("How many.", schema("Purged")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,6 +17,7 @@ from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import check_channel
 
 MAX_IDS: Final = 1000
+MAX_RATE: Final = 1_000_000
 
 _Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
 
@@ -33,22 +34,36 @@ class _Chosen(_Filter, kw_only=True, forbid_unknown_fields=True):
 
 class _Replay(_Chosen, kw_only=True, forbid_unknown_fields=True):
     filter: _Chosen | UnsetType | None = UNSET
+    max: Annotated[int, Meta(ge=1, le=MAX_ID)] | UnsetType | None = UNSET
+    rate: Annotated[float, Meta(gt=0, le=MAX_RATE)] | UnsetType | None = UNSET
 
 
 class _Purge(_Filter, kw_only=True, forbid_unknown_fields=True):
     older_than: Annotated[float, Meta(ge=0)] | str
 
 
-def parse_replay(namespace: str, raw: bytes) -> DeadLetterFilter:
-    """The body of a replay of many; without members it is about all. They may also stand in one `filter`."""
+class Replay(NamedTuple):
+    """Which dead letters, how many at most, and how many a second."""
+
+    which: DeadLetterFilter
+    max: int | None
+    rate: float | None
+
+
+def parse_replay(namespace: str, raw: bytes) -> Replay:
+    """The body of a replay of many; without members it is about all. Which may also stand in one `filter`."""
     asked = decode(raw, _Replay)
     body: _Chosen = asked
     if isinstance(asked.filter, _Chosen):
-        if asked != _Replay(filter=asked.filter):
+        if asked != _Replay(filter=asked.filter, max=asked.max, rate=asked.rate):
             raise invalid("filter", "stands alone: its members are given inside it or beside each other")
         body = asked.filter
     ids = None if body.ids is UNSET or body.ids is None else tuple(body.ids)
-    return DeadLetterFilter(namespace, *_narrowed(body), ids=ids)
+    return Replay(
+        DeadLetterFilter(namespace, *_narrowed(body), ids=ids),
+        None if asked.max is UNSET else asked.max,
+        None if asked.rate is UNSET else asked.rate,
+    )
 
 
 def parse_purge(namespace: str, raw: bytes, now: datetime) -> DeadLetterFilter:

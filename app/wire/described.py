@@ -42,6 +42,15 @@ assert set(_STATS) == {field.name for field in dataclasses.fields(Stats)}
 
 def encode_subscription(subscription: Subscription) -> bytes:
     """With the settings in force, where each comes from and, when they were asked for, its stats."""
+    return _encode(_shown(subscription))
+
+
+def encode_try(moved: Subscription, before: Stats | None) -> bytes:
+    """What a seek would lead to: its answer, and the stats as they are."""
+    return _encode({**_shown(moved), "before": before and _stats(before), "dry_run": True})
+
+
+def _shown(subscription: Subscription) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": subscription.name,
         "channels": subscription.channels,
@@ -52,8 +61,12 @@ def encode_subscription(subscription: Subscription) -> bytes:
         "origins": dict(subscription.origins),
     }
     if subscription.stats is not None:
-        shown["stats"] = {name: getattr(subscription.stats, name) for name in _STATS}
-    return _encode(shown)
+        shown["stats"] = _stats(subscription.stats)
+    return shown
+
+
+def _stats(stats: Stats) -> dict[str, Any]:
+    return {name: getattr(stats, name) for name in _STATS}
 
 
 def encode_length(length: Length) -> bytes:

@@ -85,13 +85,14 @@ def asking(
     decode: Callable[[Any], T],
     body: Any = None,
     *,
+    params: Params = (),
     repeatable: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> Call[T]:
     """A call that is answered with JSON. Its body is encoded once: every attempt sends the same bytes."""
     content = None if body is None else json_body(body)
     sent = {**(JSON if content is None else SENDING), **(headers or {})}
-    request = Request(method, where, headers=sent, content=content)
+    request = Request(method, where, params, sent, content)
     return Call(request, lambda reply: decode(json_of(reply)), repeatable)
 
 
@@ -133,6 +134,11 @@ def params_from(values: Mapping[str, Any]) -> Params:
         many = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
         pairs += [(name, _text(name, one)) for one in many]
     return tuple(pairs)
+
+
+def trying(dry_run: bool) -> Params:
+    """The query of a call that only asks what it would do, or does it."""
+    return params_from({"dry_run": "true" if dry_run else None})
 
 
 def _text(name: str, value: Any) -> str:

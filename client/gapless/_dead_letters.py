@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
-from gapless._call import Call, Slice, asking, path, telling, time_text
+from gapless._call import Call, Slice, asking, path, telling, time_text, trying
 from gapless._errors import ProtocolError
 from gapless._listing import listing
 from gapless._models import Message, Published, message_from, published_from
@@ -94,10 +94,18 @@ def replay(entry_id: int) -> Call[Replayed]:
     return asking("POST", path("dead-letters", entry_id, "replay"), _replayed, repeatable=False)
 
 
-def replay_all(asked: Mapping[str, Any], ids: Iterable[int] | None) -> Call[ReplayCounts]:
+def replay_all(
+    asked: Mapping[str, Any],
+    ids: Iterable[int] | None,
+    count: int | None,
+    rate: float | None,
+    dry_run: bool,
+) -> Call[ReplayCounts]:
     """Gives all matching messages back. A repetition would count what the first left, so there is none."""
-    body = _said(asked) | ({} if ids is None else {"ids": list(ids)})
-    return asking("POST", path("dead-letters", "replay"), _counts, body, repeatable=False)
+    pace = {"ids": None if ids is None else list(ids), "max": count, "rate": rate}
+    body = _said(asked) | {name: value for name, value in pace.items() if value is not None}
+    where = path("dead-letters", "replay")
+    return asking("POST", where, _counts, body, params=trying(dry_run), repeatable=dry_run)
 
 
 def purge(older_than: float | str | datetime, asked: Mapping[str, Any]) -> Call[int]:

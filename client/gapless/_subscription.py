@@ -86,6 +86,7 @@ class Subscription:
     `origins` says of each setting whether it is the subscription's `own`, a `default`, or of `policy:<name>`.
     `max_deliver` 0 is no end; `backoff` holds the waits after each nack. `stats` are there where one
     subscription was asked for, and so is `etag`, for `if_match`: each change of the definition changes it.
+    After a dry run of a seek `stats` are what they would be, and `before` what they are.
     """
 
     name: str
@@ -108,12 +109,13 @@ class Subscription:
     retain: bool = False
     expires: float | None = None
     etag: str | None = None
+    before: Stats | None = None
 
 
 def subscription_from(raw: Any) -> Subscription:
     """A `Subscription` from its JSON object. Raises `ProtocolError`."""
     try:
-        stats = raw.get("stats")
+        stats, before = raw.get("stats"), raw.get("before")
         return Subscription(
             name=raw["name"],
             channels=tuple(raw["channels"]),
@@ -134,6 +136,7 @@ def subscription_from(raw: Any) -> Subscription:
             stats=None if stats is None else _stats(stats),
             retain=bool(raw.get("retain")),
             expires=raw.get("expires"),
+            before=None if before is None else _stats(before),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a subscription: {raw!r:.200}") from error

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, TypedDict
 
-from gapless._call import Call, Slice, asking, matching, params_from, path, telling, time_text
+from gapless._call import Call, Slice, asking, matching, params_from, path, telling, time_text, trying
 from gapless._errors import ProtocolError
 from gapless._listing import listing
 from gapless._retry import Reply
@@ -130,10 +130,10 @@ def purge(name: str) -> Call[int]:
     return asking("POST", path("subscriptions", name, "purge"), decode, repeatable=False)
 
 
-def seek(name: str, to: Start) -> Call[Subscription]:
+def seek(name: str, to: Start, dry_run: bool) -> Call[Subscription]:
     """Moves it. Not repeated when it may have been done: what was settled since would be forgotten again."""
-    body = {"to": position(to)}
-    return asking("POST", path("subscriptions", name, "seek"), subscription_from, body, repeatable=False)
+    body, where = {"to": position(to)}, path("subscriptions", name, "seek")
+    return asking("POST", where, subscription_from, body, params=trying(dry_run), repeatable=dry_run)
 
 
 def pause(name: str, paused: bool) -> Call[Subscription]:

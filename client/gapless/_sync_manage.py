@@ -85,12 +85,13 @@ class SyncManage(SyncCalls):
         """Removes what is ready, delayed or waiting, for good; how many. What is in flight stays."""
         return self._call(_subscriptions.purge(name))
 
-    def seek(self, name: str, to: Start) -> Subscription:
+    def seek(self, name: str, to: Start, *, dry_run: bool = False) -> Subscription:
         """Goes on from another place: behind an id, at a time, at `earliest` or `latest`.
 
-        All that is in flight or waiting is forgotten: settling it gives `unknown`. Dead letters stay.
+        All that is in flight or waiting is forgotten: settling it gives `unknown`. Dead letters stay. A
+        `dry_run` changes nothing: `stats` are what they would be, and `before` what they are.
         """
-        return self._call(_subscriptions.seek(name, to))
+        return self._call(_subscriptions.seek(name, to, dry_run))
 
     def pause(self, name: str) -> Subscription:
         """Stops handing out messages. Leases, lifetimes and dead letters go on."""
@@ -118,10 +119,20 @@ class SyncManage(SyncCalls):
         return self._call(_dead_letters.replay(entry_id))
 
     def replay_all(
-        self, *, ids: Iterable[int] | None = None, **which: Unpack[DeadLetterOptions]
+        self,
+        *,
+        ids: Iterable[int] | None = None,
+        count: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        **which: Unpack[DeadLetterOptions],
     ) -> ReplayCounts:
-        """The same for all that match, or those of up to 1000 `ids`; without any, for all there are."""
-        return self._call(_dead_letters.replay_all(which, ids))
+        """The same for all that match, or those of up to 1000 `ids`; without any, for all there are.
+
+        Of them at most `count`, the oldest first. With a `rate` they become due one after the other, so many
+        a second, whoever is there then. A `dry_run` only counts.
+        """
+        return self._call(_dead_letters.replay_all(which, ids, count, rate, dry_run))
 
     def delete_dead_letter(self, entry_id: int) -> None:
         """Removes an entry and its copy of the message, for good. Raises `NotFound`."""

@@ -1,8 +1,14 @@
 -- Replaying and removing dead letters.
 
+drop function if exists gapless.give_back(bigint[]);
+drop function if exists gapless.replay_some(integer, text, text, text, bigint[], bigint, bigint, integer);
+
 -- Gives dead letters, locked by the caller, back to the subscription that failed them. As its only copy is the
--- kept one, it travels along. Returns the ids given back: not those whose subscription is gone.
-create or replace function gapless.give_back(p_ids bigint[]) returns bigint[]
+-- kept one, it travels along. Returns the ids given back: not those whose subscription is gone. Where they are given back
+-- at a rate, each is due 1/p_rate seconds after the one before it; the first at p_from.
+create or replace function gapless.give_back(
+    p_ids bigint[], p_rate double precision default null, p_from timestamptz default null
+) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     -- Another subscription of the same name may come while this waits: it is not locked, and not given anything.
@@ -24,7 +30,8 @@ begin
         -- By the ordering that the rows beside it have: where another is in force now, the next claim changes all.
         select g.*, k.message_id, k.channel_id, p.frontier, gapless.lane_of(p.ordering, k.key) as lane,
                -- One message may have died several times, of a subscription that was moved back.
-               row_number() over (partition by g.subscription_id, k.message_id order by g.id) as nth
+               row_number() over (partition by g.subscription_id, k.message_id order by g.id) as nth,
+               greatest(t, p_from + (row_number() over (order by g.id) - 1) / p_rate * interval '1 second') as due
         from gone g join gapless.kept k on k.id = g.kept_id
         join gapless.progress p on p.subscription_id = g.subscription_id
     ), passed as (
@@ -36,7 +43,7 @@ begin
         insert into gapless.deliveries (subscription_id, message_id, channel_id, lease, at, entered_at, kept_id,
                                         attempts, state, lane, last_error)
         select l.subscription_id, l.message_id, l.channel_id, 0,
-               case when l.lane is not null then 'epoch' else t end, t, l.kept_id, 0,
+               case when l.lane is not null and l.due = t then 'epoch' else l.due end, l.due, l.kept_id, 0,
                case when l.lane is not null then 2 else 1 end, l.lane, l.last_error
         from letters l where l.nth = 1
         -- It is under way already: then it begins again there, with the lease that is out, if there is one, and
@@ -80,15 +87,18 @@ begin
 end $$;
 
 -- The filter of the functions below: null members match all. Planned for what is asked: a plan for every filter reads
--- every dead letter for each.
+-- every dead letter for each. p_done were replayed before by the same request, whose first call was at p_begun (null:
+-- this is it).
 create or replace function gapless.replay_some(
     p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[], p_after bigint,
-    p_upto bigint, p_limit integer, out replayed integer, out reached bigint
+    p_upto bigint, p_limit integer, p_rate double precision default null, p_done bigint default 0,
+    p_begun timestamptz default null, out replayed integer, out reached bigint, out begun timestamptz
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan as $$
 declare
     chosen bigint[];
 begin
+    begun := coalesce(p_begun, clock_timestamp());
     chosen := array(
         select e.id from gapless.dead_letters e
         where e.namespace_id = p_namespace_id and e.id > p_after and e.id <= p_upto
@@ -97,7 +107,32 @@ begin
           and (p_ids is null or e.id = any(p_ids))
         order by e.id limit p_limit for update skip locked);
     reached := (select max(x) from unnest(chosen) x);
-    replayed := coalesce(cardinality(gapless.give_back(chosen)), 0);
+    replayed := coalesce(cardinality(gapless.give_back(
+        chosen, p_rate, begun + p_done / p_rate * interval '1 second')), 0);
+end $$;
+
+-- How many a replay of at most p_most would give back, and how many it would pass over on its way because their
+-- subscription is no more. What another replay holds at the moment counts as there.
+create or replace function gapless.replayable(
+    p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[], p_most bigint,
+    out replayed bigint, out skipped bigint
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan as $$
+begin
+    select count(*) filter (where x.there), count(*) filter (where not x.there) into replayed, skipped
+    from (
+        select e.there, count(*) filter (where e.there) over (order by e.id) as n
+        from (
+            select e.id, exists (select from gapless.subscriptions s
+                                 where s.namespace_id = e.namespace_id and s.name = e.subscription) as there
+            from gapless.dead_letters e
+            where e.namespace_id = p_namespace_id
+              and (p_subscription is null or e.subscription = p_subscription)
+              and (p_channel is null or e.channel = p_channel) and (p_reason is null or e.reason = p_reason)
+              and (p_ids is null or e.id = any(p_ids))
+        ) e
+    ) x
+    where p_most is null or x.n < p_most or x.n = p_most and x.there;
 end $$;
 
 -- Removes dead letters for good, and their copies. What is being replayed at the moment is passed over.

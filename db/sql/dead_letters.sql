@@ -28,7 +28,10 @@ select gapless.delete_dead_letter($1, $2)
 select status, subscription, message_id from gapless.replay($1, $2)
 
 -- name: replay_some
-select replayed, reached from gapless.replay_some($1, $2, $3, $4, $5, $6, $7, $8)
+select replayed, reached, begun from gapless.replay_some($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: replayable
+select replayed, skipped from gapless.replayable($1, $2, $3, $4, $5, $6)
 
 -- name: count_dead_letters
 -- $1 namespace, $2 subscription, $3 channel, $4 reason, $5 ids, $6 up to this id.

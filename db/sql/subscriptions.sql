@@ -48,19 +48,10 @@ select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s wher
 select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.id = any($1)
 
 -- name: subscription_stats
--- Of one subscription, in one snapshot; an aggregate each over an index.
-select p.frontier as cursor, p.acked, p.redelivered, p.dead_lettered, p.purged,
-       greatest(0, p.removed + gapless.removed_between(s, p.frontier, 9007199254740991)) as removed,
-       gapless.ahead(s, p.frontier) as ahead, d.leased, d.waiting, d.ready, d.delayed,
-       (select count(*) from gapless.dead_letters e
-        where e.namespace_id = s.namespace_id and e.subscription = s.name) as dead_letters,
-       extract(epoch from clock_timestamp() - least(d.oldest, gapless.oldest_ahead(s, p.frontier))) as oldest
-from gapless.subscriptions s
-left join gapless.progress p on p.subscription_id = s.id
-cross join lateral (
-    select count(*) filter (where d.state = 0) as leased, count(*) filter (where d.state = 2) as waiting,
-           count(*) filter (where d.state = 1 and d.at <= clock_timestamp()) as ready,
-           count(*) filter (where d.state = 1 and d.at > clock_timestamp()) as delayed, min(d.entered_at) as oldest
-    from gapless.deliveries d where d.subscription_id = s.id
-) d
+-- A null cursor: there is no progress.
+select x.* from gapless.subscriptions s left join gapless.progress p on p.subscription_id = s.id
+cross join lateral gapless.stats(s, p) x
 where s.id = $1
+
+-- name: try_seek
+select moved, before, after from gapless.try_seek($1, $2, $3, $4)

@@ -16,6 +16,7 @@ from subscriptions.domain.delivery import (
     Policy,
     Scheduled,
     Settings,
+    Stats,
     Subscription,
     Tags,
     Touched,
@@ -125,6 +126,9 @@ class ManagedSubscriptions:
         self._consumers.changed(namespace, name, moved.id)
         return moved
 
+    async def try_seek(self, namespace: str, name: str, to: str) -> tuple[Subscription, Stats | None]:
+        return await self._port.try_seek(namespace, name, to)
+
     async def pause(self, namespace: str, name: str, paused: bool) -> Subscription:
         stopped = await self._port.pause(namespace, name, paused)
         self._changed(namespace, name, stopped.id)
@@ -162,10 +166,15 @@ class ManagedDeadLetters:
         self._consumers.changed(namespace, name)
         return name, message_id
 
-    async def replay_all(self, which: DeadLetterFilter) -> tuple[int, int]:
-        replayed = await self._port.replay_all(which)
+    async def replay_all(
+        self, which: DeadLetterFilter, most: int | None = None, rate: float | None = None
+    ) -> tuple[int, int]:
+        replayed = await self._port.replay_all(which, most, rate)
         self._consumers.changed_all(which.namespace)
         return replayed
+
+    async def replayable(self, which: DeadLetterFilter, most: int | None = None) -> tuple[int, int]:
+        return await self._port.replayable(which, most)
 
     async def purge(self, which: DeadLetterFilter) -> int:
         return await self._port.purge(which)

@@ -216,10 +216,13 @@ def test_dead_letters(run: Run, server_url: str, tmp_path: Path) -> None:
     assert f"dead letter entry not found: {ids[0]}" in gone
     assert "needs --yes" in run("dead-letters", "delete", ids[1], code=2).stderr
     assert f"deleted dead letter {ids[1]}" in run("dead-letters", "delete", ids[1], "--yes").stderr
-    assert one(run, "dead-letters", "replay", "--subscription", name) == {"replayed": 1, "skipped": 0}
+    of_it = ["dead-letters", "replay", "--subscription", name, "--max", "5"]
+    assert one(run, *of_it, "--dry-run") == {"replayed": 1, "skipped": 0, "dry_run": True}
+    assert one(run, *of_it, "--rate", "1000") == {"replayed": 1, "skipped": 0}
     assert sorted(lines(run("consume", name, "--count", "2", "--data-only").stdout)) == [1, 3]
     assert "say which" in run("dead-letters", "replay", code=2).stderr
     assert "say which" in run("dead-letters", "replay", "7", "--all", code=2).stderr
+    assert "--dry-run go with" in run("dead-letters", "replay", "7", "--dry-run", code=2).stderr
 
 
 def test_dead_letters_are_purged(run: Run) -> None:

@@ -86,6 +86,9 @@ def test_seek_pause_resume(run: Run) -> None:
     run("publish", "subs.seek", "1")
     run("subscriptions", "create", "subs.seek", "subs.seek")
     assert one(run, "subscriptions", "show", "subs.seek")["stats"]["lag"] == 0
+    tried = one(run, "subscriptions", "seek", "subs.seek", "earliest", "--dry-run")
+    assert (tried["before"]["lag"], tried["stats"]["lag"]) == (0, 1)
+    assert one(run, "subscriptions", "show", "subs.seek")["stats"]["lag"] == 0
     run("subscriptions", "seek", "subs.seek", "earliest")
     assert one(run, "subscriptions", "show", "subs.seek")["stats"]["lag"] == 1
     run("subscriptions", "seek", "subs.seek", "1h")

@@ -137,7 +137,8 @@ def test_rejected_messages_are_replayed_and_purged_together(client: Client, name
     listed = list(client.dead_letters(subscription=name, reason="rejected", page_size=1))
     assert [one.id for one in listed] == sorted(one.dead_letter for one in rejected if one.dead_letter)
     assert {one.last_error for one in listed} == {"no"}
-    assert client.replay_all(ids=[listed[0].id], subscription=name).replayed == 1
+    assert client.replay_all(subscription=name, count=1, dry_run=True).replayed == 1
+    assert client.replay_all(ids=[listed[0].id], subscription=name, rate=100).replayed == 1
     client.delete_dead_letter(listed[1].id)
     assert client.purge_dead_letters(3600, subscription=name) == 0
     assert client.purge_dead_letters(0, subscription=name) == 1
@@ -216,6 +217,10 @@ def test_seek_pause_and_resume(client: Client, name: str, channel: str) -> None:
     subscribed(client, name)
     published = client.publish_many(channel, [1, 2, 3])
     (first,) = client.pull(name, wait=10)
+    tried = client.seek(name, published[1].id, dry_run=True)
+    assert tried.before is not None
+    assert tried.stats is not None
+    assert (tried.before.in_flight, tried.stats.in_flight, tried.stats.lag) == (1, 0, 1)
     client.seek(name, published[1].id)
     assert client.ack(name, [first])[0].status == "unknown"
     assert datas(client.pull(name, 10, wait=10)) == [3]

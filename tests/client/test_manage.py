@@ -135,6 +135,8 @@ def test_a_place_to_begin_is_an_end_an_id_or_a_time(face: Face, start: Any, sent
     assert answers.asked()[2] == {"channels": ["orders.eu"], "start": sent}
     face.call("seek", "orders", start)
     assert answers.asked() == ("POST", "/v1/subscriptions/orders/seek", {"to": sent})
+    face.call("seek", "orders", start, dry_run=True)
+    assert answers.asked() == ("POST", "/v1/subscriptions/orders/seek?dry_run=true", {"to": sent})
 
 
 def test_a_time_without_a_zone_is_refused_before_anything_is_sent(face: Face) -> None:
@@ -349,8 +351,6 @@ def test_dead_letters_are_replayed_and_purged(face: Face) -> None:
         {"id": 7, "subscription": "orders", "message_id": 3},
         {"replayed": 2, "skipped": 1},
         {"replayed": 0, "skipped": 0},
-        {"purged": 4},
-        {"purged": 4},
     )
     face.connect(handler=answers)
     assert face.call("replay", 7) == Replayed(7, "orders", 3)
@@ -359,6 +359,10 @@ def test_dead_letters_are_replayed_and_purged(face: Face) -> None:
     assert answers.asked() == ("POST", "/v1/dead-letters/replay", {"ids": [0, 1], "channel": "a"})
     assert face.call("replay_all") == ReplayCounts(0, 0)
     assert answers.asked()[2] == {}
+    face.connect(handler=(answers := Answers({"replayed": 2, "skipped": 1, "dry_run": True})))
+    assert face.call("replay_all", count=5, rate=0.5, dry_run=True) == ReplayCounts(2, 1)
+    assert answers.asked() == ("POST", "/v1/dead-letters/replay?dry_run=true", {"max": 5, "rate": 0.5})
+    face.connect(handler=(answers := Answers({"purged": 4})))
     assert face.call("purge_dead_letters", 0, subscription="orders") == 4
     assert answers.asked() == ("POST", "/v1/dead-letters/purge", {"older_than": 0, "subscription": "orders"})
     face.call("purge_dead_letters", NOON)

@@ -188,6 +188,15 @@ def test_pause_resume_seek_and_delete(client: httpx.Client) -> None:
         assert ok(client.post("/v1/subscriptions/s/resume"))["paused"] is False
     assert shown(client, "s")["stats"]["lag"] == 0
     for to, lag in (("earliest", 5), ("latest", 0), ("1h", 5), (0, 5)):
+        seek = "/v1/subscriptions/s/seek"
+        stood = shown(client, "s")
+        tried = ok(client.post(seek, params={"dry_run": "true"}, json={"to": to}))
+        ages = {"oldest_unacked_seconds": None}
+        assert (tried.pop("dry_run"), {**tried.pop("before"), **ages}) == (True, {**stood["stats"], **ages})
+        assert tried["stats"]["lag"] == lag
+        assert tried.keys() == stood.keys()
+        assert shown(client, "s")["stats"]["cursor"] == stood["stats"]["cursor"]
+        assert ok(client.post(seek, params={"dry_run": "perhaps"}, json={"to": to}), 422)
         assert ok(client.post("/v1/subscriptions/s/seek", json={"to": to}))["name"] == "s"
         assert shown(client, "s")["stats"]["lag"] == lag
     assert client.delete("/v1/subscriptions/s").status_code == 204

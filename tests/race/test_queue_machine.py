@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
@@ -367,7 +368,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.at, self.sought = after, True
 
     def seek(self, target: str) -> None:
-        self.do(self.queues.subscriptions.seek("default", self.name, target))
+        tried, _ = self.do(self.queues.subscriptions.try_seek("default", self.name, target))
+        moved = self.do(self.queues.subscriptions.seek("default", self.name, target))
+        assert tried.stats is not None
+        assert moved.stats is not None
+        assert replace(tried.stats, oldest_unacked_seconds=None) == replace(
+            moved.stats, oldest_unacked_seconds=None
+        )
         after = self.do(self.look())
         assert all(place.at is At.AHEAD for place in after.places.values())
         if target == "latest":

@@ -166,6 +166,89 @@ async def test_filters_of_replay_and_purge(queues: Queues) -> None:
     assert await queues.letters() == []
 
 
+# --- some, and slowly
+
+
+async def dead(queues: Queues, count: int, **settings: Any) -> Subscription:
+    """A subscription that gave up on so many messages."""
+    subscription = await queues.subscribe("q", **settings)
+    await queues.publish("q", *range(count), key="k")
+    for _ in range(count):
+        await queues.bury(subscription)
+    return subscription
+
+
+async def test_a_replay_at_a_rate_is_due_bit_by_bit(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer comes at once; nobody has to be there for the rest, whose lifetime begins when it is due."""
+    monkeypatch.setattr("db.dead_letters.REPLAY_BATCH", 2)
+    subscription = await dead(queues, 6, ordering="none", message_ttl=30)
+    assert await queues.dead_letters.replay_all(ALL_LETTERS, 5, 0.01) == (5, 0)
+    due = await queues.owner.fetch(
+        "select at, entered_at from gapless.deliveries where subscription_id > 0 order by message_id"
+    )
+    steps = [(row["at"] - due[0]["at"]).total_seconds() for row in due]
+    assert [round(step) for step in steps] == [0, 100, 200, 300, 400]
+    stats = await queues.stats("q")
+    assert (stats.lag, stats.delayed, stats.dead_letters) == (5, 4, 1)
+    for n in range(5):
+        taken = await queues.take(subscription)
+        assert (bodies(taken), attempts(taken)) == ([str(n)], [1])
+        assert await queues.take(subscription) == []
+        await queues.ack(subscription, *taken)
+        await queues.pass_time(100)
+        assert await queues.reap(subscription) == 0
+    assert [letter.reason for letter in await queues.letters()] == ["rejected"]
+
+
+async def test_what_is_not_due_yet_holds_up_its_key(queues: Queues, owner: asyncpg.Connection) -> None:
+    subscription = await dead(queues, 3)
+    await queues.publish("q", '"new"', key="k")
+    await queues.dead_letters.replay_all(ALL_LETTERS, rate=0.01)
+    assert bodies(await queues.take_all(subscription)) == ["0"]
+    await queues.pass_time(100)
+    assert bodies(await queues.take_all(subscription)) == ["1"]
+    # With another order it still waits for its time.
+    await queues.subscriptions.patch("default", "q", None, {"ordering": "channel"})
+    assert bodies(await queues.take_all(subscription)) == []
+    await queues.pass_time(100)
+    assert bodies(await queues.take_all(subscription)) == ["2", '"new"']
+    await nothing_left(owner)
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted"), [(None, (3, 2)), (1, (1, 1)), (2, (2, 1)), (3, (3, 2)), (9, (3, 2))]
+)
+async def test_a_dry_run_says_what_a_replay_does(
+    queues: Queues, most: int | None, wanted: tuple[int, int]
+) -> None:
+    """Entries of a subscription that is no more lie between, and after the last."""
+    here = await queues.subscribe("here", "x", ordering="none")
+    gone = await queues.subscribe("gone", "x", ordering="none")
+    await queues.publish("x", *range(3))
+    for n, subscription in enumerate((gone, here, here, gone, here)):
+        assert await queues.bury(subscription) == [n + 1]
+    await queues.subscriptions.delete("default", "gone")
+    before = await queues.letters()
+    counts = await queues.dead_letters.replayable(ALL_LETTERS, most)
+    assert await queues.letters() == before
+    assert counts == wanted
+    assert await queues.dead_letters.replay_all(ALL_LETTERS, most) == counts
+    assert len(await queues.take(here)) == counts[0]
+
+
+async def test_a_dry_run_holds_nothing(database: Database, queues: Queues, owner: asyncpg.Connection) -> None:
+    """What another replay holds counts as there, and nobody waits for whoever only asks."""
+    _, letter = await one_dead(queues)
+    async with sessions(database.service_url, 2) as (session, asking):
+        asked = await step(asking, "select * from gapless.replayable(1, null, null, null, null, null)")
+        assert tuple(asked.rows[0]) == (1, 0)
+        replaying = await step(session, REPLAY, letter)
+        assert await queues.dead_letters.replayable(ALL_LETTERS) == (1, 0)
+        await replaying.end()
+        await asked.end()
+    assert await queues.dead_letters.replayable(ALL_LETTERS) == (0, 0)
+
+
 # --- against delete and purge
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -223,6 +224,56 @@ async def test_seek_is_exact_and_forgets(
     assert "".join(bodies(await queues.take_all(subscription))) == wanted
     assert await queues.ack(subscription, two) == ["unknown"]
     await nothing_left(owner)
+
+
+TABLES = ("deliveries", "settled_ahead", "progress", "dead_letters", "kept", "subscriptions")
+
+
+async def everything(owner: asyncpg.Connection) -> list[Any]:
+    """All rows, as they are."""
+    return [await owner.fetch(f"select t::text from gapless.{table} t order by 1") for table in TABLES]
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest", "2", "2001-01-01T00:00:00Z"])
+async def test_a_dry_run_of_a_seek_says_what_it_does(
+    queues: Queues, owner: asyncpg.Connection, to: str
+) -> None:
+    """Of two channels, with something in every state, and something replayed."""
+    subscription = await queues.subscribe("q", "a", "b", ordering="none", ack_wait=1000)
+    for n in range(5):
+        await queues.publish("ab"[n % 2], n)
+    await queues.bury(subscription)
+    await queues.bury(subscription)
+    await queues.dead_letters.replay("default", 1)
+    one, _ = await queues.take(subscription, 2)
+    await queues.nack(subscription, one, delay=1000)
+    rows = await everything(owner)
+    stood = await queues.stats("q")
+    tried, before = await queues.subscriptions.try_seek("default", "q", to)
+    assert await everything(owner) == rows
+    moved = await queues.subscriptions.seek("default", "q", to)
+    assert before is not None
+    assert tried.stats is not None
+    assert moved.stats is not None
+    assert replace(before, oldest_unacked_seconds=None) == replace(stood, oldest_unacked_seconds=None)
+    assert (before.in_flight, before.delayed) == (1, 1)
+    assert (tried.stats.oldest_unacked_seconds is None) == (moved.stats.oldest_unacked_seconds is None)
+    late = tried.stats.oldest_unacked_seconds and moved.stats.oldest_unacked_seconds
+    assert replace(tried, stats=replace(tried.stats, oldest_unacked_seconds=late)) == moved
+    assert tried.stats.dead_letters == 2
+
+
+async def test_a_dry_run_refuses_what_a_seek_refuses(queues: Queues, owner: asyncpg.Connection) -> None:
+    await two_out(queues)
+    with pytest.raises(GaplessError, match="future"):
+        await queues.subscriptions.try_seek("default", "q", "4")
+    with pytest.raises(GaplessError, match="does not exist"):
+        await queues.subscriptions.try_seek("default", "nobody", "earliest")
+    await owner.execute("delete from gapless.progress where subscription_id > 0")
+    tried, before = await queues.subscriptions.try_seek("default", "q", "earliest")
+    assert (tried.stats and tried.stats.lag, before) == (3, None)
+    assert await owner.fetchval("select count(*) from gapless.progress where subscription_id > 0") == 0
+    await queues.subscriptions.seek("default", "q", "earliest")
 
 
 async def test_seek_into_the_future(queues: Queues) -> None:

@@ -42,7 +42,8 @@ Examples:
 
   gapless dead-letters replay 7 8 9
   gapless dead-letters replay --subscription billing --reason expired
-  gapless dead-letters replay --all
+  gapless dead-letters replay --subscription billing --max 100 --dry-run
+  gapless dead-letters replay --all --rate 5             five of them become due each second
 
 A message is given back to the one subscription that failed it, its attempts counted from anew.
 """
@@ -114,6 +115,9 @@ def replay(
     channel: Channel = None,
     reason: Reason = None,
     everything: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="At most so many, the oldest.")] = None,
+    rate: Annotated[float | None, typer.Option(help="So many become due a second [all at once].")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     url: Inner = None,
 ) -> None:
     """Give messages back to the subscriptions that failed them: these entries, or all that match."""
@@ -123,6 +127,8 @@ def replay(
     which = _which(subscription, channel, reason)
     if sum((bool(entries), bool(which), everything)) != 1:
         raise usage("say which: ids, or --subscription, --channel and --reason, or --all")
+    if entries and (most is not None or rate is not None or dry_run):
+        raise usage("--max, --rate and --dry-run go with --subscription, --channel, --reason or --all")
     with until_closed(), connected(url_of(context, url)) as client:
         for entry in entries or ():
             replayed = client.replay(entry)
@@ -134,8 +140,9 @@ def replay(
                 }
             )
         if not entries:
-            counts = client.replay_all(**which)
-            write_line({"replayed": counts.replayed, "skipped": counts.skipped})
+            counts = client.replay_all(count=most, rate=rate, dry_run=dry_run, **which)
+            told = {"replayed": counts.replayed, "skipped": counts.skipped}
+            write_line(told | ({"dry_run": True} if dry_run else {}))
 
 
 @app.command("purge", cls=Command, epilog=PURGE_EXAMPLES)

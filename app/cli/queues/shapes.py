@@ -43,6 +43,8 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
     shown["origins"] = dict(subscription.origins)
     if subscription.stats is not None:
         shown["stats"] = asdict(subscription.stats)
+    if subscription.before is not None:
+        shown["before"] = asdict(subscription.before)
     return shown
 
 

@@ -81,6 +81,7 @@ Examples:
   gapless subscriptions seek billing latest          only what comes from now on
   gapless subscriptions seek billing 1042            what comes after that id
   gapless subscriptions seek billing 2h              what came in the last two hours
+  gapless subscriptions seek billing 2h --dry-run    only where it would stand then, and where it stands
 
 What is in flight or waiting is forgotten; dead letters stay.
 """
@@ -273,6 +274,7 @@ def seek(
             metavar="TO", help="earliest, latest, an id, RFC 3339, or an age.", show_default=False
         ),
     ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would lead to.")] = False,
     as_json: AsJson = False,
     url: Inner = None,
 ) -> None:
@@ -280,7 +282,7 @@ def seek(
     from app.cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        _show(client.seek(name, place(to)), as_json=as_json)
+        _show(client.seek(name, place(to), dry_run=dry_run), as_json=as_json)
 
 
 @app.command("pause", cls=Command, epilog=PAUSE_EXAMPLES)

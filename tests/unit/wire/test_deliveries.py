@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.wire.dead_letters import parse_purge, parse_replay
+from app.wire.dead_letters import Replay, parse_purge, parse_replay
 from app.wire.deliveries import (
     encode_dead_letter,
     encode_deliveries,
@@ -135,7 +135,14 @@ REPLAYS: list[tuple[dict[str, Any], DeadLetterFilter]] = [
 
 @pytest.mark.parametrize(("body", "which"), REPLAYS, ids=repr)
 def test_what_is_replayed(body: dict[str, Any], which: DeadLetterFilter) -> None:
-    assert parse_replay("n", json.dumps(body).encode()) == which
+    assert parse_replay("n", json.dumps(body).encode()) == Replay(which, None, None)
+
+
+@pytest.mark.parametrize("body", [{"channel": "c"}, {"filter": {"channel": "c"}}], ids=repr)
+def test_how_many_are_replayed_and_how_fast(body: dict[str, Any]) -> None:
+    paced = json.dumps({**body, "max": 10, "rate": 0.5}).encode()
+    assert parse_replay("n", paced) == Replay(DeadLetterFilter("n", channel="c"), 10, 0.5)
+    assert parse_replay("n", json.dumps({**body, "max": None, "rate": None}).encode())[1:] == (None, None)
 
 
 PURGES: list[tuple[object, int | None]] = [
@@ -169,6 +176,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"filter": {"x": 1}}, "filter.x"),
     ({"filter": {"filter": {}}}, "filter.filter"),
     ({"filter": {}, "subscription": "s"}, "filter"),
+    ({"filter": {"max": 1}}, "filter.max"),
+    ({"max": 0}, "max"),
+    ({"max": 1.5}, "max"),
+    ({"rate": 0}, "rate"),
+    ({"rate": -1}, "rate"),
+    ({"rate": 1e7}, "rate"),
+    ({"rate": "fast"}, "rate"),
 ]
 BAD_AGES: list[Any] = [None, -1, -0.1, "soon", "-5m", "", True, [], "2026-11-20T12:00:00"]
 
