@@ -233,6 +233,28 @@ DELIVERIES: Final[dict[str, Any]] = {
         "receipt attempt deadline message",
     ),
     "Deliveries": _open({"deliveries": _list(schema("Delivery"))}, "deliveries"),
+    "Outstanding": _open(
+        {
+            "state": {"enum": ["ready", "waiting", "delayed", "leased"]},
+            "attempt": _COUNT,
+            "deadline": _TIME,
+            "due_at": _TIME,
+            "member": _STRING,
+            "waits_for": _COUNT,
+            "last_error": _STRING,
+            "message": schema("Message"),
+        },
+        "state attempt message",
+    ),
+    "OutstandingPage": _open(
+        {
+            "messages": _list(schema("Outstanding")),
+            "has_more": _BOOLEAN,
+            "cursor": _COUNT,
+            "complete": _BOOLEAN,
+        },
+        "messages has_more cursor complete",
+    ),
     "Ack": _closed({"receipts": _RECEIPTS}, "receipts"),
     "Nack": _closed(
         {

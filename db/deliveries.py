@@ -9,16 +9,21 @@ import msgspec
 
 from db.connect import Pool, TooMuchAtOnceError
 from db.namespaces import Namespaces
+from db.reader import PAGE_BYTES
 from db.rows import message, microseconds
+from db.subscriptions import no_subscription
 from subscriptions.domain.delivery import (
     Claimed,
     Delivery,
     Hand,
+    Looked,
     Loss,
     Nack,
+    Outstanding,
     Receipt,
     Settled,
     Settlement,
+    State,
     Touched,
 )
 
@@ -136,6 +141,15 @@ class Deliveries:
     async def leave(self, subscription_id: int, holder: int) -> None:
         await self._pool.fetchval("leave", subscription_id, holder)
 
+    async def look(self, namespace: str, name: str, state: State | None, after: int, limit: int) -> Looked:
+        namespace_id = await self._namespaces.id(namespace)
+        asked = (None if state is None else state.value, after, limit, PAGE_BYTES)
+        rows = await self._pool.fetch("look", namespace_id, name, *asked)
+        if not rows:
+            raise no_subscription(name)
+        *rows, last = rows
+        return Looked(tuple([_outstanding(row) for row in rows]), **msgspec.json.decode(last["note"]))
+
     async def due(self, namespaces: Collection[str]) -> list[int]:
         ids = await self._namespaces.ids(namespaces)
         return [row["id"] for row in await self._pool.fetch("reapable", ids)]
@@ -188,6 +202,18 @@ def _delivery(row: Any) -> Delivery:
         microseconds(row["deadline"]),
         row["member"],
         row["company"],
+    )
+
+
+def _outstanding(row: Any) -> Outstanding:
+    return Outstanding(
+        message(row, row["channel"]),
+        State(row["state"]),
+        row["attempt"],
+        None if row["at"] is None else microseconds(row["at"]),
+        row["member"],
+        row["waits_for"],
+        row["last_error"],
     )
 
 

@@ -28,12 +28,12 @@ begin
             'is_about', 'is_attended', 'is_channel_name', 'is_key', 'is_misshapen', 'is_number', 'is_one_line',
             'is_plain_json', 'is_same_history', 'is_step', 'is_type', 'journey_after', 'json_flaw', 'judge',
             'judge_silence', 'jump', 'lane_of', 'last_id', 'less_company', 'line_up', 'lock_channels',
-            'lock_subscriptions', 'lose', 'lose_between', 'losses', 'lost', 'make_channels', 'matching',
+            'lock_subscriptions', 'look_ahead', 'lose', 'lose_between', 'losses', 'lost', 'make_channels', 'matching',
             'may_publish_to', 'needs_fresh_snapshots', 'no_progress', 'note_gaps', 'note_policy_change', 'note_use',
             'place_of', 'policy_settings', 'promote', 'promote_after', 'publish_kept', 'publish_scheduled',
             'readable', 'refilter', 'refresh_channels', 'refresh_subscriptions', 'refuse_tag', 'relane', 'resolve',
             'retained_from', 'rewrite', 'scan', 'seat', 'seat_pulls', 'seat_streams', 'share_definitions', 'size_of',
-            'stand_at', 'streaming_process', 'tag_of', 'take_away', 'timeline', 'try_lock_subscription',
+            'stand_at', 'state_of', 'streaming_process', 'tag_of', 'take_away', 'timeline', 'try_lock_subscription',
             'unknown_use', 'unused', 'with_journey'))
     loop
         execute format('revoke execute on function %s from gapless_service', f);

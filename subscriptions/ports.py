@@ -19,6 +19,7 @@ from subscriptions.domain.delivery import (
     Definitions,
     Hand,
     Length,
+    Looked,
     Loss,
     Moment,
     Nack,
@@ -27,6 +28,7 @@ from subscriptions.domain.delivery import (
     Scheduled,
     Settings,
     Settled,
+    State,
     Stats,
     Subscription,
     Tags,
@@ -337,6 +339,12 @@ class DeliveryPort(Protocol):
 
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
         """Which of these leases still hold."""
+        ...
+
+    async def look(self, namespace: str, name: str, state: State | None, after: int, limit: int) -> Looked:
+        """What is not settled, of one state or of any, with ids above `after`, at most `limit`. Leases
+        nothing, counts no attempt. A page may be short, or empty, and more follow. Raises
+        `subscription_not_found`."""
         ...
 
 

@@ -132,8 +132,3 @@ def tell_log() -> None:
     log = logging.getLogger("gapless")
     log.setLevel(logging.INFO)
     log.addHandler(Handler())
-
-
-def hush_log() -> None:
-    """From here on only errors are for that person."""
-    logging.getLogger("gapless").setLevel(logging.ERROR)

@@ -10,13 +10,14 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from app.routes.bodies import JSON, read_json
-from app.routes.parameters import Limit, Name, only
+from app.routes.parameters import IdCursor, Limit, Name, only
 from app.schemas import answers, schema, takes
 from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription
+from app.wire.deliveries import encode_looked
 from app.wire.described import encode_length, encode_subscription, encode_try
 from app.wire.tags import etag, if_absent, if_match
 from app.wiring import Service
-from subscriptions.domain.delivery import Subscription
+from subscriptions.domain.delivery import State, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import check_channel, is_channel
 from subscriptions.domain.pattern import check_pattern, to_regex
@@ -29,6 +30,7 @@ def router(service: Callable[[], Service]) -> APIRouter:
     _definitions(routes, service)
     _bindings(routes, service)
     _moves(routes, service)
+    _looks(routes, service)
     return routes
 
 
@@ -183,6 +185,22 @@ def _moves(routes: APIRouter, service: Callable[[], Service]) -> None:
         return _answer(await running.subscriptions.pause(running.namespace, _checked(name), False))
 
 
+def _looks(routes: APIRouter, service: Callable[[], Service]) -> None:
+    @routes.get("/v1/subscriptions/{name}/messages", responses=_OUTSTANDING)
+    async def look(
+        request: Request,
+        name: Name,
+        state: Annotated[State | None, Query(description="Only in this state.")] = None,
+        limit: Limit = 100,
+        cursor: IdCursor = 0,
+    ) -> Response:
+        """What is not settled, by id: leases nothing, counts no attempt. `cursor` goes into the next one."""
+        only(request, ("state", "limit", "cursor"))
+        running = service()
+        looked = await running.consumers.look(running.namespace, _checked(name), state, cursor, limit)
+        return Response(encode_looked(looked), media_type=JSON)
+
+
 def _checked(name: str) -> str:
     return check_channel(name, "name")
 
@@ -193,4 +211,5 @@ def _answer(subscription: Subscription, status: int = 200) -> Response:
 
 _ONE: Final = answers("The subscription.", schema("Subscription"))
 _MADE: Final = answers("The subscription was made.", schema("Subscription"), 201)
+_OUTSTANDING: Final = answers("A page of messages.", schema("OutstandingPage"))
 _PAGE: Final = answers("A page of subscriptions.", schema("SubscriptionPage"))

@@ -8,7 +8,7 @@ from gapless._async_consumer import AsyncConsumer, AsyncDelivery
 from gapless._async_stream import AsyncStream
 from gapless._consuming import ConsumeOptions
 from gapless._dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
-from gapless._delivery import Delivery, Settled
+from gapless._delivery import Delivery, Outstanding, Settled
 from gapless._effects import AsyncEffects, Effects, SyncEffects
 from gapless._errors import (
     Conflict,
@@ -87,6 +87,7 @@ __all__ = [
     "MessageOptions",
     "NewMessage",
     "NotFound",
+    "Outstanding",
     "Page",
     "PayloadTooLarge",
     "Policy",

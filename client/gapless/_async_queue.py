@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Unpack
 
 from gapless import _delivery, _transactions
@@ -11,7 +11,7 @@ from gapless._async_consumer import AsyncConsumer, AsyncDelivery, AsyncHandler
 from gapless._async_member import AsyncMember
 from gapless._async_stream import AsyncStream
 from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_for
-from gapless._delivery import Delivery, Leased, Receipt, Settled
+from gapless._delivery import Delivery, Leased, Outstanding, Receipt, Settled, State
 from gapless._models import NewMessage, Payload
 from gapless._transactions import Committed
 
@@ -53,6 +53,15 @@ class AsyncQueue(AsyncCalls):
         Nothing extends their leases but `extend`.
         """
         return await self._call(_delivery.pull(subscription, count, wait))
+
+    def look(
+        self, subscription: str, state: State | None = None, *, page_size: int = 100
+    ) -> AsyncIterator[Outstanding]:
+        """What the subscription has not settled, by id: of one state, or all. Nothing is leased by it.
+
+        With an ordering it ends ten thousand messages beyond where the subscription stands.
+        """
+        return self._slices(_delivery.look(subscription, state, page_size))
 
     async def ack(self, subscription: str | None, receipts: Iterable[Receipt]) -> list[Settled]:
         """Settles up to 1000 deliveries for good; what became of each, in order. Committed on return.

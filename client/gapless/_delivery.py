@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from gapless._call import SENDING, Call, Request, asking, json_body, json_of, path
+from gapless._call import SENDING, Call, Request, Slice, asking, json_body, json_of, path
 from gapless._errors import ProtocolError
+from gapless._listing import listing
 from gapless._models import Message, message_from
 
 MAX_RECEIPTS = 1000
@@ -59,6 +60,30 @@ class Settled:
     deadline: datetime | None = None
 
 
+State = Literal["ready", "waiting", "delayed", "leased"]
+"""Where a message is that a subscription has not settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """A message that a subscription has not settled, as seen by who only looks.
+
+    `attempt` counts how often it was handed out. `deadline` and `member` (`pull`: it was pulled) are there
+    while it is leased, `due_at` while it is delayed, `waits_for` while it waits: the message of its key that
+    comes first.
+    """
+
+    subscription: str
+    state: State
+    attempt: int
+    message: Message
+    deadline: datetime | None = None
+    due_at: datetime | None = None
+    member: str | None = None
+    waits_for: int | None = None
+    last_error: str | None = None
+
+
 def delivery_from(subscription: str, raw: Any) -> Delivery:
     """A `Delivery` from its JSON object. Raises `ProtocolError`."""
     try:
@@ -67,6 +92,29 @@ def delivery_from(subscription: str, raw: Any) -> Delivery:
         return Delivery(subscription, str(raw["receipt"]), int(raw["attempt"]), deadline, message)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a delivery: {raw!r:.200}") from error
+
+
+def outstanding_from(subscription: str, raw: Any) -> Outstanding:
+    """An `Outstanding` from its JSON object. Raises `ProtocolError`."""
+    try:
+        waits_for = raw.get("waits_for")
+        return Outstanding(
+            subscription=subscription,
+            state=raw["state"],
+            attempt=int(raw["attempt"]),
+            message=message_from(raw["message"]),
+            deadline=_moment(raw.get("deadline")),
+            due_at=_moment(raw.get("due_at")),
+            member=raw.get("member"),
+            waits_for=None if waits_for is None else int(waits_for),
+            last_error=raw.get("last_error"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a message of a subscription: {raw!r:.200}") from error
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def settled_from(raw: Any) -> Settled:
@@ -97,6 +145,15 @@ def pull(subscription: str, count: int, wait: float) -> Call[list[Delivery]]:
     body = json_body({"max": count, "wait": wait})
     request = Request("POST", _path(subscription, "pull"), headers=SENDING, content=body, held_seconds=wait)
     return Call(request, lambda reply: decode(json_of(reply)))
+
+
+def look(subscription: str, state: State | None, page_size: int) -> Call[Slice[Outstanding]]:
+    """What is not settled, by id."""
+
+    def item(raw: Any) -> Outstanding:
+        return outstanding_from(subscription, raw)
+
+    return listing(_path(subscription, "messages"), "messages", item, {"state": state}, page_size)
 
 
 def ack(subscription: str | None, receipts: Iterable[Receipt]) -> Call[list[Settled]]:

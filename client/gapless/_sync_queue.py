@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Unpack
 
 from gapless import _delivery, _transactions
 from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_for
-from gapless._delivery import Delivery, Leased, Receipt, Settled
+from gapless._delivery import Delivery, Leased, Outstanding, Receipt, Settled, State
 from gapless._models import NewMessage, Payload
 from gapless._sync_calls import SyncCalls
 from gapless._sync_consumer import SyncConsumer, SyncDelivery, SyncHandler
@@ -53,6 +53,15 @@ class SyncQueue(SyncCalls):
         Nothing extends their leases but `extend`.
         """
         return self._call(_delivery.pull(subscription, count, wait))
+
+    def look(
+        self, subscription: str, state: State | None = None, *, page_size: int = 100
+    ) -> Iterator[Outstanding]:
+        """What the subscription has not settled, by id: of one state, or all. Nothing is leased by it.
+
+        With an ordering it ends ten thousand messages beyond where the subscription stands.
+        """
+        return self._slices(_delivery.look(subscription, state, page_size))
 
     def ack(self, subscription: str | None, receipts: Iterable[Receipt]) -> list[Settled]:
         """Settles up to 1000 deliveries for good; what became of each, in order. Committed on return.

@@ -41,6 +41,12 @@ select statuses, deadline from gapless.extend($1, $2, $3, $4)
 -- name: release
 select touched from gapless.release($1, $2, $3, $4)
 
+-- name: look
+-- $1 namespace, $2 subscription, $3 state or null, $4 after this id, $5 limit, $6 bytes.
+select l.* from gapless.subscriptions s left join gapless.progress p on p.subscription_id = s.id
+cross join lateral gapless.look(s, p, $3, $4, $5, $6) l
+where s.namespace_id = $1 and s.name = $2
+
 -- name: live_leases
 select array_agg(d.message_id is not null order by r.ord) as live
 from unnest($1::integer[], $2::bigint[], $3::bigint[]) with ordinality as r (subscription_id, message_id, lease, ord)

@@ -184,6 +184,43 @@ class Claimed:
     losses: tuple[Loss, ...] = ()
 
 
+class State(StrEnum):
+    """Where a message is that a subscription has not settled."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    LEASED = "leased"
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """A message that a subscription has not settled, as somebody saw it who only looked.
+
+    `attempt`: how often it was handed out. `at_us`: the deadline, or when it becomes due. `member`: the
+    stream that has it, 0 for a pull. `waits_for`: the message of its lane that comes first.
+    """
+
+    message: Message
+    state: State
+    attempt: int
+    at_us: int | None = None
+    member: int | None = None
+    waits_for: int | None = None
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A page of them by id: all there are up to `cursor`. Not `complete`: further ones lie beyond what a
+    subscription with an ordering looks ahead."""
+
+    messages: tuple[Outstanding, ...]
+    has_more: bool
+    cursor: int
+    complete: bool = True
+
+
 class Settlement(StrEnum):
     """What became of one receipt."""
 

@@ -10,10 +10,12 @@ from typing import Protocol
 
 from subscriptions.domain.delivery import (
     Delivery,
+    Looked,
     Nack,
     Receipt,
     Settled,
     Settlement,
+    State,
     Subscription,
     Touched,
 )
@@ -338,6 +340,12 @@ class Consumers:
             # Nothing says that it is still there: what is remembered of it may be older than its deletion.
             await self.find(namespace, name, fresh=True)
         return results
+
+    # --- looking
+
+    async def look(self, namespace: str, name: str, state: State | None, after: int, limit: int) -> Looked:
+        """What is not settled, by id after `after`; as `DeliveryPort.look`."""
+        return await self._port.look(namespace, name, state, after, limit)
 
     # --- finding
 

@@ -49,14 +49,39 @@ def test_what_is_printed_is_acked(run: Run) -> None:
     assert lines(run("consume", name, "--count", "1", "--data-only").stdout) == [{"n": 3}]
 
 
-def test_looking_leaves_everything(run: Run) -> None:
-    name = subscribed(run, "con.look", 1, 2, 3)
-    done = run("consume", name, "--no-ack", "--count", "3", "--data-only")
-    assert lines(done.stdout) == [1, 2, 3]
-    assert done.stderr.splitlines()[-1] == "gapless: 3 looked at"
-    assert "lost" not in done.stderr
-    assert stats(run, name)["acked"] == 0
-    assert [each["attempt"] for each in lines(run("consume", name, "--count", "3").stdout)] == [2, 2, 2]
+def test_looking_costs_nothing(run: Run) -> None:
+    name = subscribed(run, "con.look", 1, 2, 3, options=("--max-deliver", "1"))
+    for _ in range(6):
+        done = run("consume", name, "--no-ack", "--count", "2", "--data-only")
+        assert lines(done.stdout) == [1, 2]
+        assert done.stderr.splitlines()[-1] == "gapless: 2 looked at"
+    seen = lines(run("consume", name, "--no-ack").stdout)
+    assert [(each["state"], each["attempt"], each["message"]["data"]) for each in seen] == [
+        ("ready", 0, data) for data in (1, 2, 3)
+    ]
+    assert (stats(run, name)["acked"], stats(run, name)["dead_letters"]) == (0, 0)
+    assert [each["attempt"] for each in lines(run("consume", name, "--count", "3").stdout)] == [1, 1, 1]
+    assert run("consume", name, "--no-ack").stderr.splitlines()[-1] == "gapless: nothing was there"
+    assert "subscription_not_found" in run("consume", "con.nobody", "--no-ack", code=1).stderr
+
+
+def test_each_state_is_shown(run: Run, server_url: str, tmp_path: Path) -> None:
+    name = subscribed(run, "con.states", 1, options=("--ack-wait", "1h"))
+    run("publish", name, "2", "--key", "k")
+    run("publish", name, "3", "--key", "k")
+    httpx.post(f"{server_url}/v1/subscriptions/{name}/pull", json={"max": 3}).raise_for_status()
+    run("publish", name, "4")
+    look = ["subscriptions", "look", name]
+    assert [each["state"] for each in several(run, *look)] == ["leased", "leased", "waiting", "ready"]
+    one_, two = several(run, *look, "--state", "leased")
+    assert (one_["member"], one_["attempt"], "deadline" in one_) == ("pull", 1, True)
+    (waiting,) = several(run, *look, "--state", "waiting", "--limit", "5")
+    assert waiting["waits_for"] == two["message"]["id"]
+    assert several(run, *look, "--state", "delayed") == []
+    assert len(several(run, *look, "--limit", "1")) == 1
+    table = on_a_terminal(server_url, tmp_path, *look)
+    assert f"waits for {waiting['waits_for']}" in table
+    assert "ready" in table
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -182,7 +207,7 @@ def test_a_restarted_server_is_consumed_on(start: Start, serve: Serve) -> None:
     [
         (["--concurrency", "2"], "--concurrency is for --exec"),
         (["--exec", "true", "--no-ack"], "--no-ack is for looking"),
-        (["--no-ack", "--count", "1001"], "at most 1000"),
+        (["--no-ack", "--prefetch", "5"], "--no-ack is for looking"),
     ],
 )
 def test_wrong_usage(run: Run, options: list[str], says: str) -> None:

@@ -213,6 +213,28 @@ def test_a_lost_lease_is_raised_where_asked(client: Client, name: str, channel: 
             pass
 
 
+def test_looking_shows_every_state_and_leases_nothing(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name, backoff=[50])
+    stored = client.publish_many(channel, [NewMessage(n, key="k") for n in range(2)])
+    client.publish_many(channel, [2, 3])
+    leased, delayed = client.pull(name, 2, wait=10)
+    client.nack(name, [delayed], reason="later")
+    seen = list(client.look(name, page_size=1))
+    assert [(each.state, each.attempt, each.message.data) for each in seen] == [
+        ("leased", 1, 0),
+        ("waiting", 0, 1),
+        ("delayed", 1, 2),
+        ("ready", 0, 3),
+    ]
+    assert [each.waits_for for each in seen] == [None, stored[0].id, None, None]
+    assert (seen[0].deadline, seen[0].member) == (leased.deadline, "pull")
+    assert seen[2].due_at is not None
+    assert seen[2].last_error == "later"
+    assert [each.message for each in client.look(name, "ready")] == [seen[3].message]
+    with pytest.raises(NotFound):
+        list(client.look("nobody.at.all"))
+
+
 def test_seek_pause_and_resume(client: Client, name: str, channel: str) -> None:
     subscribed(client, name)
     published = client.publish_many(channel, [1, 2, 3])

@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from subscriptions.domain.delivery import Claimed, DeadLetter, Delivery, Nack, Receipt, Settled, Subscription
+from subscriptions.domain.delivery import (
+    Claimed,
+    DeadLetter,
+    Delivery,
+    Nack,
+    Outstanding,
+    Receipt,
+    Settled,
+    State,
+    Subscription,
+)
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.ports import DeliveryPort, ReapPort
@@ -76,6 +86,20 @@ class Bench:
 
     async def release(self, subscription: Subscription, *deliveries: Delivery, delivered: bool) -> None:
         await self.port.release(receipts(subscription, *deliveries), delivered=delivered)
+
+    async def look(
+        self, subscription: Subscription, state: State | None = None, limit: int = 1000
+    ) -> list[Outstanding]:
+        """Page after page."""
+        found: list[Outstanding] = []
+        after, more = 0, True
+        while more:
+            page = await self.port.look("default", subscription.name, state, after, limit)
+            assert len(page.messages) <= limit
+            assert page.cursor > after or not page.has_more
+            found += page.messages
+            after, more = page.cursor, page.has_more
+        return found
 
     async def reap(self, subscription: Subscription) -> int:
         done, _ = await self.port.reap(subscription.id, await self.store.settled(), 1000)

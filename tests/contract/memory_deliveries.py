@@ -15,8 +15,10 @@ from subscriptions.domain.delivery import (
     Claimed,
     Delivery,
     Hand,
+    Looked,
     Loss,
     Nack,
+    Outstanding,
     Reason,
     Receipt,
     Settled,
@@ -24,9 +26,10 @@ from subscriptions.domain.delivery import (
     Subscription,
     Touched,
 )
+from subscriptions.domain.delivery import State as Standing
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory import Pause, at_once
-from tests.contract.memory_queues import LOOKAHEAD, Death, MemoryQueues, Queue, Row, State
+from tests.contract.memory_queues import LOOKAHEAD, Death, Lane, MemoryQueues, Queue, Row, State
 from tests.contract.memory_seats import Seats
 
 T = TypeVar("T")
@@ -245,6 +248,43 @@ class MemoryDeliveries:
             q is not None and q.held(r, now_us) is not None for q, r in zip(queues, receipts, strict=True)
         ]
 
+    async def look(self, namespace: str, name: str, state: Standing | None, after: int, limit: int) -> Looked:
+        await self._pause("look")
+        queue = self.queues.find(namespace, name)
+        if queue is None:
+            raise GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
+        found = [o for o in self._outstanding(queue) if o.message.id > after and state in (None, o.state)]
+        cursor = found[min(limit, len(found)) - 1].message.id if found else after
+        return Looked(tuple(found[:limit]), len(found) > limit, cursor)
+
+    def _outstanding(self, queue: Queue) -> list[Outstanding]:
+        """All of them, by id."""
+        now_us = self._log.now_us()
+        heads: dict[Lane | None, int] = {}
+        found: list[Outstanding] = []
+        for row in sorted(queue.rows.values(), key=lambda r: (r.state, r.message.id)):
+            first = heads.setdefault(row.lane, row.message.id)
+            live = row.state is State.LEASED and row.at_us > now_us
+            over = queue.is_late(row.message, now_us) or not queue.admits(row.message)
+            if row.message.id not in self._log.by_id or (over and not live):
+                continue
+            standing = _standing(row, now_us)
+            at_us = row.at_us if standing in (Standing.LEASED, Standing.DELAYED) else None
+            waits_for = first if row.state is State.WAITING else None
+            member = row.member if live else None
+            found.append(
+                Outstanding(row.message, standing, row.attempts, at_us, member, waits_for, row.last_error)
+            )
+        for channel_id, message in self.queues.matching(queue, 2**53):
+            if not queue.is_late(message, now_us):
+                lane = queue.lane_of(channel_id, message)
+                first = message.id if lane is None else heads.setdefault(lane, message.id)
+                waits = None if first == message.id else first
+                found.append(
+                    Outstanding(message, Standing.WAITING if waits else Standing.READY, 0, waits_for=waits)
+                )
+        return sorted(found, key=lambda o: o.message.id)
+
     async def _each(self, receipts: Sequence[Receipt], decide: Decide) -> list[Settled]:
         settled: dict[int, Settled] = {}
         for subscription_id in sorted({r.subscription_id for r in receipts}):
@@ -343,6 +383,14 @@ class MemoryDeliveries:
         if over:
             self.queues.advance(queue, over[-1].id)
         return deaths + [Death(message, Reason.MAX_BACKLOG) for message in over]
+
+
+def _standing(row: Row, now_us: int) -> Standing:
+    if row.state is State.WAITING:
+        return Standing.WAITING
+    if row.at_us <= now_us:
+        return Standing.READY
+    return Standing.LEASED if row.state is State.LEASED else Standing.DELAYED
 
 
 def _later(row: Row, now_us: int) -> bool:

@@ -217,7 +217,8 @@ analyze gapless.dead_letters, gapless.kept
 FILTERS = [("few", None, None), (None, "few", None), (None, None, "hops"), ("none", None, None)]
 OF_LETTERS = [
     ("dead_letters", (0, 100, BYTES)),
-    ("replay_some", (None, 0, LAST, 500)),
+    ("replay_some", (None, 0, LAST, 500, None, 0, None)),
+    ("replayable", (None, None)),
     ("purge_dead_letters", (None, None, 5000)),
 ]
 

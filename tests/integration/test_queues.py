@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Serve
-from tests.integration.queueing import WAIT_S, Host, Queue, attempts, data
+from tests.integration.queueing import WAIT_S, Host, Queue, attempts, data, deliveries
 from tests.support import eventually
 
 Both = tuple[Host, Host]
@@ -136,6 +136,49 @@ async def test_what_was_deleted_at_another_host_is_not_found(hosts: Both) -> Non
     for verb in ("ack", "nack", "extend"):
         refused = await two.ask("POST", f"{queue.path}/{verb}", 404, json={"receipts": [taken[1]["receipt"]]})
         assert refused["code"] == "subscription_not_found"
+
+
+async def test_looking_tells_everything_and_leases_nothing(hosts: Both) -> None:
+    one, two = hosts
+    queue = await one.subscribe("looked.at", "looked.*", ack_wait=DAY_S)
+    first, _, _ = await one.publish("looked.at", 1, 2, 3, key="k")
+    await one.publish("looked.too", 4)
+    path = f"{queue.path}/messages"
+    ready = await two.ask("GET", path, params={"state": "ready"})
+    assert [m["message"]["data"] for m in ready.pop("messages")] == [1, 4]
+    assert ready == {"has_more": False, "cursor": ready["cursor"], "complete": True}
+    async with queue.consume(prefetch=1) as stream:
+        (delivery,) = await deliveries(stream, 1)
+        (leased,) = (await two.ask("GET", path, params={"state": "leased"}))["messages"]
+        assert leased.pop("member") not in ("pull", "0")
+        assert leased == {
+            "state": "leased",
+            "attempt": 1,
+            "deadline": delivery["deadline"],
+            "message": delivery["message"],
+        }
+        await queue.nack(delivery, delay=100)
+    assert (await two.ask("GET", path, params={"state": "delayed"}))["messages"][0]["due_at"] > first[
+        "created_at"
+    ]
+    page = await two.ask("GET", path, params={"state": "waiting", "limit": 1})
+    assert (page["has_more"], page["messages"][0]["waits_for"]) == (True, first["id"])
+    rest = await one.ask("GET", path, params={"state": "waiting", "cursor": page["cursor"]})
+    assert [m["message"]["data"] for m in rest["messages"]] == [3]
+    everything = (await one.ask("GET", path))["messages"]
+    assert [m["state"] for m in everything] == ["delayed", "waiting", "waiting", "ready"]
+    for wrong in (
+        {"state": "lost"},
+        {"state": ""},
+        {"limit": 0},
+        {"limit": 1001},
+        {"cursor": "x"},
+        {"stat": "ready"},
+    ):
+        refused = await two.ask("GET", path, 422, params=wrong)
+        assert (refused["code"], refused["errors"][0]["field"]) == ("invalid_request", *wrong)
+    gone = await two.ask("GET", "/v1/subscriptions/nobody/messages", 404)
+    assert gone["code"] == "subscription_not_found"
 
 
 async def test_a_late_ack_is_refused(hosts: Both) -> None:

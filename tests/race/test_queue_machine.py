@@ -25,7 +25,15 @@ from hypothesis.stateful import (
 )
 
 from app.embedded import EmbeddedPostgres
-from subscriptions.domain.delivery import DeadLetterFilter, Definition, Delivery, Hand, Nack, Receipt
+from subscriptions.domain.delivery import (
+    DeadLetterFilter,
+    Definition,
+    Delivery,
+    Hand,
+    Nack,
+    Outstanding,
+    Receipt,
+)
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from tests.conftest import drop_database, make_database
@@ -401,6 +409,7 @@ class QueueMachine(RuleBasedStateMachine):
         after = self.do(self.look())
         judge(self.at, after, self.deed)
         self.at, self.deed = after, Deed()
+        self.check_look(after)
         totals = after.totals
         assert totals["ahead"] == after.count(At.AHEAD)
         if not self.sought:
@@ -408,6 +417,35 @@ class QueueMachine(RuleBasedStateMachine):
             settled = totals["acked"] + totals["dead"] - self.replayed + totals["removed"]
             assert self.published == settled + in_rows + totals["ahead"], totals
         self.do(check_queues(self.queues.owner))
+
+    def check_look(self, after: Snapshot) -> None:
+        """Whoever looks sees each message where it is, and what each waits for."""
+        states = {At.LEASED: "leased", At.WAITING: "waiting"}
+        seen = {each.message.id: each for each in self.do(self.seen())}
+        wanted = {
+            id_: place
+            for id_, place in after.places.items()
+            if (place.at is At.LEASED and not place.ended) or (place.fits and not place.expired)
+        }
+        assert sorted(seen) == sorted(wanted)
+        for id_, place in wanted.items():
+            found = seen[id_]
+            if place.at is At.AHEAD:
+                assert found.attempt == 0
+                assert (found.state == "waiting") == (found.waits_for is not None)
+            else:
+                later = "delayed" if place.at is At.DUE and place.left > 0 else "ready"
+                state = later if place.ended else states.get(place.at, later)
+                assert (found.state, found.attempt) == (state, place.attempts)
+
+    async def seen(self) -> list[Outstanding]:
+        found: list[Outstanding] = []
+        after, more = 0, True
+        while more:
+            page = await self.queues.deliveries.look("default", self.name, None, after, 3)
+            found += page.messages
+            after, more = page.cursor, page.has_more
+        return found
 
     def teardown(self) -> None:
         if hasattr(self, "at"):

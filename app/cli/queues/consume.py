@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,7 @@ from app.cli.failures import say, usage
 from app.cli.options import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
-    from gapless import SyncConsumer, SyncDelivery
+    from gapless import Outstanding, SyncConsumer, SyncDelivery
 
     from app.cli.interrupts import Interrupts
     from app.cli.queues.executing import Commands
@@ -25,7 +27,7 @@ Examples:
 
   gapless consume billing                               print deliveries as JSON lines; each is acked
   gapless consume billing --data-only | jq .amount
-  gapless consume billing --no-ack --count 3            only look: they come again when it ends
+  gapless consume billing --no-ack --count 3            only look at what is ready: nothing is leased
   gapless consume billing --exec ./charge               the message on its stdin; exit code 0 acks it
   gapless consume thumbs --exec 'convert - out.png' --data-only --concurrency 4
 
@@ -46,7 +48,9 @@ def consume(
     prefetch: Annotated[
         int | None, typer.Option(min=1, max=MAX_PREFETCH, help="Unsettled at a time [10].")
     ] = None,
-    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed.")] = True,
+    ack: Annotated[
+        bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or only look at what is ready.")
+    ] = True,
     command: Annotated[str | None, typer.Option("--exec", metavar="CMD", help="Run this for each.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Commands at a time.")] = 1,
     data_only: Annotated[bool, typer.Option("--data-only", help="Only each message's data.")] = False,
@@ -57,26 +61,25 @@ def consume(
         raise usage("--concurrency is for --exec: lines are printed one after another")
     if command is not None and not ack:
         raise usage("--no-ack is for looking: a command's exit code settles its message")
-    if not ack and (count or 0) > MAX_PREFETCH:
-        raise usage(f"--no-ack holds all it shows: at most {MAX_PREFETCH}")
+    if not ack and prefetch is not None:
+        raise usage("--no-ack is for looking: nothing is unsettled by it")
     from app.cli.connection import connected, require_server
     from app.cli.interrupts import Interrupts
     from app.cli.output import until_closed
     from app.cli.queues.tally import Tally
-    from app.cli.subscribe import hush_log, tell_log
+    from app.cli.subscribe import tell_log
 
     require_server(url)
-    interrupts, tally = Interrupts(), Tally()
+    tally = Tally()
     tell_log()
     with until_closed(), connected(url) as client:
-        consumer = client.consume(name, prefetch=prefetch or _prefetch(count, concurrency, ack))
+        if not ack:
+            _look(client.look(name, "ready", page_size=min(count or 100, 1000)), count, data_only, tally)
+            return
+        consumer = client.consume(name, prefetch=prefetch or _prefetch(count, concurrency))
         with consumer:
             if command is None:
-                try:
-                    _print(consumer, count, ack, data_only, interrupts, tally)
-                finally:
-                    if not ack:
-                        hush_log()  # That all it holds is lost now is what was asked for.
+                _print(consumer, count, data_only, Interrupts(), tally)
             else:
                 from app.cli.queues.executing import Commands
 
@@ -84,17 +87,27 @@ def consume(
         tally.end()
 
 
-def _prefetch(count: int | None, concurrency: int, ack: bool) -> int:
+def _look(ready: Iterator[Outstanding], count: int | None, data_only: bool, tally: Tally) -> None:
+    """Print what is ready, and end."""
+    from app.cli.output import data_json, write_line
+    from app.cli.queues.shapes import outstanding_json
+
+    for seen in islice(ready, count):
+        write_line(data_json(seen.message.data) if data_only else outstanding_json(seen))
+        tally.count("looked at")
+    tally.end()
+
+
+def _prefetch(count: int | None, concurrency: int) -> int:
     """No more than is wanted: what is read ahead and left behind counts as an attempt."""
     if count is None:
         return min(max(10, 2 * concurrency), MAX_PREFETCH)
-    return min(concurrency if ack else MAX_PREFETCH, count)
+    return min(concurrency, count)
 
 
 def _print(
     consumer: SyncConsumer,
     count: int | None,
-    ack: bool,
     data_only: bool,
     interrupts: Interrupts,
     tally: Tally,
@@ -103,18 +116,12 @@ def _print(
     from app.cli.output import when_reader_leaves
 
     when_reader_leaves(consumer.stop)
-    held: list[SyncDelivery] = []
     with suppress(KeyboardInterrupt):
         for delivery in consumer:
             # Printed and not acked would be printed again, acked and not printed would be lost.
             with interrupts:
-                if ack:
-                    _print_and_ack(delivery, data_only)
-                else:
-                    # Its block is never left: the lease lives until the consumer ends.
-                    held.append(delivery.__enter__())
-                    _write(delivery, data_only)
-                tally.count("looked at" if not ack else "lost" if delivery.lost else "acked")
+                _print_and_ack(delivery, data_only)
+                tally.count("lost" if delivery.lost else "acked")
             if tally.total == count:
                 return
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.output import data_json, message_json, moment, published_json
 
 if TYPE_CHECKING:
-    from gapless import DeadLetter, Imported, Message, Policy, Scheduled, Subscription
+    from gapless import DeadLetter, Imported, Message, Outstanding, Policy, Scheduled, Subscription
 
 SETTINGS = (
     "ack_wait",
@@ -51,6 +51,21 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
 def delivery_json(receipt: str, attempt: int, message: Message) -> dict[str, Any]:
     """A delivery; its deadline is left out, for it moves while the delivery is in hand."""
     return {"receipt": receipt, "attempt": attempt, "message": message_json(message)}
+
+
+def outstanding_json(seen: Outstanding) -> dict[str, Any]:
+    """A message that is not settled, in its state."""
+    shown = {
+        "state": seen.state,
+        "attempt": seen.attempt,
+        "deadline": None if seen.deadline is None else moment(seen.deadline),
+        "due_at": None if seen.due_at is None else moment(seen.due_at),
+        "member": seen.member,
+        "waits_for": seen.waits_for,
+        "last_error": seen.last_error,
+        "message": message_json(seen.message),
+    }
+    return said(shown)
 
 
 def dead_letter_json(entry: DeadLetter) -> dict[str, Any]:

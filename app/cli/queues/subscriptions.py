@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +16,7 @@ from app.cli.queues.settings import place
 from app.cli.queues.shapes import SETTINGS
 
 if TYPE_CHECKING:
-    from gapless import Subscription
+    from gapless import Outstanding, Subscription
 
 EXAMPLES = """
 Examples:
@@ -26,7 +27,7 @@ Examples:
   gapless subscriptions seek billing earliest
   gapless subscriptions delete billing --yes
 
-gapless consume hands out what a subscription holds.
+gapless consume hands out what a subscription holds, gapless subscriptions look only shows it.
 """
 LIST_EXAMPLES = """
 Examples:
@@ -84,6 +85,16 @@ Examples:
   gapless subscriptions seek billing 2h --dry-run    only where it would stand then, and where it stands
 
 What is in flight or waiting is forgotten; dead letters stay.
+"""
+LOOK_EXAMPLES = """
+Examples:
+
+  gapless subscriptions look billing                 what it has not settled, by id
+  gapless subscriptions look billing --state leased  who has it, and until when
+  gapless subscriptions look billing --state waiting --limit 10
+  gapless subscriptions look billing --json | jq .message.data
+
+Looking costs nothing: no lease is taken and no attempt counted.
 """
 PAUSE_EXAMPLES = """
 Examples:
@@ -283,6 +294,47 @@ def seek(
 
     with connected(url_of(context, url)) as client:
         _show(client.seek(name, place(to), dry_run=dry_run), as_json=as_json)
+
+
+@app.command("look", cls=Command, epilog=LOOK_EXAMPLES)
+def look(
+    context: typer.Context,
+    name: Name,
+    state: Annotated[
+        Literal["ready", "waiting", "delayed", "leased"] | None, typer.Option(help="Only in this state.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many [all].")] = None,
+    as_json: AsJson = False,
+    url: Inner = None,
+) -> None:
+    """Look at the messages a subscription has not settled, without leasing any."""
+    from app.cli.connection import connected
+    from app.cli.queues.shapes import outstanding_json
+    from app.cli.tables import Column, short
+    from app.cli.tables import show as show_list
+
+    columns: list[Column[Outstanding]] = [
+        Column("message", lambda o: str(o.message.id), True),
+        Column("channel", lambda o: o.message.channel),
+        Column("key", lambda o: o.message.key or "-"),
+        Column("state", lambda o: o.state),
+        Column("attempt", lambda o: str(o.attempt), True),
+        Column("", _when),
+        Column("last error", lambda o: short(o.last_error)),
+    ]
+    with connected(url_of(context, url)) as client:
+        found = islice(client.look(name, state, page_size=min(limit or 1000, 1000)), limit)
+        show_list(found, outstanding_json, columns, as_json=as_json)
+
+
+def _when(seen: Outstanding) -> str:
+    from app.cli.tables import when
+
+    if seen.waits_for is not None:
+        return f"waits for {seen.waits_for}"
+    if seen.deadline is not None:
+        return f"until {when(seen.deadline)}, {seen.member}"
+    return "-" if seen.due_at is None else f"from {when(seen.due_at)}"
 
 
 @app.command("pause", cls=Command, epilog=PAUSE_EXAMPLES)

@@ -49,4 +49,4 @@ class Tally:
 
     def __str__(self) -> str:
         told = [f"{count:,} {what}" for what, count in self._counts.items() if count]
-        return ", ".join(told) or "nothing was delivered"
+        return ", ".join(told) or "nothing was there"
