@@ -342,9 +342,8 @@ class DeliveryPort(Protocol):
         ...
 
     async def look(self, namespace: str, name: str, state: State | None, after: int, limit: int) -> Looked:
-        """What is not settled, of one state or of any, with ids above `after`, at most `limit`. Leases
-        nothing, counts no attempt. A page may be short, or empty, and more follow. Raises
-        `subscription_not_found`."""
+        """What is not settled, of one state or of any, with ids above `after`, at most `limit`; nothing is
+        leased. A page may be short, or empty, and more follow. Raises `subscription_not_found`."""
         ...
 
 
@@ -417,9 +416,8 @@ class DeadLetterPort(Protocol):
     async def replay_all(
         self, which: DeadLetterFilter, most: int | None = None, rate: float | None = None
     ) -> tuple[int, int]:
-        """How many were replayed, `most` at most, and how many passed over on the way, because others held
-        them or their subscription is no more. With a `rate` each is due 1/rate seconds after the one
-        before."""
+        """How many were replayed, `most` at most, and how many passed over on the way: held by others, or of
+        no subscription any more. With a `rate` each is due 1/rate seconds after the one before."""
         ...
 
     async def replayable(self, which: DeadLetterFilter, most: int | None = None) -> tuple[int, int]:

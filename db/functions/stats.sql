@@ -4,8 +4,8 @@
 -- gapless.compact.
 create or replace function gapless.stats(s gapless.subscriptions, p gapless.progress)
 returns table (
-    cursor bigint, acked bigint, redelivered bigint, dead_lettered bigint, purged bigint, removed bigint, ahead bigint, leased bigint,
-    waiting bigint, ready bigint, delayed bigint, dead_letters bigint, oldest double precision
+    cursor bigint, acked bigint, redelivered bigint, dead_lettered bigint, purged bigint, removed bigint, ahead bigint,
+    leased bigint, waiting bigint, ready bigint, delayed bigint, dead_letters bigint, oldest double precision
 )
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select p.frontier, p.acked, p.redelivered, p.dead_lettered, p.purged,
