@@ -18,7 +18,10 @@ from app.wiring import Service
 from subscriptions.domain.delivery import Delivery, Receipt
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.selection import select
 from subscriptions.engine.group import Farewell, Member
+from subscriptions.engine.subscription import HistoryChanged
+from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
 
@@ -28,6 +31,7 @@ DEFAULT_PREFETCH: Final = 10
 _KNOWN: Final = frozenset({"prefetch", "heartbeat", "ticket", "_"})
 _PREFIX: Final = len("/v1/subscriptions/")
 _SUFFIX: Final = len("/consume")
+_EVERYTHING: Final = select("default", patterns=(">",))
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -76,7 +80,7 @@ async def consume(service: Service, scope: Scope, receive: Receive, send: Send) 
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         connection.farewell = frames.goodbye(Farewell.SLOW_CONSUMER)
-        await _Stream(member, send, codec).run(query.heartbeat_s)
+        await _Stream(member, send, codec, service.live.read).run(query.heartbeat_s)
     except ConnectionResetError:
         pass
     except Exception:
@@ -91,9 +95,10 @@ async def consume(service: Service, scope: Scope, receive: Receive, send: Send) 
 class _Stream:
     """Writes what one member is given to one connection."""
 
-    __slots__ = ("_codec", "_first", "_member", "_send")
+    __slots__ = ("_codec", "_first", "_member", "_read", "_send")
 
-    def __init__(self, member: Member, send: Send, codec: ReceiptCodec) -> None:
+    def __init__(self, member: Member, send: Send, codec: ReceiptCodec, read: ReadPort) -> None:
+        self._read = read
         self._member = member
         self._send = send
         self._codec = codec
@@ -116,8 +121,20 @@ class _Stream:
                 await self._write(frames.HEARTBEAT)
             if member.farewell is not None:
                 CUT_OFF.labels(member.farewell.value).inc()
-                await self._write(frames.goodbye(member.farewell), last=True)
+                await self._write(await self._lost() + frames.goodbye(member.farewell), last=True)
                 return
+
+    async def _lost(self) -> bytes:
+        """What the log may have lost of what this member was given."""
+        if self._member.farewell is not Farewell.HISTORY_CHANGED:
+            return b""
+        try:
+            lost = await self._read.lost(_EVERYTHING, self._member.seen)
+        except GaplessError:
+            return b""
+        return (
+            b"" if lost is None else frames.history_changed(HistoryChanged(None, lost.first_id, lost.last_id))
+        )
 
     async def _write(self, blocks: bytes, *, last: bool = False) -> None:
         if blocks is not frames.HEARTBEAT:

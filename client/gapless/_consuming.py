@@ -28,10 +28,11 @@ class ConsumeOptions(TypedDict, total=False):
     """`prefetch` (10, up to 1000): unsettled deliveries at a time, those that wait here included.
 
     `max_hold` (3600): seconds one delivery is kept alive in all, waiting and in its block. `raise_lost`:
-    raise `LeaseLost` at the end of a block whose lease was lost. `on_gap`: called with each `Gap`, which says
-    what retention removed before this subscription had settled it; without it that is logged. `heartbeat`
-    (15): every so many whole seconds (5 to 60) the server shows that it is alive. `give_up_after`: seconds to
-    go on without the service before raising; None is for ever.
+    raise `LeaseLost` at the end of a block whose lease was lost. `on_gap`: called with each `Gap`, which
+    says what retention removed before this subscription had settled it, or (`ids`) what may have been
+    delivered and is lost since the primary changed. Without it that is logged. `heartbeat` (15): every so
+    many whole seconds (5 to 60) the server shows that it is alive. `give_up_after`: seconds to go on without
+    the service before raising; None is for ever.
     """
 
     prefetch: int
@@ -150,6 +151,9 @@ class Consuming(Stream[Lease]):
 
     def _tell(self, gap: Gap) -> None:
         """What the caller's function raises must not end the stream."""
+        if self.asked.on_gap is None and gap.ids is not None:
+            log.warning("messages with ids from %d to %d may be lost: the primary changed", *gap.ids)
+            return
         if self.asked.on_gap is None:
             what = (gap.missed, gap.channel, self.subscription, gap.first_seq)
             log.warning(

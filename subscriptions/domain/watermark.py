@@ -77,6 +77,11 @@ class Watermark:
         """Whether ids were taken that are not settled yet."""
         return bool(self._candidates)
 
+    @property
+    def seen(self) -> int:
+        """The largest id that was taken, or given to a message, as far as is known here."""
+        return max(self.last_id, self._committed)
+
     def was_taken_back(self, tick: Tick) -> bool:
         """Whether the database says that it holds the history observed so far, and holds less of it: an
         earlier moment was restored, or the disk lost what it had promised to keep."""

@@ -110,13 +110,13 @@ class Consumers:
         for group in self._active.values():
             group.dismiss(Farewell.SHUTDOWN)
 
-    def history_changed(self) -> None:
+    def history_changed(self, seen: int) -> None:
         """The log's history is another one, and so may be what was settled: streams end, and come back."""
         self._known.clear()
         self._owners.clear()
         self.attendance.tell_again()
         for group in self._active.values():
-            group.dismiss(Farewell.HISTORY_CHANGED)
+            group.dismiss(Farewell.HISTORY_CHANGED, seen)
 
     async def stop(self) -> None:
         """As `dismiss`; then acks are answered and leases of streams ended."""

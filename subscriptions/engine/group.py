@@ -79,6 +79,7 @@ class Member:
         "number",
         "outstanding",
         "prefetch",
+        "seen",
     )
 
     def __init__(self, group: Group, prefetch: int, holder: int, number: int) -> None:
@@ -96,6 +97,8 @@ class Member:
         self.companies: dict[int, int] = {}
         """Of those in doubt, how many may be held beside and with it."""
         self.farewell: Farewell | None = None
+        self.seen = 0
+        """The largest id that it may have been given, where its farewell is a changed history."""
         self.gone = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -292,9 +295,10 @@ class Group:
             self.members.pop(asker, None)
         self._wake.set()
 
-    def dismiss(self, reason: Farewell) -> None:
-        """Everybody is told to go."""
+    def dismiss(self, reason: Farewell, seen: int = 0) -> None:
+        """Everybody is told to go. `seen`: the largest id that they may have been given."""
         for member in self.members:
+            member.seen = seen
             member.leave(reason)
         for pull in self._pulls:
             pull.resolve([])

@@ -77,8 +77,8 @@ class LiveEngine:
         self.fences: int | None = None
         self.moved = asyncio.Event()
         """Set whenever `epoch` or `life` has changed."""
-        self.on_history: Callable[[], None] = lambda: None
-        """Called when the log's history has changed."""
+        self.on_history: Callable[[int], None] = lambda seen: None
+        """Called when the log's history has changed, with the largest id that was seen of it."""
         self.tick = Shared(self._tick)
         self.sweep = Shared(self._sweep, SWEEP_PACE_S)
         self._limits = limits or LiveLimits()
@@ -217,7 +217,8 @@ class LiveEngine:
                     if carried is None:
                         return Begin(cursor, latest)
                     if isinstance(feed, ChannelFeed):
-                        return Begin(min(cursor, max(latest, carried.settled)), latest)
+                        # What the feed handed out counts though the channel was deleted since.
+                        return Begin(min(cursor, max(latest, carried.settled, feed.run.head)), latest)
                     return Begin(carried.settled, latest, carried=carried)
                 case Latest():
                     return Begin(latest, latest)
@@ -408,6 +409,7 @@ class LiveEngine:
             tick = await self.read.tick()
         self.fences = tick.fences
         if tick.epoch != self.epoch:
+            # At once: what is read from here on is of the new history.
             self._follow_history(tick.epoch)
         if tick.life != self.life:
             self.life = tick.life
@@ -433,7 +435,7 @@ class LiveEngine:
         self._feeds.clear()
         self._channels.clear()
         self.follower.forget()
-        self.on_history()
+        self.on_history(self.watermark.seen)
 
     async def _sweep(self) -> dict[tuple[str, str], Head]:
         """Compare what the database has in every followed channel with what was delivered."""

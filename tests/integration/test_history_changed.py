@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Database, Serve
-from tests.integration.queueing import Host
+from tests.integration.queueing import Host, deliveries
 from tests.sse import subscribe
 
 
@@ -33,14 +33,17 @@ async def past(serve: Serve, database: Database, owner: asyncpg.Connection) -> P
     url = (await asyncio.to_thread(serve)).url
     async with Host(url) as host:
         seen = [position["id"] for position in await host.publish("a", *range(1, 6))]
+        await take_back(owner)
+        await host.publish("a", "after")
+    return Past(url, seen)
+
+
+async def take_back(owner: asyncpg.Connection) -> None:
     await owner.execute("delete from gapless.messages where seq > 3")
     await owner.execute(
         "update gapless.channels set last_seq = 3, last_id = (select max(id) from gapless.messages)"
     )
     await owner.execute("select gapless.fence((select epoch from gapless.log))")
-    async with Host(url) as host:
-        await host.publish("a", "after")
-    return Past(url, seen)
 
 
 @pytest.mark.parametrize("channels", [["a"], ["a", "b"], [">"]])
@@ -83,3 +86,17 @@ async def test_the_client_raises_once_and_goes_on(past: Past) -> None:
         with pytest.raises(gapless.HistoryLost):
             await anext(history)
         assert [m.data async for m in history] == ["after"]
+
+
+async def test_a_member_is_told_before_its_stream_ends(serve: Serve, owner: asyncpg.Connection) -> None:
+    url = (await asyncio.to_thread(serve)).url
+    async with Host(url) as host:
+        queue = await host.subscribe("a", ordering="none")
+        seen = [position["id"] for position in await host.publish("a", *range(1, 6))]
+        async with queue.consume(prefetch=10) as stream:
+            await deliveries(stream, 5)
+            await take_back(owner)
+            gap, goodbye = await stream.until("goodbye")
+            assert (gap.event, gap.json) == ("gap", {"reason": "history_changed", "ids": [seen[3], seen[4]]})
+            assert goodbye.json == {"reason": "history_changed"}
+            assert await stream.block() is None
