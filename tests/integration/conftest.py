@@ -18,10 +18,11 @@ from tests.support import RunningService
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Where two services on one database are, and its owner's URL."""
+    """Where two services on one database are, and the URLs of its owner and of an administrator."""
 
     urls: tuple[str, str]
     owner_url: str
+    admin_url: str
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +38,7 @@ def both_hosts(
             environment = service_environment(made, redis_url, tmp_path_factory.mktemp(name))
             services.append(RunningService(environment))
             stack.callback(services[-1].kill)
-        yield Hosts((services[0].url, services[1].url), made.owner_url)
+        yield Hosts((services[0].url, services[1].url), made.owner_url, made.admin_url)
 
 
 @pytest.fixture
@@ -46,6 +47,14 @@ async def hosts(both_hosts: Hosts) -> AsyncIterator[tuple[Host, Host]]:
     one, two = (Host(url) for url in both_hosts.urls)
     async with one, two:
         yield one, two
+
+
+@pytest.fixture
+async def watcher(both_hosts: Hosts) -> AsyncIterator[asyncpg.Connection]:
+    """An administrator, who sees what others ask."""
+    connection: asyncpg.Connection = await asyncpg.connect(both_hosts.admin_url)
+    yield connection
+    connection.terminate()
 
 
 @pytest.fixture

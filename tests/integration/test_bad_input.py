@@ -111,7 +111,8 @@ def members() -> Iterator[Bad]:
     )
     for schedule in (b'"delay":5', b'"deliver_at":"2030-01-01T00:00:00Z"'):
         name = f"{schedule.decode():.12}"
-        yield Bad(f"{name} in an array", 422, "invalid_request", body=b'[{"data":1,%b}]' % schedule)
+        mixed = b'[{"data":1,%b},{"data":2}]' % schedule
+        yield Bad(f"{name} in a part of an array", 422, "invalid_request", body=mixed)
         yield Bad(
             f"{name} in a batch",
             422,

@@ -46,6 +46,7 @@ RIGHT_ANYWHERE = {
     "append": "its rows are locked, and one that changed since the snapshot is a serialization failure",
     "lock_channels": "the same",
     "make_channels": "reads nothing",
+    "hold_retention": "reads nothing",
     "lock_defined_channels": "called under the definitions lock",
     "refresh_channels": "called under the definitions lock",
     "refresh_subscriptions": "called under the definitions lock",

@@ -143,7 +143,7 @@ async def _race(database: Database, seed: int, over: int, wait_s: float) -> Tall
     async def lane(processes: list[Process], number: int) -> None:
         chance = random.Random(seed * 1000 + number)
         for turn in range(over):
-            await _round(processes, f"r{number}-{turn}", chance, tally, wait_s)
+            await _round(processes, f"r{seed}-{number}-{turn}", chance, tally, wait_s)
 
     async with service(database, seed) as processes:
         await asyncio.gather(*(lane(processes, number) for number in range(AT_ONCE)))
@@ -163,6 +163,9 @@ async def test_no_healer_can_be_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch, switch_off: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     switch_off(monkeypatch)
-    tally = await _race(database, seed=2, over=2, wait_s=2.5)
-    assert tally.rounds == 2 * AT_ONCE
-    assert tally.lost + tally.doubled + tally.disordered > 0
+    for seed in range(2, 12):  # real races: a run may be lucky
+        tally = await _race(database, seed=seed, over=2, wait_s=2.5)
+        assert tally.rounds == 2 * AT_ONCE
+        if tally.lost + tally.doubled + tally.disordered > 0:
+            return
+    raise AssertionError("nobody missed it")

@@ -85,8 +85,8 @@ def run(program: Coroutine[Any, Any, T], seed: int | None = None, *, loop: Seede
 
 
 def _cancel_all(loop: SeededLoop) -> None:
-    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
-    for task in tasks:
-        task.cancel()
-    if tasks:
+    # Who is cancelled may begin something as it goes.
+    while tasks := sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
+        for task in tasks:
+            task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

@@ -14,7 +14,7 @@ from tests.sim.queue_world import play
 
 SEEDS = int(os.environ.get("GAPLESS_SIM_SEEDS", "200"))
 PARTS = 2
-MUTANT_SEEDS = 60
+MUTANT_SEEDS = 250
 
 
 @pytest.mark.timeout(0 if SEEDS > 5_000 else 120)
