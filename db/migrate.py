@@ -123,8 +123,10 @@ async def _is_current(connection: asyncpg.Connection) -> bool:
 
 @asynccontextmanager
 async def _alone(session: asyncpg.Connection) -> AsyncIterator[None]:
-    """Hold the lock by a session of its own: steps commit one by one."""
+    """Hold the lock by a session of its own, for steps commit one by one. A server that ends idle
+    transactions must not end this one, or another start would migrate at the same time."""
     try:
+        await session.execute("set idle_in_transaction_session_timeout = 0")
         await session.execute("begin; lock table gapless.migration_lock in exclusive mode")
         yield
     finally:

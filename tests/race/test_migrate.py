@@ -16,8 +16,9 @@ import pytest
 
 from app.embedded import EmbeddedPostgres
 from db import migrate as migrating
-from db.migrate import MigrationError, function_files, migrate, migrations
+from db.migrate import MigrationError, _alone, function_files, migrate, migrations
 from tests.conftest import Database, drop_database
+from tests.race.support import sessions
 from tests.support import ROOT
 
 PROGRAM = "import asyncio, sys; from db.migrate import migrate; print(asyncio.run(migrate(sys.argv[1])))"
@@ -98,3 +99,18 @@ def test_each_function_is_defined_once() -> None:
     assert sorted(names) == sorted(set(names))
     steps = "\n".join(step.sql for step in migrations())
     assert not re.search(r"create (?:or replace )?function", steps)
+
+
+async def test_a_server_that_ends_idle_transactions_ends_no_migration(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    held = (
+        "select exists (select from pg_locks where relation = 'gapless.migration_lock'::regclass and granted)"
+    )
+    async with sessions(database.admin_url, 1) as (admin,):
+        await admin.execute(
+            f"alter database {database.name} set idle_in_transaction_session_timeout = '50ms'"
+        )
+    async with _alone(await asyncpg.connect(database.owner_url)):
+        await owner.execute("select pg_sleep(0.5)")
+        assert await owner.fetchval(held)
