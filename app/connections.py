@@ -1,7 +1,7 @@
-"""What the connections of one server share: who is waited for, and the bytes that are held for them.
+"""Shared by the connections of one server: their deadlines, and the bytes that are held for them.
 
-A process has one budget for bytes that came in and are no whole request yet, and for bytes that were written
-and that nobody has taken. When it is used up, whoever holds a part of it the longest gives way.
+A process has one budget for bytes of incomplete requests and for written bytes that clients have not taken.
+When it is used up, the connection that has held a part of it for the longest time gives way.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NOTHING: Final = struct.pack("i", 0)
 
 
 class Watch(Generic[T]):
-    """Those of whom something is expected, each with the moment (loop time) by which.
+    """Connections of which something is expected, each with its deadline in loop time.
 
-    One timer serves them all and runs only while there are any: an idle stream costs nothing here.
+    One timer serves them all. It runs only while there are any, so an idle stream costs nothing.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Watch(Generic[T]):
         return one in self._owing
 
     def expect(self, one: T, by: float) -> None:
-        """Have `late` called with it at `by`, within one tick, unless it is dropped before."""
+        """Calls `late` with it at `by`, within one tick, unless it is dropped before."""
         self._owing[one] = by
         if self._timer is None:
             self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def drop(self, one: T) -> None:
-        """Expect nothing of it any more."""
+        """Removes its deadline."""
         self._owing.pop(one, None)
 
     def _tick(self) -> None:
@@ -57,17 +57,17 @@ class Watch(Generic[T]):
 
 
 class Holder(Protocol):
-    """Something that bytes are held for."""
+    """A connection for which bytes are held."""
 
     def give_way(self) -> None:
-        """The bytes are needed: let go of them at once."""
+        """Releases its bytes at once, because they are needed."""
 
 
 class Budget:
     """The bytes that are held for connections, all together at most `limit_bytes`.
 
-    Holders stand in the order in which they began to hold something. `commit` says that one cannot give way
-    any more: its request is whole, and at work.
+    Holders are kept in the order in which they began to hold something. After `commit` a holder cannot give
+    way any more: its request is complete and is being carried out.
     """
 
     __slots__ = ("_committed", "_held", "_shared", "gave_way", "held_bytes", "limit_bytes")
@@ -81,7 +81,7 @@ class Budget:
         self._shared: dict[int, int] = {}
 
     def hold(self, holder: Holder, size_bytes: int, shared: bytes | None = None) -> None:
-        """From now on so many bytes are held for it, and `shared`, which counts once however many hold it."""
+        """Sets the bytes that it holds, plus `shared` bytes, which count once for all their holders."""
         if shared is not None:
             self._share(shared, 1)
         self._count(holder, (size_bytes, shared))
@@ -92,14 +92,14 @@ class Budget:
             longest.give_way()
 
     def commit(self, holder: Holder) -> None:
-        """What is held for it stays until it is released."""
+        """Keeps its bytes until they are released."""
         if holder in self._held:
             size_bytes, shared = self._held.pop(holder)
             assert shared is None, "only answers are shared"
             self._committed[holder] = size_bytes
 
     def release(self, holder: Holder) -> None:
-        """Nothing is held for it any more."""
+        """Releases all bytes that are held for it."""
         if not self._held and not self._committed:
             return
         self.held_bytes -= self._committed.pop(holder, 0)
@@ -129,7 +129,7 @@ class Budget:
 
 
 class Shared(Generic[T]):
-    """What the connections of one server share."""
+    """The shared state of the connections of one server."""
 
     def __init__(
         self,
@@ -140,16 +140,16 @@ class Shared(Generic[T]):
         not_taken: Callable[[T, float], None],
     ) -> None:
         self.senders: Watch[T] = Watch(loop, tick_s, timed_out)
-        """Those that owe bytes of a request."""
+        """The connections that still owe bytes of a request."""
         self.readers: Watch[T] = Watch(loop, tick_s, not_taken)
-        """Those that have not taken all that was written to them."""
+        """The connections that have not taken all written bytes."""
         self.budget = Budget(buffer_bytes)
         self.look_at = 0.0
-        """When to look again for connections that make room: the last look found none."""
+        """When to search again for connections that can make room; the last search found none."""
 
 
 def unacknowledged_bytes(file: int) -> int:
-    """Bytes that the kernel holds for a peer that has not confirmed them; 0 where it does not tell."""
+    """Bytes that the kernel holds until the peer confirms them; 0 if the kernel does not say."""
     try:
         told: int = struct.unpack("i", fcntl.ioctl(file, termios.TIOCOUTQ, _NOTHING))[0]
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Failpoints: places in the program where a test may hold it up.
+"""Failpoints: places in the program where a test may delay it.
 
 `GAPLESS_FAILPOINTS="definitions.load=delay:10"` delays that place by ten seconds. Without the variable they
-cost nothing and do nothing.
+do nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _delays() -> dict[str, float]:
 
 
 async def reach(place: str) -> None:
-    """Do here what the environment asks for, if anything."""
+    """Wait here if the environment asks for it."""
     if (delay_s := _delays().get(place)) is not None:
         log.warning("failpoint %s: waiting %s s", place, delay_s)
         await asyncio.sleep(delay_s)

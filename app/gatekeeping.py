@@ -1,4 +1,4 @@
-"""Opens the readiness gate: the schema is there, and so is everything that was defined."""
+"""Opens the readiness gate once the schema is there and all definitions are loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECK_S = 3.0
 
 
 class Gatekeeper:
-    """Loads what has to be loaded before anything may expire or die, and opens the gate then."""
+    """Loads the definitions, which must be there before any message may expire, and then opens the gate."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Gatekeeper:
         self._obstacle = "the definitions are not loaded yet"
 
     async def run(self) -> None:
-        """Try until it is open."""
+        """Tries until the gate is open."""
         while not self._gate.is_open:
             try:
                 await self._load()
                 self._gate.open([self._namespace])
                 log.info("definitions are loaded")
             except (GaplessError, OSError, UnicodeDecodeError) as error:
-                # Anybody may ask whether this is ready; where its files lie is for the log.
+                # Any client may ask whether this is ready, so file paths go only into the log.
                 why = error.strerror if isinstance(error, OSError) else str(error)
                 self._obstacle = f"the definitions cannot be loaded: {why}"
                 log.warning("the definitions cannot be loaded: %s", error)
@@ -65,7 +65,7 @@ class Gatekeeper:
     async def check(self) -> None:
         """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable.
 
-        Soon: who asks sends requests elsewhere then, and a database that fell silent says nothing for long.
+        It answers soon, because its caller then sends requests elsewhere. A silent database would block long.
         """
         try:
             async with asyncio.timeout(CHECK_S):
@@ -93,5 +93,5 @@ class Gatekeeper:
             digest = hashlib.sha256(text).digest()
             changes, same = await self._policies.apply(self._namespace, wanted, dry_run=False, digest=digest)
             log.info("%s: %d changed, %d as they were", self._file.name, len(changes), same)
-        # What decides reads policies in its own transaction; this shows that they can be read.
+        # Decisions read policies in their own transactions. This only shows that policies can be read.
         await self._policies.all(self._namespace)

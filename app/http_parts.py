@@ -1,4 +1,4 @@
-"""Small parts of the HTTP protocol that replace uvicorn's: they are paid for with each connection."""
+"""Small parts of the HTTP protocol that replace uvicorn's, to save memory for each connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from subscriptions.domain.errors import Code, GaplessError
 
 
 class Event:
-    """asyncio.Event without the queue of waiters that each of those keeps, used or not (some 800 bytes)."""
+    """asyncio.Event without a queue of waiters unless it is needed (it takes about 800 bytes)."""
 
     __slots__ = ("_is_set", "_waiters")
 
@@ -37,14 +37,14 @@ class Event:
     async def wait(self) -> Literal[True]:
         while not self._is_set:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # Those that gave up are left behind here, so that waiting with a time limit gathers none.
+            # Waiters that gave up are dropped here, so that waits with a timeout do not accumulate them.
             self._waiters = [*(w for w in self._waiters or () if not w.done()), waiter]
             await waiter
         return True
 
 
 class Pipeline(list[Any]):
-    """The part of a deque that uvicorn uses, for requests that wait their turn; empty on most connections."""
+    """The part of a deque that uvicorn uses for waiting requests; it is empty on most connections."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class Pipeline(list[Any]):
 
 
 class Flow(FlowControl):
-    """Knows how long the last write was: all of it is held until the last byte of it is taken."""
+    """Flow control that knows the length of the last write: it is held until its last byte is taken."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -74,7 +74,7 @@ class Cycle(RequestResponseCycle):
 
 
 class UnframedCycle(Cycle):
-    """A request of HTTP/1.0, which knows no chunks: an answer without a length ends with its connection."""
+    """A request of HTTP/1.0, which has no chunks: an answer without a length ends with its connection."""
 
     _unframed = False
 
@@ -94,10 +94,10 @@ class UnframedCycle(Cycle):
 
 @lru_cache(maxsize=1)
 def framed(data: bytes) -> bytes:
-    """A chunk of an answer. The same chunk goes to many readers, one after the other."""
+    """A chunk of an answer with its frame. It is cached: the same chunk goes to many readers."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def bad_request(detail: str) -> GaplessError:
-    """What is answered to a request that is no HTTP as this server understands it."""
+    """The error for a request that is not HTTP as this server understands it."""
     return GaplessError(Code.INVALID_REQUEST, detail, status=400)

@@ -8,9 +8,9 @@ ends the connection. Limits:
   could understand differently (400)
 - head complete within 10 s of its first byte, body never still for 10 s nor slower than 500 bytes/s (408)
 - 64 MiB on the wire for one request, 64 KiB of it without a byte of body (trailers, chunk extensions)
-- so many connections, and so many bytes held for all of them (see `app.connections`): whoever holds a part
-  the longest is refused (429), or cut off
-- a client takes something of its answer every few seconds, or is cut off
+- limits on connections and on the bytes held for all of them (see `app.connections`): the connection that
+  has held a part for the longest time is refused (429), or cut off
+- a client that takes nothing of its answer for some seconds is cut off
 
 A request's `scope["extensions"]["gapless"]` is the connection itself, for `abort` and `write_buffer_size`.
 """
@@ -52,10 +52,10 @@ MAX_DRAINED_BYTES: Final = 1024 * 1024
 MIN_BODY_BYTES_PER_S: Final = 500
 
 FAREWELL_S: Final = 2.0
-"""A reader that was too slow has so long to take what waits for it, and the word that it was."""
+"""The time in which a reader that was too slow may take the bytes left and a last event with the reason."""
 MAX_CLOSED_AT_ONCE: Final = 64
 MAX_LINGERING: Final = 200
-"""Connections beyond the bound that may still read why they were refused."""
+"""How many connections beyond the limit may still read why they were refused."""
 
 refusals: Counter[Code] = Counter()
 """How many requests this process refused before they reached the application, by code."""
@@ -68,11 +68,11 @@ class _Phase(Enum):
     IDLE = "between requests"
     HEAD = "receiving a head"
     BODY = "receiving a body"
-    DRAIN = "refused; what still arrives is thrown away so that the answer is not lost to a reset"
+    DRAIN = "refused; bytes that still arrive are dropped so that no reset loses the answer"
 
 
 class _RefusedError(Exception):
-    """Leaves a parser callback; httptools hands it on as the context of its own error."""
+    """Raised in a parser callback; httptools passes it on as the context of its own error."""
 
     def __init__(self, error: GaplessError) -> None:
         super().__init__(error.detail)
@@ -83,7 +83,7 @@ _shared: WeakKeyDictionary[ServerState, Shared[GaplessHttpProtocol]] = WeakKeyDi
 
 
 def buffers() -> tuple[int, int]:
-    """Bytes that this process holds for connections, and how many of those had to give way for others."""
+    """Bytes that this process holds for connections, and how many connections had to give way for others."""
     budgets = [shared.budget for shared in _shared.values()]
     return sum(b.held_bytes for b in budgets), sum(b.gave_way for b in budgets)
 
@@ -92,8 +92,8 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     """One connection. A server makes a subclass with its own `browsers`; the other class attributes are in
     seconds, and tests make them shorter."""
 
-    # The base class stays just below the number of attributes up to which instances share their keys, so
-    # what is added here lives in slots: a connection is paid for ten thousand times.
+    # The base class has just fewer attributes than the limit up to which instances share their keys. So new
+    # attributes are slots: the memory of a connection is needed ten thousand times.
     __slots__ = (
         "_begun",
         "_default_headers",
@@ -106,7 +106,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         "_silent",
         "_untaken",
         "_watch",
-        "farewell",
+        "goodbye",
         "on_lost",
     )
 
@@ -139,8 +139,8 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         self._extensions: dict[str, Any] = {"gapless": self}
         self.on_lost: Callable[[], None] | None = None
         """Called once when the connection is gone; a stream handler sets it instead of watching `receive`."""
-        self.farewell: bytes | None = None
-        """What a stream says to a client that was too slow, last of all."""
+        self.goodbye: bytes | None = None
+        """The last bytes that a stream sends to a client that was too slow."""
         self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
         self._begun = 0  # Requests that began in the segment being parsed.
@@ -153,12 +153,12 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     # What the application may do with the connection.
 
     def abort(self) -> None:
-        """Close at once; what is still buffered is thrown away."""
+        """Closes at once and drops buffered bytes."""
         self.transport.abort()
 
     def write_chunk(self, data: bytes) -> bool:
-        """Write a chunk of a streamed answer at once and say so, or do nothing: when bytes still wait here,
-        or the answer has not begun or is over. Many connections may be given the same `data`."""
+        """Writes a chunk of a streamed answer at once and returns True. If bytes still wait here, or if the
+        answer has not begun or is over, it only returns False. Connections may share the same `data`."""
         cycle = self.cycle
         if self.transport.get_write_buffer_size() or not cycle.response_started or cycle.response_complete:
             return False
@@ -177,7 +177,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = Flow(transport)
-        transport.set_write_buffer_limits(high=0)  # Whatever is not taken at once is told, and counted.
+        transport.set_write_buffer_limits(high=0)  # All bytes not taken at once are reported and counted.
         self._watch.expect(self, self.loop.time() + self.patience_s)
         if len(self.connections) > self.max_connections:
             self._make_room()
@@ -226,12 +226,12 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             return
         if self._begun <= 1:  # Else most of the segment belonged to the requests before this one.
             self._received += self._segment
-        # Empty lines between requests put nothing off: they are as good as silence.
+        # Empty lines between requests count as silence: they do not extend a deadline.
         if before is not _Phase.IDLE or self._phase is not _Phase.IDLE or self._begun:
             self._expect_more()
 
     def _parsed(self, data: bytes) -> bool:
-        """Hand a segment to the parser; false when the connection went over, or was refused."""
+        """Passes a segment to the parser; False if the connection was upgraded or refused."""
         rest = memoryview(data)
         while True:
             try:
@@ -270,7 +270,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._check_head()
         if self.parser.should_upgrade() and not self._should_upgrade():
-            return  # The parser ends the message here; `_upgrade` begins it anew.
+            return  # The parser ends the message here; `_upgrade` begins it again.
         super().on_headers_complete()
         self.cycle.__class__ = UnframedCycle if self.parser.get_http_version() == "1.0" else Cycle
         self._enter(_Phase.BODY)
@@ -298,7 +298,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         if (in_body and cycle.waiting_for_100_continue) or (
             self.flow.read_paused and (in_body or self._phase is _Phase.HEAD)
         ):
-            # It waits for us: for the application to ask for more, or for answers to what came before.
+            # The client waits for the server: for the application to read on, or for earlier answers.
             self._phase_began, self._received = now, 0
             self._watch.expect(self, now + self.patience_s)
         elif self._phase is _Phase.HEAD or (in_body and not cycle.response_complete):
@@ -308,7 +308,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             self._close()
 
     def not_taken(self, now: float) -> None:
-        """The client has had `slow_reader_s` to take something of what waits for it; `now` is loop time."""
+        """The client took nothing of its bytes for `slow_reader_s`; `now` is loop time."""
         left = self._untaken_bytes()
         if left < self._untaken:
             self._untaken = left
@@ -316,11 +316,11 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             return
         self._shared.readers.drop(self)
         CUT_OFF.labels("slow_consumer").inc()
-        if self.farewell is None or self.transport.is_closing():
+        if self.goodbye is None or self.transport.is_closing():
             self.abort()
             return
-        # Behind all that waits: whoever reads on within a moment is told. Nothing else is written.
-        cycle, last = self.cycle, self.farewell
+        # Behind all waiting bytes: a client that soon reads on is told. Nothing else is written.
+        cycle, last = self.cycle, self.goodbye
         cycle.response_complete = cycle.disconnected = True
         self.transport.write(framed(last) + b"0\r\n\r\n" if cycle.chunked_encoding else last)
         self.transport.close()
@@ -329,7 +329,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         self.flow.resume_writing()
 
     def give_way(self) -> None:
-        """What is held for this connection is needed: it held some of all for the longest."""
+        """The bytes of this connection are needed: it has held bytes for the longest time."""
         if self._phase is _Phase.BODY and not self.flow.write_paused:
             self._refuse(
                 GaplessError(Code.RATE_LIMITED, "too many unfinished requests at once", retry_after=1)
@@ -343,7 +343,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size() + unacknowledged_bytes(socket.fileno())
 
     def _make_room(self) -> None:
-        """One connection too many: those that wait for nothing make room, or the new one is told to go."""
+        """Handles one connection too many: idle ones are closed, or else the new one is refused."""
         now = self.loop.time()
         if now >= self._shared.look_at:
             idle = [c for c in self.connections if isinstance(c, GaplessHttpProtocol) and c._is_idle()]
@@ -390,7 +390,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             raise _RefusedError(bad_request("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
 
     def _expect_more(self) -> None:
-        """After a segment was parsed: say by when the next one must come, or that none is due."""
+        """After a segment was parsed: sets the deadline of the next one, or none if none is due."""
         if self._phase is _Phase.IDLE:
             self._watch.drop(self)
             self._shared.budget.commit(self)
@@ -412,7 +412,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             self._watch.expect(self, by)
 
     def _excess(self) -> GaplessError | None:
-        """What is already too much of a request that is not complete."""
+        """The error if an incomplete request is already too long."""
         too_many_fields = len(self.headers) > MAX_FIELDS
         if self._phase is _Phase.HEAD:
             return _too_many_fields() if too_many_fields or self._received > MAX_HEAD_BYTES else None
@@ -423,7 +423,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         return None
 
     def _keep_alive(self) -> None:
-        # Nobody else starts the timer when a body ends after its answer.
+        # If a body ends after its answer, no other code starts the timer.
         if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -457,7 +457,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         return bad_request("not a valid HTTP request")
 
     def _refuse(self, error: GaplessError) -> None:
-        """Answer with a problem and close; only close when another answer is due or under way."""
+        """Answers with a problem and closes. It only closes if another answer is due or under way."""
         refusals[error.code] += 1
         self._shared.budget.release(self)
         logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
@@ -476,7 +476,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
                 self.transport.write_eof()
 
     def _may_answer(self) -> bool:
-        """Whether nothing of this answer would get into, or follow, that of the application."""
+        """Whether this answer can be sent without mixing with an answer of the application."""
         cycle = self.cycle
         if self._phase is _Phase.BODY:
             return not cycle.response_started and not self.pipeline

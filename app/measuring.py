@@ -1,4 +1,4 @@
-"""Measures what a scrape is told and no request counts: durable subscriptions, and the workers' processes."""
+"""Measures for metrics what requests do not count: durable subscriptions, and the workers' processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 TOGETHER = 10
 TIMEOUT_S = 5.0
-"""Of a statement that measures that many subscriptions."""
+"""Timeout of a statement that measures that many subscriptions."""
 PROCESS_EVERY_S = 2.0
 REST = 19
-"""So many times as long as a round took nothing is measured: a slow database is not asked all the time."""
+"""The pause after a round is at least this many times its length, to spare a slow database."""
 
 _OF_ONE: Final[tuple[tuple[str, str, str, str], ...]] = (
     (
@@ -37,12 +37,12 @@ _OF_ONE: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("dead_letters", "gauge", "dead_letters", "Dead letters kept; at most 10,000 are counted."),
     ("acked", "counter", "acked", "Messages acked."),
     ("redelivered", "counter", "redelivered", "Deliveries that were not the first of their message."),
-    ("dead_lettered", "counter", "dead_lettered", "Messages given up."),
+    ("dead_lettered", "counter", "dead_lettered", "Messages that became dead letters."),
     (
         "removed",
         "counter",
         "removed_by_retention",
-        "Messages that retention took unsettled.",
+        "Messages that retention removed unsettled.",
     ),
 )
 UNMEASURED: Final = "gapless_subscriptions_unmeasured"
@@ -50,8 +50,8 @@ MEASURED_AT: Final = "gapless_subscriptions_measured_timestamp_seconds"
 
 
 async def subscriptions(database_url: str, shelf: Shelf, *, most: int, every_s: float) -> None:
-    """Measure until cancelled, over a connection of its own. The oldest `most` subscriptions are told one by
-    one; how many are not, too."""
+    """Measure until cancelled, over an own connection. The oldest `most` subscriptions have metrics of their
+    own; one more metric counts the others."""
     database = DatabaseConfig(database_url, statement_timeout_s=TIMEOUT_S)
     pool = Pool(database, application="metrics", size=1)
     try:
@@ -63,14 +63,14 @@ async def subscriptions(database_url: str, shelf: Shelf, *, most: int, every_s: 
 
 
 async def _round(measures: Measures, shelf: Shelf, most: int) -> float:
-    """Measure them all once; how many seconds that took."""
+    """Measures all of them once and returns how many seconds that took."""
     began = time.monotonic()
     try:
         found, count = await measured(measures, most)
         families = told(found, max(0, count - len(found)), time.time())
         await asyncio.to_thread(shelf.put, "subscriptions", families)
     except (GaplessError, OSError) as error:
-        # The time of the last measurement says how old what is told has become.
+        # The time of the last measurement shows how old the metrics are.
         log.warning("the subscriptions could not be measured: %s", error)
     return time.monotonic() - began
 
@@ -88,7 +88,7 @@ async def measured(measures: Measures, most: int) -> tuple[list[Measure], int]:
 
 
 def told(found: list[Measure], left_out: int, at: float) -> list[Family]:
-    """What a scrape is told of them."""
+    """The metrics of subscriptions for a scrape."""
     labelled = [({"namespace": m.namespace, "subscription": m.subscription}, m) for m in found]
     families = [
         family(
@@ -99,7 +99,7 @@ def told(found: list[Measure], left_out: int, at: float) -> list[Family]:
         )
         for member, kind, name, text in _OF_ONE
     ]
-    left = "Subscriptions of which nothing is told: too many, or too slow to measure."
+    left = "Subscriptions without metrics: too many, or too slow to measure."
     when = "When the subscriptions were measured, in seconds since the epoch."
     return [
         *families,
@@ -109,7 +109,7 @@ def told(found: list[Measure], left_out: int, at: float) -> list[Family]:
 
 
 async def process(shelf: Shelf, worker: str) -> None:
-    """Where there are several workers: tell how each of their processes does, until cancelled."""
+    """If there are several workers, measure each of their processes until cancelled."""
     while True:
         try:
             await asyncio.to_thread(shelf.put, f"process-{worker}", list(_of_this_process(worker)))
@@ -119,7 +119,7 @@ async def process(shelf: Shelf, worker: str) -> None:
 
 
 def _of_this_process(worker: str) -> Iterable[Family]:
-    """What the library says of a process by itself, with its worker."""
+    """The process metrics of the client library, labelled with the worker."""
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         for metric in collector.collect():
             samples = [Sample(s.name, {**s.labels, "worker": worker}, s.value) for s in metric.samples]

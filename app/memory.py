@@ -1,4 +1,4 @@
-"""Memory that was needed once and is not any more."""
+"""Returns memory to the system after a peak."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class GivingBack:
-    """Has the allocator return its free pages to the system after a peak of what is held for connections, for
-    else they stay with the process."""
+    """Makes the allocator return its free pages to the system after a peak of the bytes held for connections.
+    Without it the pages stay with the process."""
 
     def __init__(self) -> None:
         self._peak_bytes = 0
 
     def look(self, held_bytes: int) -> bool:
-        """Called with what is held now; says whether something was given back."""
+        """Takes the bytes that are held now; returns whether memory was given back."""
         self._peak_bytes = max(self._peak_bytes, held_bytes)
         if self._peak_bytes < WORTH_BYTES or held_bytes > self._peak_bytes // 4:
             return False
         self._peak_bytes = held_bytes
-        if _trim is not None:  # glibc has it; others give back by themselves.
+        if _trim is not None:  # glibc has it; other libraries give memory back by themselves.
             _trim(0)
         return True

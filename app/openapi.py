@@ -1,244 +1,141 @@
-"""The OpenAPI and AsyncAPI documents: what the routes cannot say of themselves."""
+"""The OpenAPI document, made from the table of routes and from the structs that its rows name."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, Final, get_args
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
+import msgspec
 
-from app import schemas
+from app import VERSION
+from app.routes.route import Header, Returns, Route
+from app.routes.table import TABLE
+from app.wire.answers import Problem
+from app.wire.parameters import IN_PATH
+from app.wire.settings import ChannelSettings, SubscriptionSettings
 
-VERSION: Final = "0.1.0"
-_STRING: Final = {"type": "string"}
-_TIME: Final = {"type": "string", "format": "date-time"}
-_COUNT: Final = {"type": "integer", "minimum": 0}
-_HEADERS: Final = {"type": "object", "additionalProperties": _STRING, "maxProperties": 64}
+TITLE: Final = "Gapless"
+LICENSE: Final = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
+_DESCRIPTION: Final = (
+    "Ordered, durable delivery for chat and events. Errors are problem documents (RFC 9457): decide by their"
+    " `code`."
+)
 
-SCHEMAS: Final[dict[str, Any]] = {
-    "NewMessage": {
-        "type": "object",
-        "description": "Exactly one of data and data_base64, at most one of deliver_at and delay.",
-        "properties": {
-            "data": {"description": "Any JSON value."},
-            "data_base64": {"type": "string", "contentEncoding": "base64"},
-            "type": {"type": "string", "minLength": 1, "maxLength": 128, "default": "message"},
-            "key": {"type": ["string", "null"], "maxLength": 255},
-            "headers": _HEADERS,
-            "ttl": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 315360000},
-            "deliver_at": {"type": ["string", "null"], "format": "date-time"},
-            "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 315360000},
-            "ephemeral": {"type": "boolean", "default": False},
-        },
-        "additionalProperties": False,
-    },
-    "AddressedMessage": {
-        "type": "object",
-        "required": ["channel"],
-        "properties": {
-            "channel": {"type": "string", "minLength": 1, "maxLength": 255},
-            "data": {"description": "Any JSON value."},
-            "data_base64": {"type": "string", "contentEncoding": "base64"},
-            "type": {"type": "string", "minLength": 1, "maxLength": 128},
-            "key": {"type": ["string", "null"], "maxLength": 255},
-            "headers": _HEADERS,
-            "ttl": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 315360000},
-        },
-        "additionalProperties": False,
-    },
-    "Position": {
-        "type": "object",
-        "required": ["id", "channel", "seq", "created_at"],
-        "properties": {"id": _COUNT, "channel": _STRING, "seq": _COUNT, "created_at": _TIME},
-    },
-    "Positions": {
-        "type": "object",
-        "required": ["messages"],
-        "properties": {"messages": {"type": "array", "items": {"$ref": "#/components/schemas/Position"}}},
-    },
-    "Message": {
-        "type": "object",
-        "required": ["id", "channel", "seq", "type", "created_at"],
-        "properties": {
-            "id": _COUNT,
-            "channel": _STRING,
-            "seq": _COUNT,
-            "type": _STRING,
-            "key": {"type": ["string", "null"]},
-            "data": {"description": "Any JSON value."},
-            "data_base64": _STRING,
-            "headers": _HEADERS,
-            "sender": {"type": ["string", "null"]},
-            "created_at": _TIME,
-            "expires_at": {"type": ["string", "null"], "format": "date-time"},
-        },
-    },
-    "Page": {
-        "type": "object",
-        "required": ["messages", "has_more", "cursor"],
-        "properties": {
-            "messages": {"type": "array", "items": {"$ref": "#/components/schemas/Message"}},
-            "has_more": {"type": "boolean"},
-            "cursor": _COUNT,
-            "gap": {
-                "type": "object",
-                "required": ["reason", "ids"],
-                "properties": {
-                    "reason": {"const": "history_changed"},
-                    "ids": {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2},
-                },
-            },
-        },
-    },
-    "ChannelSettings": {
-        "type": "object",
-        "properties": {
-            "name": _STRING,
-            "retention": {
-                "type": ["object", "null"],
-                "properties": {
-                    "max_age": {"type": ["integer", "null"], "minimum": 1, "maximum": 2147483647},
-                    "max_messages": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**53},
-                },
-                "additionalProperties": False,
-            },
-            "message_ttl": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 315360000},
-        },
-        "additionalProperties": False,
-    },
-    "Channel": {
-        "type": "object",
-        "required": ["name", "last_id", "last_seq", "first_seq", "created_at", "retention"],
-        "properties": {
-            "name": _STRING,
-            "last_id": _COUNT,
-            "last_seq": _COUNT,
-            "first_seq": _COUNT,
-            "created_at": _TIME,
-            "retention": {"type": "object", "properties": {"max_age": _COUNT, "max_messages": _COUNT}},
-            "message_ttl": {"type": "number"},
-            "origins": {"type": "object", "additionalProperties": _STRING},
-        },
-    },
-    "ChannelPage": {
-        "type": "object",
-        "required": ["channels", "has_more", "cursor"],
-        "properties": {
-            "channels": {"type": "array", "items": {"$ref": "#/components/schemas/Channel"}},
-            "has_more": {"type": "boolean"},
-            "cursor": {"type": ["string", "null"]},
-        },
-    },
-    "Problem": {
-        "type": "object",
-        "required": ["type", "title", "status", "detail", "code", "retryable"],
-        "properties": {
-            "type": _STRING,
-            "title": _STRING,
-            "status": {"type": "integer"},
-            "detail": _STRING,
-            "code": _STRING,
-            "retryable": {"type": "boolean"},
-            "errors": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {"field": _STRING, "message": _STRING},
-                },
-            },
-        },
-    },
-    **schemas.SCHEMAS,
-}
-_PROBLEM: Final = {
-    "description": "Refused, or failed; see code and retryable.",
-    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-}
+Json = dict[str, Any]
 
 
-def install(app: FastAPI) -> None:
-    """Make `/openapi.json` complete: shared schemas, and the problem document on every operation."""
+@cache
+def document() -> Json:
+    """The document; it is the same for every request."""
+    schemas = Schemas()
+    paths: dict[str, Json] = {}
+    for tag, routes in TABLE.items():
+        for route in routes:
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, tag, schemas)
+    for settings in (ChannelSettings, SubscriptionSettings):
+        # A policy's settings are named in a schema, not in a struct: another member decides which it has.
+        schemas.of(settings)
+    problem = {"description": "Refused, or failed.", "content": _content({_PROBLEM: Problem}, schemas)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": VERSION, "description": _DESCRIPTION, "license": LICENSE},
+        "servers": [{"url": "/", "description": "The service that this document comes from."}],
+        "tags": [{"name": tag} for tag in TABLE],
+        "paths": paths,
+        "components": {"schemas": schemas.components, "responses": {"Problem": problem}},
+    }
 
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            made = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
-            )
-            made.setdefault("components", {}).setdefault("schemas", {}).update(SCHEMAS)
-            for schema in ("HTTPValidationError", "ValidationError"):
-                made["components"]["schemas"].pop(schema, None)
-            for operations in made["paths"].values():
-                for operation in operations.values():
-                    responses = operation["responses"]
-                    responses.pop("422", None)
-                    responses["4XX"] = responses["5XX"] = _PROBLEM
-            app.openapi_schema = made
-        return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]
+class Schemas:
+    """JSON Schemas of structs. Each struct is put into `components` under its name."""
+
+    def __init__(self) -> None:
+        self.components: Json = {}
+
+    def of(self, form: Any) -> Json:
+        """The schema of a type, with references to its structs. A union is one of its members' schemas."""
+        if isinstance(form, UnionType):
+            return {"anyOf": [self.of(each) for each in get_args(form)]}
+        (schema,), found = msgspec.json.schema_components([form], ref_template="#/components/schemas/{name}")
+        for name, component in found.items():
+            described = _untitled(component)
+            assert self.components.setdefault(name, described) == described, f"two structs are called {name}"
+        return dict(schema)
+
+    def members(self, form: type[Any]) -> Iterator[tuple[str, Json, bool]]:
+        """The members of a struct: name, schema, and whether it must be given."""
+        apart = Schemas()
+        apart.of(form)
+        struct = apart.components.pop(form.__name__)
+        self.components.update(apart.components)
+        for name, schema in struct["properties"].items():
+            yield name, schema, name in struct.get("required", ())
 
 
-ASYNCAPI: Final[dict[str, Any]] = {
-    "asyncapi": "3.0.0",
-    "info": {
-        "title": "Gapless",
-        "version": VERSION,
-        "description": "Live subscriptions over server-sent events: ids rise; a reconnect with "
-        "Last-Event-ID misses nothing and repeats nothing. Deliveries of durable subscriptions: their leases "
-        "end with the stream.",
-        "license": {"name": "Apache-2.0"},
-    },
-    "defaultContentType": "application/json",
-    "channels": {
-        "subscribe": {
-            "address": "/v1/subscribe",
-            "messages": {
-                "message": {"payload": {"$ref": "#/components/schemas/Message"}},
-                "ready": {"name": "ready", "payload": {"$ref": "#/components/schemas/Ready"}},
-                "gap": {"name": "gap", "payload": {"$ref": "#/components/schemas/Gap"}},
-                "ephemeral": {"name": "ephemeral", "payload": {"type": "object"}},
-                "goodbye": {"name": "goodbye", "payload": {"$ref": "#/components/schemas/Goodbye"}},
-            },
+def _untitled(component: Json) -> Json:
+    """The schema without a title that repeats its name, and without empty lists."""
+    return {
+        name: value
+        for name, value in component.items()
+        if name != "title" and not (name == "required" and not value)
+    }
+
+
+_PROBLEM: Final = "application/problem+json"
+
+
+def _operation(route: Route, tag: str, schemas: Schemas) -> Json:
+    summary, text = route.text
+    operation: Json = {
+        "operationId": route.name,
+        "tags": [tag],
+        "summary": summary,
+        "description": text,
+        "responses": {
+            **{str(status): _returns(answer, schemas) for status, answer in route.returns.items()},
+            "default": {"$ref": "#/components/responses/Problem"},
         },
-        "consume": {
-            "address": "/v1/subscriptions/{name}/consume",
-            "parameters": {"name": {"description": "A durable subscription."}},
-            "messages": {
-                "delivery": {"name": "delivery", "payload": {"$ref": "#/components/schemas/Delivery"}},
-                "goodbye": {"name": "goodbye", "payload": {"$ref": "#/components/schemas/Farewell"}},
-            },
-        },
-    },
-    "operations": {
-        "follow": {"action": "send", "channel": {"$ref": "#/channels/subscribe"}, "summary": "Follow."},
-        "consume": {"action": "send", "channel": {"$ref": "#/channels/consume"}, "summary": "Consume."},
-    },
-    "components": {
-        "schemas": {
-            "Message": SCHEMAS["Message"],
-            "Delivery": SCHEMAS["Delivery"],
-            "Ready": {"type": "object", "required": ["cursor"], "properties": {"cursor": _COUNT}},
-            "Gap": {
-                "type": "object",
-                "required": ["channel", "first_seq", "missed"],
-                "properties": {"channel": _STRING, "first_seq": _COUNT, "missed": _COUNT},
-            },
-            "Goodbye": {
-                "type": "object",
-                "required": ["reason"],
-                "properties": {
-                    "reason": {"enum": ["shutdown", "slow_consumer", "credential_expired", "history_changed"]}
-                },
-            },
-            "Farewell": {
-                "type": "object",
-                "required": ["reason"],
-                "properties": {
-                    "reason": {
-                        "enum": ["shutdown", "slow_consumer", "subscription_deleted", "history_changed"]
-                    }
-                },
-            },
-        }
-    },
-}
+    }
+    if parameters := list(_parameters(route, schemas)):
+        operation["parameters"] = parameters
+    if (body := route.body) is not None:
+        content = _content(body.forms, schemas)
+        content["application/json"]["example"] = body.example
+        operation["requestBody"] = {"required": body.required, "content": content}
+    return operation
+
+
+def _parameters(route: Route, schemas: Schemas) -> Iterator[Json]:
+    for place, _ in route.places:
+        yield _parameter(place, "path", schemas.of(IN_PATH[place]), True)
+    if route.query is not None:
+        for name, schema, required in schemas.members(route.query):
+            yield _parameter(name, "query", schema, required)
+    for header in route.headers:
+        yield _parameter(header.name, "header", {"description": header.description, **header.schema}, False)
+
+
+def _parameter(name: str, where: str, schema: Json, required: bool) -> Json:
+    schema = dict(schema)
+    description = schema.pop("description", "")
+    found: Json = {"name": name, "in": where, "required": required, "schema": schema}
+    return {**found, "description": description} if description else found
+
+
+def _returns(answer: Returns, schemas: Schemas) -> Json:
+    found: Json = {"description": answer.says}
+    if answer.forms:
+        found["content"] = _content(answer.forms, schemas)
+    if answer.headers:
+        found["headers"] = {header.name: _header(header) for header in answer.headers}
+    return found
+
+
+def _header(header: Header) -> Json:
+    return {"description": header.description, "schema": dict(header.schema)}
+
+
+def _content(forms: Mapping[str, Any], schemas: Schemas) -> Json:
+    return {media_type: {"schema": schemas.of(form)} for media_type, form in forms.items()}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
 
-from subscriptions.domain.errors import Code, FieldError, GaplessError
+from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
 
@@ -52,15 +50,7 @@ STATUS: Final[dict[Code, int]] = {
     Code.STORAGE_FULL: 507,
 }
 
-# The table read the other way, for refusals that come from the framework with a status alone.
-_CODE_BY_STATUS: Final[Mapping[int, Code]] = {
-    **{STATUS[code]: code for code in reversed(STATUS)},
-    400: Code.INVALID_REQUEST,
-    404: Code.NOT_FOUND,
-}
 _ASK_AGAIN_LATER: Final = frozenset({Code.RATE_LIMITED, Code.UNAVAILABLE, Code.STORAGE_FULL})
-_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
-_UNREADABLE_BODY: Final = "There was an error parsing the body"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -99,7 +89,7 @@ def render(error: GaplessError) -> tuple[int, Headers, bytes]:
 
 
 def printable(text: str) -> str:
-    """`text` fit for a terminal or a log line: what does not print is spelled out, what is long is cut."""
+    """`text` for a terminal or a log line: unprintable characters are escaped, and a long text is cut."""
     if len(text) > MAX_DETAIL_CHARACTERS:
         text = text[:MAX_DETAIL_CHARACTERS] + "…"
     if text.isprintable():
@@ -118,73 +108,25 @@ def response(error: GaplessError, extra: Mapping[str, str] | None = None) -> Res
 
 
 def from_http(error: HTTPException) -> GaplessError:
-    """What a framework's own refusal (no such route, no such method) means in our catalogue."""
-    detail = str(error.detail)
-    if error.status_code == 400 and detail == _UNREADABLE_BODY:
-        return GaplessError(Code.MALFORMED_JSON, "the body is not JSON")
-    fallback = Code.INTERNAL if error.status_code >= 500 else Code.INVALID_REQUEST
-    code = _CODE_BY_STATUS.get(error.status_code, fallback)
-    return GaplessError(code, detail, status=error.status_code)
-
-
-def from_validation(error: RequestValidationError) -> GaplessError:
-    """Field errors with paths such as `messages[3].type`, or `malformed_json` when nothing could be read."""
-    found = error.errors()
-    if any(item["type"] == "json_invalid" for item in found):
-        return GaplessError(Code.MALFORMED_JSON, "the body is not JSON")
-    errors = tuple(FieldError(_path(item["loc"]), str(item["msg"])) for item in found)
-    detail = "; ".join(f"{e.field}: {e.message}" for e in errors)
-    return GaplessError(Code.INVALID_REQUEST, detail, errors=errors)
-
-
-def _path(location: Sequence[int | str]) -> str:
-    """A place as pydantic names it, `("body", "messages", 3, "type")`, as a path without its first part."""
-    path = ""
-    for part in location[1:]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path or str(location[0] if location else "body")
+    """The error with our code for an exception that the framework raised for a page."""
+    known = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED}
+    code = known.get(error.status_code, Code.INTERNAL if error.status_code >= 500 else Code.INVALID_REQUEST)
+    return GaplessError(code, str(error.detail), status=error.status_code)
 
 
 def install(app: FastAPI) -> None:
     """Make every refusal and every crash of `app` a problem document; crashes are logged, never shown."""
 
-    def on_gapless(_: Request, error: Exception) -> Response:
-        assert isinstance(error, GaplessError)
-        return response(error)
-
-    def on_http(request: Request, error: Exception) -> Response:
+    def on_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        extra = dict(error.headers or {})
-        if error.status_code == 405:
-            # The framework names the methods of one route only, and each method of a path is a route.
-            extra["Allow"] = ", ".join(_allowed(request))
-        return response(from_http(error), extra)
+        return response(from_http(error), error.headers)
 
-    def on_validation(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return response(from_validation(error))
-
-    app.add_exception_handler(GaplessError, on_gapless)
     app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(Exception, on_crash)
 
 
-def _allowed(request: Request) -> list[str]:
-    def is_known(method: str) -> bool:
-        scope = {**request.scope, "method": method}
-        return any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
-
-    return [method for method in _METHODS if is_known(method)]
-
-
 def on_crash(request: Request, error: Exception) -> Response:
-    """Log what nobody foresaw under its request id, and answer `internal` without a word of it.
-
-    A client that left in the middle of its request is nothing unforeseen, and reads no answer.
-    """
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=400)
+    """Log an unexpected error with its request id, and answer `internal` without details."""
     request_id = request.scope.get("state", {}).get("request_id")
     if isinstance(request_id, bytes):
         request_id = request_id.decode("latin-1")

@@ -1,11 +1,11 @@
-"""How every Python program of Gapless is started, and where it finds its modules.
+"""Starts every Python program of Gapless and finds its modules.
 
-`python -I app/program.py MODULE arguments…` runs a module of ours as `python -m MODULE arguments…` would. The
-folder of the checkout is where people put scripts of their own, and one named like a module of the standard
-library or of a package must not be imported in its place. So no folder of ours is on the path: `-I` leaves
-Python's own folders there and nothing of the environment, and a finder knows our packages by their names.
+`python -I app/program.py MODULE arguments…` runs a module of Gapless as `python -m MODULE arguments…` would.
+People put their own scripts into the folder of the checkout, and a script named like a module of the standard
+library or of a package must not be imported in its place. So no folder of Gapless is on the path: `-I` keeps
+only Python's own folders and ignores the environment, and a finder knows the packages of Gapless by name.
 
-A program's environment is left as its caller made it, for what the program starts may be the caller's own.
+A program's environment is not changed, because programs that it starts may be the caller's own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ FOLDERS = {
     "subscriptions": CHECKOUT,
     "load": CHECKOUT,
     "gapless": CHECKOUT / "client",
+    "gapless_cli": CHECKOUT / "client",
     "gapless_spark": CHECKOUT / "pipeline",
 }
 
@@ -35,19 +36,19 @@ def command(module: str) -> tuple[str, ...]:
 
 
 class OwnPackages:
-    """Finds the packages above, each in its folder, and nothing else there."""
+    """An import finder for the packages above, each in its folder, and for nothing else there."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As the import system asks. What lies inside a package is found as always, by the package's path."""
+        """The import system's hook. Modules inside a package are found as usual, by the package's path."""
         folder = FOLDERS.get(name)
         return None if folder is None else PathFinder.find_spec(name, [str(folder)], target)
 
 
 def main(arguments: list[str]) -> None:
-    """Become the module that is named first."""
+    """Runs the module that is named first."""
     sys.meta_path.insert(0, OwnPackages)
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

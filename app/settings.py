@@ -1,4 +1,4 @@
-"""Settings: `GAPLESS_*` variables over a TOML file over defaults; flags of `serve` win over all."""
+"""Settings. Flags of `serve` override `GAPLESS_*` variables, these a TOML file, and that the defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogLevel(StrEnum):
 
 
 def _items(given: object) -> object:
-    """In a variable a list is written with commas; in the file it is a list."""
+    """The items of a list, which is written with commas in a variable and as a list in the file."""
     return [item for item in map(str.strip, given.split(",")) if item] if isinstance(given, str) else given
 
 
@@ -61,8 +61,8 @@ _Origins: TypeAlias = Annotated[
 
 
 class Settings(BaseSettings):
-    """All settings of the service. The TOML file is the one `GAPLESS_CONFIG` names, else `gapless.toml` in
-    the working directory; its keys are the names below."""
+    """All settings of the service. The TOML file is the one that `GAPLESS_CONFIG` names, else `gapless.toml`
+    in the working directory. Its keys are the names below."""
 
     model_config = SettingsConfigDict(env_prefix="GAPLESS_", extra="ignore")
 
@@ -70,28 +70,31 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     workers: int = Field(1, ge=1, le=256, description="Worker processes.")
     log_level: LogLevel = Field(LogLevel.INFO, description="debug, info, warning or error.")
-    home: Path = Field(CHECKOUT / ".gapless", description="Where the embedded servers keep their data.")
+    home: Path = Field(CHECKOUT / ".gapless", description="Folder for the data of embedded servers.")
     database_url: str | None = Field(None, description="Postgres 14 or newer; none: an embedded one.")
-    migrate_url: str | None = Field(None, description="The owner's credentials, where they differ.")
+    migrate_url: str | None = Field(None, description="The owner's credentials, if they differ.")
     redis_url: str | None = Field(None, description="Redis 7 or newer, or Valkey; none: an embedded one.")
     allow_anonymous: bool = Field(False, description="Serve beyond loopback without credentials.")
     allowed_hosts: _Hosts = Field(
-        (), description="Host names this service answers to, with commas; addresses and localhost always."
+        (), description="Host names it answers to, with commas; also always addresses and localhost."
     )
     allowed_origins: _Origins = Field(
         (),
         description="Origins of other sites whose pages may use it, with commas: https://chat.example.org.",
     )
-    auto_create_channels: bool = Field(True, description="Whether a first publish makes its channel.")
+    auto_create_channels: bool = Field(True, description="Whether a publish creates its channel.")
     max_streams: int = Field(
-        10_000, ge=1, le=1_000_000, description="Live streams a process serves, and as many of deliveries."
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Most live streams of a process, and most streams of deliveries.",
     )
-    tail_bytes: int = Field(128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of hot tails a process.")
-    max_connections: int = Field(25_000, ge=16, le=1_000_000, description="Connections a process serves.")
+    tail_bytes: int = Field(128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of hot tails per process.")
+    max_connections: int = Field(25_000, ge=16, le=1_000_000, description="Most connections of a process.")
     buffer_bytes: int = Field(
         128 * 1024 * 1024,
         ge=16 * 1024 * 1024,
-        description="Bytes a process holds of unfinished requests and of answers that nobody has taken yet.",
+        description="Bytes that a process holds of unfinished requests and of answers not yet taken.",
     )
     segment_age: float = Field(86_400.0, gt=0, description="Seconds after which a new segment begins.")
     maintenance_interval: float = Field(10.0, gt=0, description="Seconds between rounds of retention.")
@@ -102,16 +105,16 @@ class Settings(BaseSettings):
     )
     definitions: Path | None = Field(
         None,
-        description="JSON file of definitions; a start imports it, if it changed, before anything expires.",
+        description="JSON file of definitions. A start imports it if it changed, before anything expires.",
     )
     webhook_allow_private: bool = Field(False, description="Let webhooks reach private addresses.")
     metrics_interval: float = Field(
         15.0, ge=1, description="Seconds between measurements of the durable subscriptions."
     )
     metrics_subscriptions: int = Field(
-        200, ge=0, le=10_000, description="Durable subscriptions that metrics tell one by one, the oldest."
+        200, ge=0, le=10_000, description="Durable subscriptions with own metrics, the oldest first."
     )
-    slow_reader_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds a reader may take nothing.")
+    slow_reader_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds a reader may read nothing.")
 
     @field_validator("database_url", "migrate_url", "redis_url")
     @classmethod

@@ -1,7 +1,7 @@
-"""What each worker measures by itself, for whichever of them answers a scrape.
+"""Metrics that one worker measures, for the worker that answers a scrape.
 
-The client library keeps a value for each worker in files that only grow: what is gone, such as a subscription
-that was deleted, would be told for ever. Here a worker replaces all it has to say of a topic at once.
+The client library keeps a value for each worker in files that only grow, so a deleted subscription would be
+reported for ever. Here a worker replaces all its metrics of a topic at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the exposition: the whole name, labels and the value."""
+    """One line of the exposition: the full name, the labels and the value."""
 
     name: str
     labels: dict[str, str]
@@ -36,15 +36,15 @@ _decoder = msgspec.json.Decoder(list[Family])
 
 
 class Shelf(Collector):
-    """Keeps the newest of each topic: in `folder`, which the workers of one supervisor share, or without one
-    in this process."""
+    """Keeps the newest metrics of each topic: in `folder`, which the workers of one supervisor share, or
+    without a folder in this process."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._own: dict[str, list[Family]] = {}
 
     def put(self, topic: str, families: list[Family]) -> None:
-        """In place of what was there of the topic. `topic` is a file name's part. Raises OSError."""
+        """Replaces the metrics of the topic. `topic` is a part of a file name. Raises OSError."""
         if self._folder is None:
             self._own[topic] = families
             return
@@ -53,7 +53,7 @@ class Shelf(Collector):
         fresh.replace(self._folder / f"{topic}.shelf")
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric once, whoever has samples of it."""
+        """Every metric once, with the samples of all workers."""
         found: dict[str, Metric] = {}
         for families in self._all():
             for family in families:
@@ -69,6 +69,6 @@ class Shelf(Collector):
 
 
 def family(name: str, text: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]) -> Family:
-    """Samples by their labels."""
+    """A family of samples, given by their labels."""
     full = f"{name}_total" if kind == "counter" else name
     return Family(name, text, kind, [Sample(full, labels, float(value)) for labels, value in samples])

@@ -32,7 +32,7 @@ REQUESTS = Counter(
 PUBLISHED = Counter("gapless_published_total", "Messages committed by this service.")
 PUBLISH_SECONDS = Histogram(
     "gapless_publish_seconds",
-    "From a parsed publish to its commit.",
+    "Seconds from a parsed publish to its commit.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )
 STREAMS = Gauge("gapless_streams", "Live streams open now.", **_SUM)
@@ -40,37 +40,37 @@ CUT_OFF = Counter(
     "gapless_streams_cut_total", "Streams and other answers ended by the server, by reason.", ["reason"]
 )
 BUFFERED = Gauge(
-    "gapless_buffered_bytes", "Bytes of unfinished requests and of answers that nobody has taken yet.", **_SUM
+    "gapless_buffered_bytes", "Bytes of unfinished requests and of answers not yet taken.", **_SUM
 )
 GAVE_WAY = Gauge(
     "gapless_connections_gave_way", "Connections refused or cut off because those bytes were used up.", **_SUM
 )
 FEEDS = Gauge("gapless_feeds", "Feeds open now, each shared by readers of one selection.", **_SUM)
-WAITING = Gauge("gapless_publishes_waiting", "Publishes that no transaction has taken up yet.", **_SUM)
+WAITING = Gauge("gapless_publishes_waiting", "Publishes that wait for a transaction.", **_SUM)
 MEMBERS = Gauge("gapless_members", "Streams of deliveries open now, webhooks' included.", **_SUM)
-SETTLEMENTS_WAITING = Gauge("gapless_acks_waiting", "Acks that no statement has taken up yet.", **_SUM)
+SETTLEMENTS_WAITING = Gauge("gapless_acks_waiting", "Acks that wait for a statement.", **_SUM)
 DELIVERED = Counter("gapless_delivered_total", "Deliveries handed to members.")
-SETTLED = Counter("gapless_settled_total", "Receipts given back, by what became of them.", ["status"])
+SETTLED = Counter("gapless_settled_total", "Receipts that came back, by their result.", ["status"])
 UNSETTLED = Gauge(
     "gapless_ids_unsettled", "Ids taken that the watermark has not passed, as last seen.", **_MAX
 )
 REFUSED = Gauge("gapless_requests_refused", "Requests refused before routing, by code.", ["code"], **_SUM)
-RESTARTS = Gauge("gapless_worker_restarts", "How often this worker's place was filled again.", **_SUM)
+RESTARTS = Gauge("gapless_worker_restarts", "How often this worker was restarted.", **_SUM)
 SETTLED_LAG = Gauge(
-    "gapless_settled_lag_seconds", "For how long the settled id has stood still below ids taken.", **_MAX
+    "gapless_settled_lag_seconds", "How long the settled id has stood still below taken ids.", **_MAX
 )
 HEAD = Gauge("gapless_head_id", "The last id taken, as last seen.", **_MAX)
 SETTLED_ID = Gauge("gapless_settled_id", "The settled id.", **_MAX)
 REGRESSIONS = Counter(
     "gapless_watermark_regressions_total",
-    "Readings of the last id that lay below an earlier one of the same server's life.",
+    "Readings of the last id below an earlier one, without a server restart in between.",
 )
 HEARS = Gauge(
-    "gapless_redis_connected", "Whether Redis is heard: 1, or 0 in any worker.", multiprocess_mode="livemin"
+    "gapless_redis_connected", "1 if all workers are connected to Redis, else 0.", multiprocess_mode="livemin"
 )
 UNHINTED = Counter(
     "gapless_hints_missed_total",
-    "Messages found by a sweep before any hint; what is published in SQL has none.",
+    "Messages found by a sweep before any hint. Messages published in SQL have no hint.",
 )
 FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")
 
@@ -93,7 +93,7 @@ def metrics() -> tuple[bytes, str]:
 
 
 def _forget_the_dead(folder: Path) -> None:
-    """What a worker had open when it died is not open any more. Its counts stay."""
+    """Removes gauges of open things of dead workers. Their counters stay."""
     for pid in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
         try:
             os.kill(int(pid), 0)
@@ -104,7 +104,7 @@ def _forget_the_dead(folder: Path) -> None:
 
 
 def configure_logging(level: str) -> None:
-    """One JSON object a line on standard error, for the service and for uvicorn."""
+    """Logs one JSON object per line to standard error, for the service and for uvicorn."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter(

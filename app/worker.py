@@ -23,11 +23,11 @@ DRAIN_S = 0.5
 READY_PATIENCE_S = 30.0
 UNSENT_BYTES = 256 * 1024
 OTHER_FILES = 256
-"""Files that are no clients' connections: databases, webhooks, logs."""
+"""File descriptors that are not clients' connections: databases, webhooks, logs."""
 
 
 class Server(uvicorn.Server):
-    """Tells the supervisor when it serves in full, and its streams when it stops."""
+    """A uvicorn server that tells the supervisor when it is ready, and its streams when it stops."""
 
     def __init__(self, config: uvicorn.Config, application: Application, ready_fd: int | None) -> None:
         super().__init__(config)
@@ -41,8 +41,8 @@ class Server(uvicorn.Server):
             self._announcing = asyncio.create_task(self._announce(self._ready_fd))
 
     async def _announce(self, ready_fd: int) -> None:
-        """Once definitions are loaded. A database that is away for longer is no reason to be started anew:
-        what can be answered without it is answered, and /readyz tells the rest."""
+        """Tells the supervisor once definitions are loaded. If the database stays away, a restart would not
+        help: requests that do not need it are answered, and /readyz tells the state."""
         service = self._application.service
         assert service is not None, "the application has started up"
         with suppress(TimeoutError):
@@ -53,10 +53,10 @@ class Server(uvicorn.Server):
         os.close(ready_fd)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, serve what the open ones still send for a moment, then close them.
+        """Accepts no more connections, serves requests on the open ones for a moment, then closes them.
 
-        A client whose connection was accepted just now must not find it reset, and one that keeps its
-        connection is told to open another.
+        A connection that was accepted just now must not be reset, and a client that keeps its connection is
+        told to open another one.
         """
         for server in self.servers:
             server.close()
@@ -73,17 +73,17 @@ class Server(uvicorn.Server):
 
 
 def _settle_garbage_collection() -> None:
-    """What is loaded now stays: it is not looked through again. Requests make many small objects that die
-    young by reference count, so a collection every few hundred of them finds nothing."""
+    """Excludes the objects loaded so far from garbage collection, and makes collections rarer. Requests make
+    many small objects that reference counts free soon, so a collection every few hundred finds nothing."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
 def _protocol(settings: Settings) -> type[GaplessHttpProtocol]:
-    """The HTTP protocol with the bounds and the rules for browsers. Some files are not for connections.
+    """The HTTP protocol with the limits and the rules for browsers. Some file descriptors are reserved.
 
-    Once credentials can be required, `any_host` is whether they are.
+    Once credentials can be required, `any_host` will say whether they are.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -98,11 +98,11 @@ def _protocol(settings: Settings) -> type[GaplessHttpProtocol]:
 
 
 def _bound(listening: socket.socket, slow_reader_s: float) -> None:
-    """What the kernel does for each connection; accepted sockets inherit this.
+    """Sets socket options for each connection; accepted sockets inherit them.
 
-    It ends one whose peer confirms nothing for so long, and tells its client nothing: it comes after this
-    process, which says goodbye first. It takes little more than it can send, so that what nobody reads waits
-    here, where it is counted.
+    The kernel ends a connection whose peer confirms nothing for this long, and tells the client nothing. It
+    does so later than this process, which sends a goodbye first. The kernel buffers little more than it can
+    send, so that unread bytes wait in this process, which counts them.
     """
     if option := getattr(socket, "TCP_NOTSENT_LOWAT", None):
         listening.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
@@ -112,7 +112,7 @@ def _bound(listening: socket.socket, slow_reader_s: float) -> None:
 
 
 def main() -> None:
-    """Serve until SIGTERM. The environment is the supervisor's; see `SupervisorConfig`."""
+    """Serve until SIGTERM. The supervisor sets the environment; see `SupervisorConfig`."""
     settings = Settings()
     configure_logging(settings.log_level)
     listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))

@@ -1,8 +1,8 @@
-"""Hints through Redis: one publish a commit, one channel an installation.
+"""Hints through Redis: one publish for each commit, one channel for the installation.
 
-Redis may be away, slow, restarted, emptied, or no Redis at all, at any time and in the midst of an answer.
-Sending never waits, whatever fails is begun anew, and what may have been missed is answered by looking into
-the database.
+At any time, even in the middle of an answer, Redis may be away, slow, restarted or emptied, or the server may
+not be a Redis. Sending never waits. A connection that fails is opened again. Hints that may have been missed
+are replaced by a look into the database.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_QUEUED = 1000
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 RECONNECT_S = 0.5
 LOOK_EVERY_S = 0.25
-"""How often Redis is asked how many listen, and sends this process something to hear."""
+"""How often this process asks Redis how many listen, and sends itself a message through Redis."""
 PING_EVERY_S = 1.0
 MAX_SILENCE_S = 3.0
-"""What was asked is answered, and what was sent is heard, by then: else the connection is begun anew."""
+"""Answers and messages to itself must arrive within this time; if not, the connection is opened again."""
 TELL_EVERY_S = 60.0
-"""At most one line a connection in the log."""
+"""At most one log line for each connection in this time."""
 MAX_TOLD = 200
-"""Of what Redis answered, in a log line."""
+"""The most characters of an answer of Redis in a log line."""
 
 DROPPED = Counter("gapless_hints_dropped_total", "Hints not sent because Redis did not take them.")
 SENT = Counter("gapless_hints_sent_total", "Hints sent through Redis.")
@@ -41,11 +41,11 @@ HEARD = Counter("gapless_hints_heard_total", "Hints received through Redis.")
 FAILURES = Counter("gapless_redis_failures_total", "Connections to Redis that failed, or that it ended.")
 
 _EXPECTED = (RedisError, OSError, TimeoutError, LinkError)
-"""How Redis fails. Anything else is handled as these are, and told with its trace."""
+"""The usual errors of Redis. Other errors are handled in the same way, and logged with a traceback."""
 
 
 class RedisBus:
-    """Implements `HintBus`.
+    """Sends and receives hints through Redis; implements `HintBus`.
 
     `heard` gets every payload of other processes and of this one; `maybe_missed` is called whenever hints
     may have been lost: at each (re)subscription.
@@ -57,18 +57,18 @@ class RedisBus:
         self._address = Address(url)
         self._topic = topic
         self._own_topic = f"{topic}:{secrets.token_hex(8)}"
-        """What only this process hears: the proof that what is sent is heard."""
+        """A channel that only this process listens to: it shows that sent messages arrive."""
         self._heard = heard
         self._maybe_missed = maybe_missed
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self.alone = False
-        """Whether nobody but this process listens, as far as Redis said a moment ago: then a hint is not
-        worth making. A process that comes later finds what it missed by its first sweep."""
+        """Whether only this process listens, as Redis said a moment ago: then it is not worth making a hint.
+        A process that comes later finds what it missed by its first sweep."""
         self.connected = False
         self._unheard_since: float | None = None
-        """When Redis took the first of what it should have sent back since."""
+        """When Redis took the first message to this process that has not come back yet."""
 
     def __repr__(self) -> str:
         return f"RedisBus({'connected' if self.connected else 'away'}, {len(self._queue)} to send)"
@@ -85,14 +85,14 @@ class RedisBus:
     async def run(self) -> None:
         """Send and listen until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            # Two connections: a send that hangs must not hold up what is heard.
+            # Two connections: a send that hangs must not delay hints that arrive.
             tasks.create_task(self._keep("sending hints", self._send_over, self._sending_ended))
             tasks.create_task(self._keep("hearing hints", self._listen_over, self._listening_ended))
 
     async def _keep(
         self, what: str, use: Callable[[Link], Awaitable[None]], ended: Callable[[], None]
     ) -> None:
-        """Use one connection after another, whatever becomes of each, until cancelled."""
+        """Use one connection after another until cancelled, also after any error."""
         tell_at = _now()
         while True:
             error = await self._use_one(use, ended)
@@ -106,9 +106,10 @@ class RedisBus:
     async def _use_one(
         self, use: Callable[[Link], Awaitable[None]], ended: Callable[[], None]
     ) -> BaseException:
-        """Why it ended. Only a cancellation of this very task is passed on: one that arose inside, as that of
-        a stream whose connection was torn down, is a failure like others. What else may be raised when a
-        connection dies, driver, event loop and libraries decide, so there is no list of it."""
+        """Use one connection; returns the error that ended it. Only a cancellation of this task is raised.
+        One that arose inside, such as that of a stream whose connection was closed, counts as an error. The
+        driver, the event loop and libraries decide what else is raised when a connection breaks, so all is
+        caught."""
         link = None
         try:
             link = await Link.open(self._address)
@@ -150,7 +151,7 @@ class RedisBus:
             DROPPED.inc(len(payloads) - sent)
 
     async def _look(self, link: Link) -> None:
-        """Ask how many listen, and send this process something to hear."""
+        """Ask how many listen, and send this process a message through Redis."""
         asked: list[tuple[str, ...]] = [("PUBSUB", "NUMSUB", self._topic)]
         if self.connected:
             asked.append(("PUBLISH", self._own_topic, ""))
@@ -160,7 +161,7 @@ class RedisBus:
         match listeners:
             case [_, int(count)]:
                 self.alone = self.connected and count <= 1
-            case RedisError():  # Its user may not ask: then hints are always made.
+            case RedisError():  # The service's user in Redis may not ask: then hints are always made.
                 self.alone = False
             case _:
                 raise LinkError(f"an answer to something else: {_words(listeners)}")
@@ -197,7 +198,7 @@ class RedisBus:
                 owed_since = None
 
     def _take_in(self, answer: Any) -> bool:
-        """Whether it is what was asked for."""
+        """Handle what Redis sent; returns whether it answers the last request."""
         match answer:
             case [b"message", bytes(topic), bytes(payload)] if topic == self._topic.encode():
                 HEARD.inc()
@@ -227,7 +228,7 @@ def _now() -> float:
 
 
 def _refuse_errors(answers: list[Any]) -> None:
-    """Raise the first that is no number of receivers."""
+    """Raise the first error, or LinkError for the first answer that is not a number of receivers."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
@@ -236,13 +237,13 @@ def _refuse_errors(answers: list[Any]) -> None:
 
 
 def _words(what: object) -> str:
-    """For a log line: whatever Redis put into it, on one line and short."""
+    """A short text of one line for the log, also if Redis sent line breaks."""
     text = f"{type(what).__name__}: {what}" if isinstance(what, BaseException) else repr(what)
     return ascii(text[:MAX_TOLD])[1:-1]
 
 
 def _end_if_cancelled() -> None:
-    """Go on with a cancellation that ended as an error of the client's own while it cleaned up."""
+    """Raise the cancellation again if the Redis client turned it into an error of its own."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

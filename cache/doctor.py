@@ -1,4 +1,4 @@
-"""What Redis says of itself, for `gapless doctor`: facts only, judged elsewhere."""
+"""Facts about Redis for `gapless doctor`, which judges them elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """`product` is its name and version. `heard`: what was published on one connection arrived on another."""
+    """Facts about a Redis. `product`: its name and version. `heard`: a message published on one connection
+    arrived on another."""
 
     product: str
     major: int
@@ -28,7 +29,8 @@ class RedisFacts:
 
 
 async def examine(url: str) -> RedisFacts:
-    """Raises `ConnectionError` in words, and `ValueError` for a URL that is none."""
+    """The facts about the Redis at `url`. Raises `ConnectionError` with a readable text, and `ValueError` for
+    an invalid URL."""
     client = Redis.from_url(
         url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
     )
@@ -38,7 +40,7 @@ async def examine(url: str) -> RedisFacts:
             began = time.monotonic()
             await client.ping()
             round_trip_s = time.monotonic() - began
-            # It is answered to a user who may do nothing but what hints need; INFO is not.
+            # A user with only the rights that hints need may ask this; it may not ask INFO.
             about = await client.execute_command("HELLO")  # type: ignore[no-untyped-call]
             return _facts(about, round_trip_s, await _hears(client))
     except (RedisError, OSError, TimeoutError) as error:

@@ -1,8 +1,8 @@
-"""One connection to Redis on which every step ends in time, whatever the other side does.
+"""One connection to Redis on which every step has a timeout, even if the server misbehaves.
 
-redis-py reads addresses, connects, encrypts and logs in. What it leaves open stands here. An answer is
-bounded in size. A name is looked up once at a time. A connection that is given up is gone at once, whatever
-it still has to send.
+redis-py reads addresses, connects, encrypts and logs in. This module adds what it lacks. An answer is bounded
+in size. A name is looked up once at a time. A connection that is given up is closed at once, even with data
+left to send.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 STEP_TIMEOUT_S = 1.0
-"""Of connecting and logging in, of sending, and of the answers to what was asked."""
+"""Timeout of connecting and logging in, of sending, and of the answers to commands."""
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
-"""One answer, or one message: twice what a process sends at most."""
+"""Limit of one answer or one message: twice the most that a process sends."""
 
 
 _LARGE_ARRAY = re.compile(rb"[*~%>|]\d{5,}\r\n")
-"""No answer to this service has so many parts, and no message holds such bytes, because a line break in JSON
-stands outside of strings. The reader would make room for all parts at once, and throwing that away again
-stalls the process for seconds."""
+"""No answer to this service has this many parts. No message holds such bytes, because a line break in JSON
+stands outside of strings. The parser would allocate memory for all parts at once, and freeing it stalls the
+process for seconds."""
 _LONGEST_HEAD_BYTES = 24
 
 
 class LinkError(Exception):
-    """Redis did what it must not; the connection is of no use any more."""
+    """Redis broke the protocol; the connection cannot be used any more."""
 
 
 class _BoundedParser(_AsyncHiredisParser):
-    """Holds no more of an answer that never ends than it may."""
+    """Limits the memory for an answer that does not end."""
 
     _unfinished_bytes = 0
     _tail = b""
@@ -65,12 +65,12 @@ class _BoundedParser(_AsyncHiredisParser):
 
 
 class Address:
-    """Where Redis is, and as whom to come."""
+    """Where Redis is, and with which credentials to connect."""
 
     def __init__(self, url: str) -> None:
         options: dict[str, Any] = dict(parse_url(url))
         self._kind: type[Connection] = options.pop("connection_class", Connection)
-        # No identification of the driver: the service's user in Redis may do nothing but publish and listen.
+        # Do not identify the driver: the service's user in Redis may only publish and listen.
         self._options = options | {
             "protocol": 2,
             "parser_class": _BoundedParser,
@@ -89,7 +89,7 @@ class Address:
 
     async def found(self) -> None:
         """Return once the host's name resolves. A look-up that hangs keeps a thread until it ends, so there
-        is one at a time: whoever comes meanwhile waits for the same one."""
+        is one at a time, and callers share it."""
         if issubclass(self._kind, UnixDomainSocketConnection):
             return
         if self._looking is None or self._looking.done():
@@ -101,7 +101,7 @@ class Address:
 
 
 class Link:
-    """A connection that is open. One task uses it."""
+    """An open connection, used by one task."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -109,7 +109,7 @@ class Link:
 
     @classmethod
     async def open(cls, address: Address) -> Self:
-        """Connect and log in. Raises whatever redis-py finds for what may go wrong, and TimeoutError."""
+        """Connect and log in. Raises the errors of redis-py, and TimeoutError."""
         async with asyncio.timeout(STEP_TIMEOUT_S):
             await address.found()
             link = cls(address.connection())
@@ -124,7 +124,7 @@ class Link:
         return link
 
     async def ask(self, commands: Sequence[Sequence[bytes | str]]) -> list[Any]:
-        """Send commands together; their answers in order, an error that Redis answers among them."""
+        """Send commands together; returns their answers in order. An error answer is returned, not raised."""
         async with asyncio.timeout(STEP_TIMEOUT_S):
             await self._connection.send_packed_command(self._connection.pack_commands(commands))
             return [await self._answer() for _ in commands]
@@ -141,12 +141,11 @@ class Link:
             await self._connection.send_command(*command)
 
     async def read(self, timeout_s: float) -> Any:
-        """What comes next, None after so many seconds in which nothing came whole. Raises what Redis answers
-        as an error."""
+        """The next answer; None if no whole one came within `timeout_s` seconds. Raises an error answer."""
         return await self._connection.read_response(timeout=timeout_s, disconnect_on_error=False)
 
     async def close(self) -> None:
-        """End it at once: what is not sent yet would keep it open for as long as the other side hangs."""
+        """Close it at once. Data not sent yet would otherwise keep it open while the server hangs."""
         if self._transport is not None:
             self._transport.abort()
         await self._connection.disconnect(nowait=True)

@@ -1,4 +1,4 @@
-"""Whether a Redis answers, asked once at a start."""
+"""Checks once, at a start, whether a Redis answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ TIMEOUT_S = 1.5
 
 
 async def silence_of(url: str) -> str | None:
-    """Why the Redis at `url` cannot be used now, None if it can. Takes 3 s at most. Raises ValueError for a
-    URL that is none."""
+    """Why the Redis at `url` cannot be used now; None if it can. Takes at most 3 s.
+
+    Raises ValueError for an invalid URL.
+    """
     client = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
     try:
         async with asyncio.timeout(TIMEOUT_S):

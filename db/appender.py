@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from db.connect import FAILURES, QUERIES, DatabaseConfig, connect, translate
+from db.namespaces import unknown_namespace
 from db.queries import load
 from db.rows import microseconds
 from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
@@ -21,7 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_S = 5.0
-"""The database ends a publishing transaction after this: a frozen publisher stalls nobody for longer."""
+"""The database ends a publishing transaction after this: a frozen publisher stalls others no longer."""
 ATTEMPTS = 4
 
 _RETRY_WHOLE = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -33,12 +34,12 @@ _LOST = (
     TimeoutError,
 )
 _UNFIT = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
-"""What the content of one message is to blame for."""
+"""Errors that the content of one message causes."""
 _STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
 
 
 class Appender:
-    """Implements `AppendPort`. Not for concurrent use: the publisher gives each batch to one appender."""
+    """Implements `AppendPort` over one connection. Not for concurrent use: a batch goes to one appender."""
 
     def __init__(
         self,
@@ -56,17 +57,19 @@ class Appender:
         return f"Appender({'connected' if self._connection else 'not connected'})"
 
     async def append(self, batch: Sequence[Append]) -> list[Appended | GaplessError]:
-        """One transaction for the batch; see `AppendPort`.
+        """Append the batch in one transaction; see `AppendPort`.
 
-        A connection lost before its answer leaves the outcome open. Requests with an idempotency key are
-        then asked again, which cannot double them; a batch with none of them unkeyed may be repeated whole.
+        If the connection is lost before the answer, the outcome is unknown. Requests with an idempotency key
+        can be sent again without doubling them, so the batch is repeated if all its requests have a key.
         """
         for attempt in count(1):
             try:
-                # Connecting is part of it: a server that accepts and says nothing takes no longer than this.
+                # The timeout includes connecting: a server may accept the connection and not answer.
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S + 1):
                     connection = await self._connected()
                     await self._know(connection, batch)
+                    if any(append.namespace not in self._namespaces for append in batch):
+                        return await self._without_strangers(batch)
                     places, arguments = arguments_of(batch, self._namespaces, self._create)
                     QUERIES.labels("append").inc()
                     row = await connection.fetchrow(self._sql, *arguments)
@@ -88,13 +91,22 @@ class Appender:
                 log.warning("append failed: %s", error)
                 raise translate(error) from error
             except BaseException:
-                # Cancelled half way: whatever this connection still receives is nobody's answer.
+                # Cancelled half way: an answer that still arrives on this connection must not be read.
                 self.terminate()
                 raise
         raise AssertionError("unreachable")
 
+    async def _without_strangers(self, batch: Sequence[Append]) -> list[Appended | GaplessError]:
+        """A request for a namespace that does not exist is refused; the others are appended."""
+        known = [append for append in batch if append.namespace in self._namespaces]
+        answers = iter(await self.append(known) if known else [])
+        return [
+            next(answers) if append.namespace in self._namespaces else unknown_namespace(append.namespace)
+            for append in batch
+        ]
+
     async def _one_by_one(self, batch: Sequence[Append]) -> list[Appended | GaplessError]:
-        """After all was rolled back: one request that does not fit must not fail its neighbours."""
+        """Append each request alone after the batch was rolled back, so that a bad one fails no others."""
         if len(batch) == 1:
             return [GaplessError(Code.INVALID_REQUEST, "the database cannot hold this; nothing was stored")]
         answers: list[Appended | GaplessError] = []
@@ -106,7 +118,7 @@ class Appender:
         return answers
 
     def terminate(self) -> None:
-        """Close the socket and wait for nobody."""
+        """Close the socket without waiting for the server."""
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
@@ -119,7 +131,7 @@ class Appender:
         return self._connection
 
     async def _know(self, connection: asyncpg.Connection, batch: Sequence[Append]) -> None:
-        """Have the ids of the batch's namespaces: they are read again only for one that is new."""
+        """Load the ids of the batch's namespaces. They are read again only if a namespace is not known."""
         if all(append.namespace in self._namespaces for append in batch):
             return
         try:
@@ -151,7 +163,7 @@ def arguments_of(
         messages += append.messages
     judged = any(a.idempotency_key is not None or a.expected_last_seq is not None for a in batch)
     firsts = [numbers[a.namespace, a.messages[0].channel] for a in batch]
-    # Turned over by columns in one step; the order is that of `NewMessage`.
+    # Turns rows into columns in one step; the order is that of `NewMessage`.
     _, data, binary, types, keys, headers, ttls, _, senders = zip(*messages, strict=True)
     return list(numbers), (
         [namespaces[namespace] for namespace, _ in numbers],
@@ -175,7 +187,7 @@ def arguments_of(
 
 
 def _column(values: Sequence[T | None]) -> Sequence[T | None] | None:
-    """One null stands for a column of them: `unnest` fills shorter arrays up with nulls."""
+    """None stands for a column of nulls: `unnest` fills missing arrays with nulls."""
     return None if values.count(None) == len(values) else values
 
 
@@ -186,7 +198,7 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
     if row["expires_at"] is not None:
         expires = [None if time is None else microseconds(time) for time in row["expires_at"]]
     replays = msgspec.json.decode(row["answers"]) if row["answers"] else None
-    # Heads move along with each request, so that every hint says what came right before its messages.
+    # Heads move with each request, so that every hint says what came right before its messages.
     before = zip(row["channel_ids"], row["last_ids"], row["last_seqs"], strict=True)
     heads: dict[Place, tuple[int, int, int]] = dict(zip(places, before, strict=True))
     answers: list[Appended | GaplessError] = []

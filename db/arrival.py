@@ -1,4 +1,4 @@
-"""A database that is not there yet: what may pass by itself, told apart from what somebody has to mend."""
+"""Handles a database that is not there yet: tells errors that may pass from those that need a repair."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from db.connect import CONNECT_TIMEOUT_S, FAILURES
 from db.migrate import MigrationError, migrate
 
 _PASSING = ("08", "53", "57P", "25006", "55P03", "58030")
-"""Classes of SQL states: the connection, resources such as a full disk, a server that starts or stops, one
-that only reads as long as nobody promotes it, a lock that is held, the machine's input and output."""
+"""Classes of SQL states that may pass: the connection, resources such as a full disk, a server that starts or
+stops, a standby that is not promoted yet, a lock that is held, the machine's input and output."""
 
 
 class AwayError(Exception):
-    """The database cannot be used now. The text says why; asking again later may help."""
+    """The database cannot be used now. The text says why; a retry later may help."""
 
 
 async def migrate_now(url: str, admin_url: str | None = None) -> list[str]:
-    """Bring the schema to the newest version without waiting for a database; names of what ran.
+    """Bring the schema to the newest version without waiting for the database; returns the names of what ran.
 
-    Raises AwayError for what may pass, and MigrationError for what does not.
+    Raises AwayError for errors that may pass, and MigrationError for all others.
     """
     try:
         return await migrate(url, admin_url=admin_url, patience_s=0.0)
@@ -34,7 +34,7 @@ async def migrate_now(url: str, admin_url: str | None = None) -> list[str]:
 
 
 def passes(error: BaseException | None) -> bool:
-    """Whether an error of the driver, or of the way to the database, may be gone when asked again."""
+    """Whether an error of the driver or of the connection may be gone at a retry."""
     if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate).startswith(_PASSING)
     return isinstance(error, FAILURES) and not isinstance(error, ValueError)

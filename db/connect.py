@@ -1,7 +1,7 @@
-"""Connections: their settings, their limits in time, and what their errors mean.
+"""Connections: their settings, their timeouts, and what their errors mean.
 
-asyncpg's own timeouts do not bound a database that went silent: releasing waits for a cancel request that
-nobody answers. So every wait here ends in `terminate`, which closes the socket and asks nobody.
+asyncpg's own timeouts do not help against a database that does not answer: releasing a connection sends a
+cancel request and waits for its answer. So every wait here ends in `terminate`, which only closes the socket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SERVICE_ROLE = "gapless_service"
 CONNECT_TIMEOUT_S = 5.0
 SESSION: Mapping[str, str] = MappingProxyType(
     {
-        # Functions take a lock and then read: with one snapshot for all they would read what was before.
+        # Functions take a lock and then read: with one snapshot for all they would read the old state.
         "default_transaction_isolation": "read committed",
         "default_transaction_read_only": "off",
         "default_transaction_deferrable": "off",
@@ -41,35 +41,35 @@ SESSION: Mapping[str, str] = MappingProxyType(
         "extra_float_digits": "1",
         "standard_conforming_strings": "on",
         "search_path": "pg_catalog",
-        # A policy on rows is refused: what it hides would be missing without a word.
+        # A row-level policy raises an error: rows that it hides would be missing silently.
         "row_security": "off",
         # How statements are planned.
         "jit": "off",
         "plan_cache_mode": "auto",
     }
 )
-"""What every session of the service has, whatever its role, its database or its server prefers."""
+"""Settings of every session of the service; they override those of the role, the database and the server."""
 COMMIT_TO_DISK = (
     "select pg_catalog.set_config('synchronous_commit', 'on', false)"
     " where pg_catalog.current_setting('synchronous_commit') = 'off'"
 )
-"""What is answered is on disk. A stronger setting than `on` stays."""
+"""Makes sure that a commit is on disk before it is answered. A stronger setting than `on` stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseConfig:
-    """How to reach the database. `role` is taken on after connecting; None keeps the login role."""
+    """How to reach the database. After connecting, the session takes `role`; None keeps the login role."""
 
     url: str = field(repr=False)
     role: str | None = SERVICE_ROLE
     statement_timeout_s: float = 30.0
     small_tables: bool = False
-    """Statements work on tables that hold few rows at most times and many dead ones at some: whatever
-    statistics say of them is wrong soon, and only their indexes are always right."""
+    """For statements on tables that usually hold few rows and sometimes many dead ones. Their statistics are
+    soon wrong, so plans must always use their indexes."""
 
 
 async def connect(config: DatabaseConfig, *, application: str, timeout_s: float) -> asyncpg.Connection:
-    """A connection whose statements the database ends after `timeout_s` seconds.
+    """Open a connection whose statements the database ends after `timeout_s` seconds.
 
     Raises GaplessError `unavailable`.
     """
@@ -101,14 +101,14 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
 
 
 class TooMuchAtOnceError(GaplessError):
-    """The statement would publish more than one transaction should hold: ask for less at a time."""
+    """The statement would publish more than one transaction should hold; the caller must ask for less."""
 
     def __init__(self) -> None:
         super().__init__(Code.UNAVAILABLE, "too much at once; nothing was stored", retry_after=1)
 
 
 def translate(error: BaseException) -> GaplessError:
-    """What an error of the driver means to a caller. The cause keeps the details for the log."""
+    """The GaplessError for an error of the driver. Its cause keeps the details for the log."""
     if isinstance(error, GaplessError):
         return error
     if _is_precondition(error):
@@ -135,12 +135,12 @@ def _is_precondition(error: BaseException) -> bool:
 Check = Callable[[list[Any], asyncpg.Connection], Awaitable[None]]
 
 FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""All that a driver call may raise for a reason outside this program. The last one is what the driver says of
-itself when a connection breaks between two of its own steps."""
+"""All errors of a driver call with a cause outside this program. The driver raises the last one when a
+connection breaks between two of its own steps."""
 
 
 class Pool:
-    """A few connections for reading, each statement bounded in time on both sides.
+    """A few connections. Client and server both have a timeout for each statement.
 
     Waiting for a connection is bounded too: `wait_s` seconds, then `unavailable`.
     """
@@ -159,7 +159,7 @@ class Pool:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[asyncpg.Connection]:
-        """A live connection. One that failed or was cancelled in use is closed, never handed on."""
+        """A live connection. If its use failed or was cancelled, it is closed and not used again."""
         try:
             async with asyncio.timeout(self._wait_s):
                 connection = await self._take()
@@ -180,7 +180,7 @@ class Pool:
             self._give(connection)
 
     async def _take(self) -> asyncpg.Connection | None:
-        """In turn: whoever gives one back and wants one again at once comes after all who wait."""
+        """Take a free connection, in turn: a task that gives one back and wants another waits again."""
         if self._free:
             return self._free.pop()
         turn: asyncio.Future[asyncpg.Connection | None] = asyncio.get_running_loop().create_future()
@@ -201,8 +201,8 @@ class Pool:
         self._free.append(connection)
 
     async def fetch(self, name: str, *args: object, check: Check | None = None) -> list[Any]:
-        """All rows of the named block. Raises GaplessError `unavailable` or `storage_full`, and what `check`
-        raises, which sees the rows and the connection that gave them: that connection is closed then."""
+        """All rows of the named block. Raises GaplessError `unavailable` or `storage_full`. `check` gets the
+        rows and their connection; if it raises, the error is raised here and that connection is closed."""
         QUERIES.labels(name).inc()
         try:
             async with self.acquire() as connection, asyncio.timeout(self._config.statement_timeout_s + 2):
@@ -211,8 +211,8 @@ class Pool:
                     await check(rows, connection)
                 return rows
         except FAILURES as error:
-            # A lock that others hold and a definition that others changed are everyday; anything else the
-            # database says deserves a look.
+            # A lock held by others and a definition changed by others are usual; other errors are logged as
+            # warnings.
             everyday = isinstance(error, asyncpg.LockNotAvailableError) or _is_precondition(error)
             level = logging.DEBUG if everyday else logging.WARNING
             log.log(level, "%s failed: %s: %s", name, type(error).__name__, error)
@@ -229,7 +229,7 @@ class Pool:
         return rows[0][0] if rows else None
 
     async def close(self) -> None:
-        """Close what is free; whatever is in use is closed by whoever returns it last."""
+        """Close the free connections. Those in use are not closed here."""
         while self._free:
             if (connection := self._free.pop()) is not None:
                 connection.terminate()

@@ -1,4 +1,4 @@
-"""Implements `DeadLetterPort`."""
+"""Implements `DeadLetterPort`: listing, replaying and purging dead letters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DONE, _GONE, _NO_SUBSCRIPTION = range(3)
 
 
 class DeadLetters:
-    """The list over one pool. Large replays and purges go batch by batch, each a transaction of its own: one
-    that is cut off half way has done a part of them, wholly."""
+    """The list of dead letters over one pool. Large replays and purges run in batches, each in a transaction
+    of its own: one that is interrupted has done whole batches."""
 
     def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
         self._pool = pool
@@ -62,7 +62,7 @@ class DeadLetters:
         self, which: DeadLetterFilter, most: int | None = None, rate: float | None = None
     ) -> tuple[int, int]:
         matching = await self._matching(which)
-        # What dies again meanwhile comes after this id: a replay ends even if all of it fails at once.
+        # Messages that die again meanwhile get ids above this, so a replay ends even if all of them fail.
         upto = await self._pool.fetchval("last_dead_letter", matching[0])
         replayed = after = 0
         begun = None
@@ -94,7 +94,7 @@ class DeadLetters:
                 return purged
 
     async def _matching(self, which: DeadLetterFilter) -> tuple[object, ...]:
-        """The filter as the statements take it."""
+        """The filter as arguments of the statements."""
         return (
             await self._namespaces.id(which.namespace),
             which.subscription,

@@ -1,4 +1,4 @@
-"""Implements `DeliveryPort` and `ReapPort`: each call is one statement, one decision, one commit."""
+"""Implements `DeliveryPort` and `ReapPort`: each call is one statement and one commit."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _MESSAGE, _NOTE = range(2)
 _DONE, _ENDED, _UNKNOWN = range(3)
 
 FEW = 16
-"""Of the largest messages, so many are surely not too much at once."""
+"""Even of the largest messages, this many are not too much for one transaction."""
 
 ROUNDS = 20
-"""So often a claim buries a few first; then it is for another to go on."""
+"""How often a claim buries a few messages first; after that a later claim goes on."""
 
 _Columns = tuple[list[int], list[int], list[int]]
 
 
 class Deliveries:
-    """Claims and settles over one pool. Every decision takes its subscription's lock in the database, so
-    connections beyond a few only wait for one another."""
+    """Claims and settles over one pool. Every decision takes its subscription's lock in the database, so more
+    than a few connections would only wait for one another."""
 
     def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
         self._pool = pool
@@ -63,7 +63,7 @@ class Deliveries:
                 )
                 break
             except TooMuchAtOnceError:
-                # What has to die first is large: a little of it at a time, and then the claim.
+                # The messages that have to die first are large: reap a few at a time, then claim.
                 _, died = await self.reap(subscription_id, settled, FEW)
                 touched += died
                 limit, hands = 1, hands[:1]
@@ -169,7 +169,7 @@ class Deliveries:
         return row["done"], await self._namespaces.touched(row["touched"])
 
     async def _few_at_a_time(self, block: str, *arguments: object, limit: int) -> Any:
-        """Of a decision that may bury more than a transaction should hold."""
+        """Run a decision with smaller limits while it would bury more than a transaction should hold."""
         while True:
             try:
                 return await self._pool.fetchrow(block, *arguments, limit)
@@ -189,7 +189,7 @@ def _columns(receipts: Sequence[Receipt]) -> _Columns:
 
 
 def _halves(receipts: Sequence[Receipt]) -> tuple[Sequence[Receipt], Sequence[Receipt]]:
-    """One alone is never too much, so there are two at least."""
+    """Split them in two. One alone is never too much, so there are at least two."""
     middle = len(receipts) // 2
     return receipts[:middle], receipts[middle:]
 

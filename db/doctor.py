@@ -1,4 +1,4 @@
-"""What the database says of itself, for `gapless doctor`: facts only, judged elsewhere."""
+"""Facts about the database for `gapless doctor`, which judges them elsewhere."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ STATEMENT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """`clock_ahead_s`: how far the database's clock is ahead of this machine's, in seconds, give or take
-    half of `round_trip_s`. `role` is who the service is in the database; `role_error` is why it cannot be
-    that role. `schema_version` is None before the first migration, `schema_wanted` what this program has.
-    `max_locks`: for how many a transaction room is made in the table that all connections share; a statement
-    over the whole log locks each of its `segments`. `hidden`: connections to this database of which the role
-    sees nothing. `pooled`: connections change their server process between statements.
+    """Facts about a database. `clock_ahead_s`: how many seconds the database's clock is ahead of this
+    machine's, give or take half of `round_trip_s`. `role`: the role of the service in the database;
+    `role_error`: why it cannot take that role. `schema_version`: None before the first migration;
+    `schema_wanted`: the version of this program. `max_locks`: how many locks for each transaction the shared
+    lock table has room for; a statement over the whole log locks each of its `segments`. `hidden`:
+    connections to this database whose details the role may not see. `pooled`: connections change their server
+    process between statements.
     """
 
     version: str
@@ -56,7 +57,7 @@ class DatabaseFacts:
 
 
 async def examine(url: str) -> DatabaseFacts:
-    """The facts, in the role the service takes on. Raises `ConnectionError` in words without the password."""
+    """The facts, seen in the service's role. Raises `ConnectionError` with a text without the password."""
     connection, role_error = await _connect_as_service(url)
     try:
         return await _facts(url, connection, role_error)
@@ -68,7 +69,7 @@ async def examine(url: str) -> DatabaseFacts:
 
 async def _facts(url: str, connection: asyncpg.Connection, role_error: str | None) -> DatabaseFacts:
     blocks = load()
-    await connection.fetch(blocks["doctor_server"])  # The first call pays for preparing; the second is timed.
+    await connection.fetch(blocks["doctor_server"])  # The first call prepares; only the second is timed.
     asked_at, began = time.time(), time.monotonic()
     server = await connection.fetchrow(blocks["doctor_server"])
     round_trip_s = time.monotonic() - began
@@ -110,7 +111,9 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
 
 
 async def _connect_as_service(url: str) -> tuple[asyncpg.Connection, str | None]:
-    """As the service would connect; where it may not take on its role, as it logs in, and why not."""
+    """Connect as the service does. If the user may not take the service's role, connect as the login role;
+    also
+    returns why not."""
     try:
         return await _connect(url, {"role": SERVICE_ROLE}), None
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
@@ -134,9 +137,10 @@ async def _connect(url: str, settings: dict[str, str]) -> asyncpg.Connection:
 
 
 async def _is_pooled(url: str, connection: asyncpg.Connection) -> bool:
-    """A pooler that gives out its server connections by the transaction hands the freed one to the next.
+    """Whether a transaction pooler is in between. Such a pooler gives a freed server connection to the next
+    transaction.
 
-    So another client that begins a transaction gets the very process that has just served this one.
+    So another client that begins a transaction gets the server process that has just served this one.
     """
     backend = load()["doctor_backend"]
     other, _ = await _connect_as_service(url)

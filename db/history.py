@@ -12,13 +12,15 @@ from db.connect import Pool
 from db.reader import PAGE_BYTES
 from db.rows import channel as channel_of
 from db.rows import message as message_of
+from db.rows import tag_list
+from subscriptions.domain.delivery import Tags
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import MAX_ID, Channel, Message, Retention
 from subscriptions.ports import HistoryQuery
 
 EXPORT_BATCH = 1000
 EXPORT_BYTES = 256 * 1024
-"""Payload of one batch of an export: its reader may be slow, and holds one in several forms."""
+"""Payload of one batch of an export: the reader may be slow, and a batch is held in several forms."""
 
 
 class History:
@@ -36,8 +38,8 @@ class History:
         return await self._page(replace(query, after=after), row["id"], follows=query.after is not None)
 
     async def export(self, query: HistoryQuery) -> AsyncIterator[list[Message]]:
-        """Everything asked for, batch by batch. When retention overtakes a slow reader so that the next
-        batch does not follow, it ends with `cursor_expired`."""
+        """All messages that the query asks for, batch by batch. If retention removes messages before a slow
+        reader gets them, it ends with `cursor_expired`."""
         row = await self._channel_row(query.namespace, query.channel)
         _refuse_expired(query, row)
         after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
@@ -63,7 +65,7 @@ class History:
         return message_of(found, channel)
 
     async def channel(self, namespace: str, name: str) -> Channel:
-        return channel_of(await self._channel_row(namespace, name))
+        return channel_of(await self._channel_row(namespace, name, "described_channel"))
 
     async def channels(
         self, namespace: str, pattern_regex: str | None, after: str, limit: int
@@ -72,33 +74,50 @@ class History:
         return [channel_of(row) for row in rows]
 
     async def put_channel(
-        self, namespace: str, name: str, retention: Retention, message_ttl: float | None
+        self,
+        namespace: str,
+        name: str,
+        retention: Retention,
+        message_ttl: float | None,
+        *,
+        if_match: Tags | None = None,
+        if_absent: bool = False,
     ) -> tuple[Channel, bool]:
         settings = {
             "max_age": retention.max_age,
             "max_messages": retention.max_messages,
             "message_ttl": message_ttl,
         }
-        made = await self._set(namespace, name, settings, patch=False)
-        return await self.channel(namespace, name), made
+        row = await self._set(namespace, name, settings, False, if_match, if_absent)
+        if row["channel_id"] is None:
+            detail = f"channel {name} does not exist, so it is not what If-Match names; nothing was done"
+            raise GaplessError(Code.PRECONDITION_FAILED, detail)
+        return await self.channel(namespace, name), row["made"]
 
-    async def patch_channel(self, namespace: str, name: str, settings: dict[str, float | None]) -> Channel:
-        await self._set(namespace, name, settings, patch=True)
+    async def patch_channel(
+        self, namespace: str, name: str, settings: dict[str, float | None], *, if_match: Tags | None = None
+    ) -> Channel:
+        row = await self._set(namespace, name, settings, True, if_match, False)
+        if row["channel_id"] is None:
+            raise _no_channel(name)
         return await self.channel(namespace, name)
 
-    async def delete_channel(self, namespace: str, name: str) -> None:
-        if not await self._pool.fetchval("delete_channel", await self._namespace(namespace), name):
+    async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
+        namespace_id = await self._namespace(namespace)
+        if not await self._pool.fetchval("delete_channel", namespace_id, name, tag_list(if_match)):
             raise _no_channel(name)
 
     async def _set(
-        self, namespace: str, name: str, settings: dict[str, float | None], *, patch: bool
-    ) -> bool:
-        row = await self._pool.fetchrow(
-            "set_channel", await self._namespace(namespace), name, json.dumps(settings), patch
-        )
-        if row["channel_id"] is None:
-            raise _no_channel(name)
-        return bool(row["made"])
+        self,
+        namespace: str,
+        name: str,
+        settings: dict[str, float | None],
+        patch: bool,
+        if_match: Tags | None,
+        if_absent: bool,
+    ) -> Any:
+        asked = (json.dumps(settings), patch, tag_list(if_match), if_absent)
+        return await self._pool.fetchrow("set_channel", await self._namespace(namespace), name, *asked)
 
     async def _namespace(self, name: str) -> int:
         if name not in self._namespaces:
@@ -106,21 +125,21 @@ class History:
             self._namespaces = {row["name"]: row["id"] for row in rows}
         return self._namespaces[name]
 
-    async def _channel_row(self, namespace: str, name: str) -> Any:
-        row = await self._pool.fetchrow("channel", namespace, name)
+    async def _channel_row(self, namespace: str, name: str, block: str = "channel") -> Any:
+        row = await self._pool.fetchrow(block, namespace, name)
         if row is None:
             raise _no_channel(name)
         return row
 
     async def _since(self, time: datetime | None) -> int:
-        """An id to begin at, so that a look back in time does not read everything before it."""
+        """An id to begin at, so that a query by time does not read all earlier messages."""
         return 0 if time is None else int(await self._pool.fetchval("id_before", time))
 
     async def _page(
         self, query: HistoryQuery, channel_id: int, *, follows: bool, max_bytes: int = PAGE_BYTES
     ) -> tuple[list[Message], bool]:
-        """A page and whether more is there. `follows`: whoever reads it has what came before, so that a page
-        of which retention took the beginning would leave a hole, and so would one that retention emptied."""
+        """A page, and whether more follows. `follows`: the reader has the messages before this page, so a
+        page whose beginning, or whole, was removed by retention would leave a hole."""
         rows = await self._pool.fetch(
             "history_up" if query.ascending else "history_down",
             channel_id,
@@ -143,7 +162,7 @@ class History:
 
 
 def _refuse_expired(query: HistoryQuery, row: Any) -> None:
-    """A cursor that was given and lies in what retention removed cannot be continued from."""
+    """Raise `cursor_expired` if the query's cursor is below messages that retention removed."""
     if query.after is not None and query.after < row["trimmed_id"] and query.ascending:
         raise GaplessError(
             Code.CURSOR_EXPIRED,

@@ -1,4 +1,4 @@
-"""Implements `MaintenancePort`: each call one bounded statement in the database."""
+"""Implements `MaintenancePort`: each call is one bounded statement in the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNUSED = Counter(
 
 
 class Maintenance:
-    """Housekeeping over one pool. What cannot get its lock in 200 ms gives up until the next round."""
+    """Housekeeping over one pool. A call that cannot get its lock in 200 ms gives up until the next round."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -60,7 +60,7 @@ class Maintenance:
         return int(row["ended"]), int(row["refused"])
 
     async def takes_writes(self) -> bool:
-        """Whether this is a primary that can be written to. Raises GaplessError `unavailable`."""
+        """Whether the database is a primary that takes writes. Raises GaplessError `unavailable`."""
         return bool(await self._pool.fetchval("takes_writes"))
 
     async def schema_version(self) -> int:

@@ -1,4 +1,4 @@
-"""What durable subscriptions stand at, for metrics: many at once, each at a bounded cost."""
+"""Metrics of durable subscriptions: many at once, each at a bounded cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from db.connect import Pool
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One subscription. `lag` is neither settled nor leased, and `lag_seconds` how long its oldest has been;
-    `oldest_seconds` counts what is leased too; None where there is nothing. `lag` of one with a filter, and
-    `dead_letters`, are counted to 10,000. What was done is counted since the subscription was made."""
+    """Metrics of one subscription. `lag`: messages neither settled nor leased; `lag_seconds`: the age of the
+    oldest of them; `oldest_seconds`: the same with leased messages; None if there is none. `lag` of a
+    subscription with a filter, and `dead_letters`, are counted up to 10,000. `acked`, `redelivered`,
+    `dead_lettered` and `removed` count since the subscription was created."""
 
     namespace: str
     subscription: str
@@ -28,18 +29,19 @@ class Measure:
 
 
 class Measures:
-    """Over one pool."""
+    """Reads metrics from one pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def oldest(self, most: int) -> tuple[list[int], int]:
-        """Which were made first, and how many there are in all namespaces. Raises GaplessError."""
+        """Ids of the `most` oldest subscriptions, and how many there are in all namespaces. Raises
+        GaplessError."""
         row = await self._pool.fetchrow("oldest_subscriptions", most)
         return list(row["ids"]), int(row["count"])
 
     async def of(self, ids: list[int]) -> list[Measure]:
-        """Those that are still there, by id. Raises GaplessError."""
+        """Metrics of those of these subscriptions that still exist, by id. Raises GaplessError."""
         return [_measure(row) for row in await self._pool.fetch("measured_subscriptions", ids)]
 
 
@@ -60,5 +62,5 @@ def _measure(row: Any) -> Measure:
 
 
 def _seconds(value: float | None) -> float | None:
-    """A clock that was set back makes nothing younger than new."""
+    """An age is never below 0, even if the clock was set back."""
     return None if value is None else max(0.0, value)

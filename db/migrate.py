@@ -1,11 +1,12 @@
 """Forward-only migrations, then the functions; safe when many processes start at once.
 
 Each file `migrations/NNNN_name.sql` makes tables or moves data. It runs once, in its own transaction. There
-is no way down: a mistake is mended by a further migration. Each file `functions/*.sql` defines functions,
-every one of them in one place. It is applied whenever its text differs from what was applied last, all
-changed files in one transaction with the grants of `roles.sql`. One table's lock covers both; nobody but the
-owner can take it. A worker of the program before may still run meanwhile, so a function keeps its signature:
-one with another signature gets another name.
+are no down migrations: a further migration corrects a mistake. Each file `functions/*.sql` defines functions,
+and each function is defined in one place. When the text of one file differs from what was applied last, all
+files are applied, in one transaction with the grants of `roles.sql`. After that, functions that no file
+defines any more are dropped, once all calls that began before must have ended. The lock of one table covers
+all of this; only the owner can take it. A worker of the earlier version may still run meanwhile, so a
+function that it calls keeps its signature: a function with another signature gets another name.
 """
 
 from __future__ import annotations
@@ -34,6 +35,27 @@ create table if not exists gapless.function_files (
     name text primary key, checksum text not null, applied_at timestamptz not null default now());
 create table if not exists gapless.migration_lock ();
 """
+# `gapless` holds functions that may be granted, the other those that only work inside another function.
+SCHEMAS = ("gapless", "gapless_internal")
+SUPERSEDED = "superseded: no file of functions defines it any more"
+"""The comment on a function that is to be dropped, so that a later start can finish the work."""
+PATIENCE_WITH_CALLS_S = 30.0
+"""The longest that a statement of the service may take: a session that is in a transaction for longer is not
+in a call."""
+_MARKED = """
+select p.oid::regprocedure::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = any ($1) and obj_description(p.oid, 'pg_proc') = $2
+"""
+_UNDEFINED = """
+select p.oid::regprocedure::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = any ($1) and p.xmin <> pg_current_xact_id()::xid and pg_has_role(p.proowner, 'usage')
+"""
+_TRANSACTIONS = """
+select l.virtualxid from pg_locks l join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock' and a.datname = current_database()
+  and l.pid not in (select x.pid from pg_locks x where x.relation = 'gapless.migration_lock'::regclass)
+  and l.pid <> pg_backend_pid()
+"""
 ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 MIN_SERVER_VERSION = 140000
 
@@ -44,7 +66,7 @@ class MigrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step. `checksum` tells an edited file from the one that ran."""
+    """One migration. `checksum` shows whether the file was edited after it ran."""
 
     version: int
     name: str
@@ -60,7 +82,7 @@ def _digest(sql: str) -> str:
 
 
 def migrations() -> list[Migration]:
-    """All steps in order, numbered 1, 2, 3, … without a hole."""
+    """All migrations in order, numbered 1, 2, 3, … without a hole."""
     found = [
         Migration(int(file.name[:4]), file.stem[5:], file.read_text())
         for file in sorted(MIGRATIONS_DIR.glob("[0-9][0-9][0-9][0-9]_*.sql"))
@@ -70,14 +92,15 @@ def migrations() -> list[Migration]:
 
 
 def function_files() -> dict[str, str]:
-    """The text of each file of functions by its name, in the order of names; the grants come last."""
+    """File name → text of each file of functions, in the order of names; the grants come last."""
     found = {file.stem: file.read_text() for file in sorted(FUNCTIONS_DIR.glob("*.sql"))}
     return {**found, ROLES_FILE.stem: ROLES_FILE.read_text()}
 
 
 async def migrate(url: str, *, admin_url: str | None = None, patience_s: float = 60.0) -> list[str]:
-    """Bring the database at `url` (its owner's credentials) to the newest schema; names of what ran, files of
-    functions as `functions/name`. Roles that a step needs are made by `admin_url` if it is given.
+    """Bring the database at `url` (its owner's credentials) to the newest schema. Returns the names of what
+    ran; files of functions as `functions/name`. If `admin_url` is given, it creates the roles that are
+    missing.
 
     Waits up to `patience_s` seconds for a database that does not answer yet. Raises MigrationError.
     """
@@ -116,14 +139,16 @@ async def _connect(url: str, patience_s: float) -> asyncpg.Connection:
 
 
 async def _is_current(connection: asyncpg.Connection) -> bool:
-    """Whether there is nothing to do. A standby and a user who may change nothing can ask too."""
+    """Whether there is nothing to do. This also works on a standby and for a user with only read rights."""
     books = await connection.fetchval("select to_regclass('gapless.migration_lock')")
-    return books is not None and not await _pending(connection) and not await _changed(connection)
+    if books is None or await _pending(connection) or await _changed(connection):
+        return False
+    return not await _column(connection, _MARKED, SCHEMAS, SUPERSEDED)
 
 
 @asynccontextmanager
 async def _alone(session: asyncpg.Connection) -> AsyncIterator[None]:
-    """Hold the lock by a session of its own, for steps commit one by one. A server that ends idle
+    """Hold the lock in a session of its own, because migrations commit one by one. A server that ends idle
     transactions must not end this one, or another start would migrate at the same time."""
     try:
         await session.execute("set idle_in_transaction_session_timeout = 0")
@@ -137,11 +162,11 @@ async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s
     pending = await _pending(connection)
     changed = await _changed(connection)
     if (pending or changed) and admin_url is not None:
-        # A server that an earlier version made lacks the roles that came since.
+        # A server that an earlier version set up lacks newer roles.
         admin = await _connect(admin_url, patience_s)
         try:
             await _make_roles(admin)
-            # So that a publisher that takes its own limits away can be ended: see gapless.end_holders.
+            # To end a publisher that removed its own timeouts: see gapless.end_holders.
             owner = await connection.fetchval("select quote_ident(current_user)")
             await admin.execute(f"grant pg_signal_backend to {owner}")
         finally:
@@ -159,6 +184,7 @@ async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s
             )
     if pending or changed:
         await _apply(connection, changed)
+    await _drop_superseded(connection)
     return [f"{step.version:04} {step.name}" for step in pending] + [
         f"functions/{name}" for name in changed if name != ROLES_FILE.stem
     ]
@@ -166,7 +192,7 @@ async def _run(connection: asyncpg.Connection, admin_url: str | None, patience_s
 
 async def _make_books(connection: asyncpg.Connection) -> None:
     while await connection.fetchval("select to_regclass('gapless.migration_lock')") is None:
-        # Who makes one of them at the same time waits, and is told that it was made.
+        # A session that creates one of them at the same time waits, and then gets one of these errors.
         with contextlib.suppress(asyncpg.DuplicateTableError, asyncpg.UniqueViolationError):
             await connection.execute(BOOKS)
 
@@ -186,31 +212,64 @@ async def _pending(connection: asyncpg.Connection) -> list[Migration]:
 
 
 async def _changed(connection: asyncpg.Connection) -> list[str]:
-    """Files of functions whose text is not what was applied last."""
+    """Files of functions whose text differs from what was applied last."""
     rows = await connection.fetch("select name, checksum from gapless.function_files")
     applied = {row["name"]: row["checksum"] for row in rows}
     return [name for name, sql in function_files().items() if applied.get(name) != _digest(sql)]
 
 
 async def _apply(connection: asyncpg.Connection, changed: list[str]) -> None:
-    """Define the functions of these files, and grant anew.
+    """Define the functions, mark those that no file defines any more, and grant rights again.
 
-    In one transaction: nobody would notice that a newest schema lacks its grants, and functions of two
+    All in one transaction: otherwise the newest schema might lack its grants unnoticed, and functions of two
     versions would call one another.
     """
     files = function_files()
     async with connection.transaction():
-        # A function may call one of a file that comes later.
+        for schema in SCHEMAS:
+            if await connection.fetchval("select to_regnamespace($1)", schema) is None:
+                await connection.execute(f"create schema {schema}")
+        # A function may call one that a later file defines.
         await connection.execute("set local check_function_bodies = off")
-        for name in changed:
+        for name, sql in files.items():
             if name != ROLES_FILE.stem:
-                await connection.execute(files[name])
+                await connection.execute(sql)
+        for function in await _column(connection, _MARKED, SCHEMAS, SUPERSEDED):
+            await connection.execute(f"comment on routine {function} is null")
+        # All functions with a definition have just been written by this transaction.
+        for function in await _column(connection, _UNDEFINED, SCHEMAS):
+            await connection.execute(f"comment on routine {function} is '{SUPERSEDED}'")
         await connection.execute(files[ROLES_FILE.stem])
         await connection.executemany(
             "insert into gapless.function_files (name, checksum) values ($1, $2)"
             " on conflict (name) do update set checksum = excluded.checksum, applied_at = now()",
             [(name, _digest(files[name])) for name in changed],
         )
+        await connection.execute("delete from gapless.function_files where name <> all ($1)", list(files))
+
+
+async def _drop_superseded(connection: asyncpg.Connection) -> None:
+    """Drop functions that no file defines, once no old function that calls them can still be running.
+
+    A call that began before the new functions were committed runs on with the old text, in its transaction.
+    So this waits for the transactions that are open now, but not for long ones.
+    """
+    if not await _column(connection, _MARKED, SCHEMAS, SUPERSEDED):
+        return
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE_WITH_CALLS_S
+    older = set(await _column(connection, _TRANSACTIONS))
+    while older and loop.time() < deadline:
+        await asyncio.sleep(0.05)
+        older &= set(await _column(connection, _TRANSACTIONS))
+    for function in await _column(connection, _MARKED, SCHEMAS, SUPERSEDED):
+        # An object of a user, such as a view, may need it: then the function stays as long as that object.
+        with contextlib.suppress(asyncpg.DependentObjectsStillExistError):
+            await connection.execute(f"drop routine {function}")
+
+
+async def _column(connection: asyncpg.Connection, query: str, *arguments: object) -> list[str]:
+    return [row[0] for row in await connection.fetch(query, *arguments)]
 
 
 async def _make_roles(connection: asyncpg.Connection) -> None:
@@ -224,10 +283,10 @@ async def _make_roles(connection: asyncpg.Connection) -> None:
                     f" create role {role} nologin; grant {role} to current_user;"
                 ) from error
             except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
-                pass  # Roles belong to the whole server: another database's migration was faster.
-    # Since Postgres 16 a role's maker is a member that may not take the role on until it is granted so.
+                pass  # Roles belong to the whole server: a migration of another database was faster.
+    # Since Postgres 16 the creator of a role is a member that may not take the role before a further grant.
     privilege = "set" if connection.get_server_version().major >= 16 else "member"
     if not await connection.fetchval("select pg_has_role(current_user, $1, $2)", ROLES[0], privilege):
-        # An owner that may not grant it is not the user the service connects as, or the service will say so.
+        # If the owner may not grant it: either the service connects as another user, or it reports the error.
         with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
             await connection.execute(f"grant {ROLES[0]} to current_user")

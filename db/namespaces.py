@@ -1,4 +1,4 @@
-"""Names of namespaces and their ids, which never change."""
+"""The names of namespaces and their ids, which never change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import Code, GaplessError
 
 
+def unknown_namespace(name: str) -> GaplessError:
+    """What is said of a namespace that does not exist."""
+    return GaplessError(Code.NOT_FOUND, f"namespace {name} does not exist")
+
+
 class Namespaces:
-    """Remembers what it has read: a namespace is never renamed or removed."""
+    """Caches the namespaces it has read: a namespace is never renamed or removed."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -20,33 +25,33 @@ class Namespaces:
         self._names: dict[int, str] = {}
 
     async def id(self, name: str) -> int:
-        """Raises GaplessError `not_found`, or `unavailable`."""
+        """The id of this namespace. Raises GaplessError `not_found`, or `unavailable`."""
         if name not in self._ids:
             await self._read()
         if name not in self._ids:
-            raise GaplessError(Code.NOT_FOUND, f"namespace {name} does not exist")
+            raise unknown_namespace(name)
         return self._ids[name]
 
     async def ids(self, names: Iterable[str]) -> list[int]:
-        """Raises GaplessError `not_found`, or `unavailable`."""
+        """The ids of these namespaces. Raises GaplessError `not_found`, or `unavailable`."""
         return [await self.id(name) for name in names]
 
     async def name(self, namespace_id: int) -> str:
-        """Raises GaplessError `unavailable`."""
+        """The name of this namespace. Raises GaplessError `unavailable`."""
         if namespace_id not in self._names:
             await self._read()
         return self._names[namespace_id]
 
     async def ensure(self, name: str) -> int:
-        """Make it if it is missing."""
+        """Create the namespace if it is missing; returns its id."""
         return int(await self._pool.fetchval("ensure_namespace", name))
 
     async def set_auto_create(self, on: bool) -> None:
-        """Whether a publish in SQL makes its channel, in every namespace."""
+        """Set for every namespace whether a publish in SQL creates its channel."""
         await self._pool.fetch("set_auto_create", on)
 
     async def touched(self, text: str | None) -> tuple[Touched, ...]:
-        """Which channels a decision published to, from the JSON that the database tells it in."""
+        """The channels that a decision published to, from the JSON of the database."""
         if text is None:
             return ()
         return tuple(

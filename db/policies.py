@@ -1,4 +1,4 @@
-"""Implements `PolicyPort`: policies, and whole definitions in and out."""
+"""Implements `PolicyPort`: policies, and import and export of all definitions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from db.connect import FAILURES, Pool, translate
 from db.namespaces import Namespaces
 from db.queries import load
+from db.rows import tag_list
 from db.subscriptions import split
 from subscriptions.domain.delivery import (
     AppliesTo,
@@ -28,11 +29,11 @@ from subscriptions.domain.pattern import to_regex
 
 APPLY_TIMEOUT_S = 60.0
 SLICE = 1000
-"""So many channels are written by one statement."""
+"""How many channels one statement writes."""
 
 
 class Policies:
-    """Over one pool."""
+    """Policies and definitions over one pool."""
 
     def __init__(self, pool: Pool, namespaces: Namespaces) -> None:
         self._pool = pool
@@ -42,7 +43,7 @@ class Policies:
     async def put(
         self, namespace: str, policy: Policy, *, if_match: Tags | None = None, if_absent: bool = False
     ) -> tuple[bool, str]:
-        tags = None if if_match is None else list(if_match)
+        tags = tag_list(if_match)
         namespace_id = await self._namespaces.id(namespace)
         row = await self._pool.fetchrow("put_policy_if", namespace_id, *_columns(policy), tags, if_absent)
         if row["made"] is None:
@@ -64,7 +65,7 @@ class Policies:
         ]
 
     async def delete(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
-        tags = None if if_match is None else list(if_match)
+        tags = tag_list(if_match)
         if not await self._pool.fetchval("delete_policy", await self._namespaces.id(namespace), name, tags):
             raise _no_policy(name)
 
@@ -89,7 +90,7 @@ class Policies:
         digest: bytes | None = None,
         if_match: Tags | None = None,
     ) -> tuple[list[Change], int]:
-        """As the port says. With the `digest` of a file nothing is done where that file was the last one."""
+        """As the port says. With the `digest` of a file, nothing is done if that file was applied last."""
         namespace_id = await self._namespaces.id(namespace)
         try:
             async with self._pool.acquire() as connection, asyncio.timeout(APPLY_TIMEOUT_S):
@@ -111,7 +112,7 @@ class Policies:
                 await connection.execute(
                     self._blocks["lock_defined_channels"], namespace_id, *_channels_of(changes)
                 )
-                # A dry run does all of it too, so that it tells what would be refused.
+                # A dry run writes too and rolls back, so that it reports what would be refused.
                 await _Writer(connection, namespace_id, self._blocks, there).write(wanted, changes)
                 await (transaction.rollback() if dry_run else transaction.commit())
                 return changes, same
@@ -135,7 +136,7 @@ class Policies:
 
 
 def compare(there: Definitions, wanted: Definitions) -> tuple[list[Change], int]:
-    """What has to change until everything wanted is there, and how much is there already."""
+    """The changes that bring the definitions to what is wanted, and how many are already so."""
     changes: list[Change] = []
     same = 0
     for kind, before, after in (
@@ -155,7 +156,7 @@ def compare(there: Definitions, wanted: Definitions) -> tuple[list[Change], int]
 
 
 def _channels_of(changes: Sequence[Change]) -> tuple[list[str], str | None]:
-    """Channels that changes are about: names, and one expression for all patterns, old and new."""
+    """The channels that the changes affect: names, and one expression for all patterns, old and new."""
     names = [change.name for change in changes if change.kind == "channel"]
     policies = [v for c in changes if c.kind == "policy" for v in (c.before, c.after) if v is not None]
     patterns = [to_regex(v["pattern"]) for v in policies if v["applies_to"] == AppliesTo.CHANNELS.value]
@@ -163,7 +164,8 @@ def _channels_of(changes: Sequence[Change]) -> tuple[list[str], str | None]:
 
 
 def _as_import(old: Settings, new: Settings) -> dict[str, Any]:
-    """A start counts only when a subscription is made; a push without a secret keeps the one there."""
+    """The wanted settings for a subscription that exists: `start` counts only at creation, and a push without
+    a secret keeps the old secret."""
     value = {**new, "start": old["start"]}
     push, had = new.get("push"), old.get("push")
     if push is not None and had is not None:
@@ -200,7 +202,7 @@ def _subscriptions(definitions: Definitions) -> dict[str, Settings]:
 
 
 class _Writer:
-    """Makes changes on one connection, in the transaction that it has open."""
+    """Writes changes on one connection, in its open transaction."""
 
     def __init__(
         self, connection: Any, namespace_id: int, blocks: Mapping[str, str], there: Definitions
@@ -223,7 +225,9 @@ class _Writer:
         for definition in wanted.subscriptions:
             if ("subscription", definition.name) in changed:
                 await self._subscription(definition, definition.name in before)
-                await self._call("pause_subscription", definition.name, definition.name in wanted.paused)
+                await self._call(
+                    "pause_subscription", definition.name, definition.name in wanted.paused, None
+                )
 
     async def _subscription(self, definition: Definition, is_there: bool) -> None:
         settings = _text(definition.settings)

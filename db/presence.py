@@ -1,4 +1,4 @@
-"""That this process is there, told to the database by a session that lives as long as the process does."""
+"""Presence: a session in the database that lives as long as this process and shows that it is there."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ STEP_TIMEOUT_S = 5.0
 
 
 class Presence:
-    """While its session lives, leases of this process' streams last until their deadline. Without it, another
-    process gives them back. `entered` is called each time that it is there again."""
+    """Holds the session. While it lives, the leases of this process's streams last until their deadline.
+    Without it, another process gives them back. `entered` is called each time the session is there again."""
 
     def __init__(self, config: DatabaseConfig, holder: int, entered: Callable[[], None]) -> None:
         self._config = config
@@ -31,7 +31,7 @@ class Presence:
         self.entered = False
 
     async def run(self) -> None:
-        """Be there, until cancelled."""
+        """Hold the session until cancelled."""
         while True:
             try:
                 await self._stay()

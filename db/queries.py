@@ -1,6 +1,6 @@
-"""Loads the named blocks of `db/sql/*.sql`. SQL stands nowhere else in the service.
+"""Loads the named blocks of `db/sql/*.sql`. The service has SQL only there.
 
-A block begins with `-- name: some_name` and ends where the next begins; comments stay with it.
+A block begins with `-- name: some_name` and ends where the next begins; its comments are kept.
 """
 
 from __future__ import annotations

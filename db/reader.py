@@ -19,21 +19,21 @@ from subscriptions.domain.watermark import Tick
 from subscriptions.ports import Head, Lost, Page, Span, Trim
 
 PAGE_BYTES = 4 * 1024 * 1024
-"""A page ends with the message that reaches this many bytes of payload, whatever its limit in messages."""
+"""A page ends with the message that reaches this many bytes of payload, even below its limit of messages."""
 
 FRESH_CHANNELS = 4000
-"""Of channels that are read from their own starts, so many at most are begun with in one page."""
+"""When channels are read from their own starts, one page begins at most this many of them."""
 
 STRETCH = 5000
-"""Messages of the whole log that one page of many channels looks through."""
+"""How many messages of the whole log one page of many channels looks through."""
 
 _MESSAGE, _HEAD, _TRIM = range(3)
 _END = _HEAD
 
 
 class Reader:
-    """Reads for live subscriptions. `control` serves what keeps them live (ticks, heads, spans), so that many
-    slow history pages in `pages` never make a live reader late."""
+    """Reads for live subscriptions. The pool `control` serves ticks, heads and spans, so that many slow
+    history pages in the pool `pages` never delay a live reader."""
 
     def __init__(self, pages: Pool, control: Pool) -> None:
         self._pages = pages
@@ -57,12 +57,13 @@ class Reader:
         )
 
     async def _is_not_of_the_past(self, rows: list[Any], connection: asyncpg.Connection) -> None:
-        """A connection to a primary that was replaced may outlive it."""
+        """Raise `unavailable` on an old connection that leads to a primary that was replaced."""
         if self._fences is not None and rows[0]["fences"] < self._fences:
             raise unavailable("this connection leads to a database that was replaced")
 
     async def _is_current(self, rows: list[Any], connection: asyncpg.Connection) -> None:
-        """What was read is of the log as the last tick saw it: no fence was put up until after the read."""
+        """Raise `unavailable` if a fence was put up since the last tick: the rows may be of another
+        history."""
         if self._fences is not None and await connection.fetchval(self._fences_sql) != self._fences:
             raise unavailable("the log's history may have changed")
 
@@ -70,7 +71,7 @@ class Reader:
         await self._control.fetch("disown", epoch, known)
 
     async def hint_secret(self) -> bytes:
-        """The secret that signs hints and receipts."""
+        """The log's secret, which signs hints and receipts."""
         return bytes(await self._control.fetchval("hint_secret"))
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
@@ -158,7 +159,7 @@ class Reader:
         limit: int,
         max_bytes: int = PAGE_BYTES,
     ) -> Page:
-        # A channel has nothing up to its own start, so the page may end where the next of many begins.
+        # A channel has no messages up to its own start, so the page may end where the next channel begins.
         ahead = sorted(start for start in starts.values() if after < start < upto)
         if len(ahead) > FRESH_CHANNELS:
             upto = ahead[FRESH_CHANNELS]
@@ -200,7 +201,7 @@ def _trims(rows: list[Any]) -> tuple[Trim, ...]:
 
 
 def _is_cut(rows: list[Any], messages: int, limit: int, max_bytes: int) -> bool:
-    """Whether a bound may have ended these rows: the last one reached it."""
+    """Whether these rows may have been cut: they reach the limit of messages or of bytes."""
     return messages == limit or sum(r["size"] for r in rows) >= max_bytes
 
 

@@ -1,4 +1,4 @@
-"""Rows into domain values."""
+"""Turns rows into domain values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from subscriptions.domain.delivery import Tags
 from subscriptions.domain.model import Channel, Message, Retention
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,7 +38,7 @@ def message(row: Any, channel: str) -> Message:
 
 
 def channel(row: Any) -> Channel:
-    """A row of the `channel` and `channels` blocks as a value."""
+    """A row of the `described_channel` and `channels` blocks as a value; only the former has a tag."""
     return Channel(
         namespace=row["namespace"],
         name=row["name"],
@@ -49,4 +50,10 @@ def channel(row: Any) -> Channel:
         retention=Retention(row["max_age"], row["max_messages"]),
         message_ttl=row["message_ttl"],
         origins=msgspec.json.decode(row["origins"]),
+        tag=row.get("tag") or "",
     )
+
+
+def tag_list(tags: Tags | None) -> list[str] | None:
+    """Tags as an argument of a statement."""
+    return None if tags is None else list(tags)

@@ -1,4 +1,4 @@
-"""Implements `SchedulePort`."""
+"""Implements `SchedulePort`: storing, publishing and cancelling scheduled messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STORED, _REPLAYED, _MISMATCH = range(3)
 
 
 class Schedule:
-    """Over one pool, whose statements must be bounded as those of publishers are."""
+    """Scheduled messages over one pool. Its statements need the same timeouts as publishers."""
 
     def __init__(self, pool: Pool, namespaces: Namespaces, *, create_channels: bool) -> None:
         self._pool = pool
@@ -88,13 +88,13 @@ class Schedule:
 
 
 def _moments(moments: Sequence[Moment]) -> tuple[list[object], list[object]]:
-    """As the statement takes them: times, and delays where there is none."""
+    """Two columns for the statement: times, and delays where there is no time."""
     times = [None if at is None else EPOCH + timedelta(microseconds=at) for at, _ in moments]
     return [*times], [delay for _, delay in moments]
 
 
 def _contents(messages: Sequence[NewMessage]) -> tuple[list[object], ...]:
-    """As the statement takes them, member by member."""
+    """The messages as columns for the statement."""
     return (
         [message.type for message in messages],
         [message.key for message in messages],

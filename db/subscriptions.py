@@ -1,4 +1,4 @@
-"""Implements `SubscriptionPort`, and tells the engine which subscriptions there are."""
+"""Implements `SubscriptionPort`, and finds subscriptions for the engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import Counter
 
 from db.connect import Pool
 from db.namespaces import Namespaces
-from db.rows import microseconds
+from db.rows import microseconds, tag_list
 from subscriptions.domain.delivery import (
     MAX_CHANNELS,
     Definition,
@@ -25,16 +25,16 @@ from subscriptions.domain.pattern import check_budget, is_pattern, to_regex
 
 PURGED = Counter("gapless_purged_total", "Messages purged from subscriptions.")
 PURGE_LIMIT = 5000
-"""So many rows are taken away by one statement."""
+"""How many rows one statement removes."""
 MAX_COUNTED = 10_000
-"""So many rows are counted for a length, and so many messages that a filter lets through."""
+"""For a length, at most this many rows are counted, and at most this many messages that pass a filter."""
 
 _PLAIN = ("ack_wait", "max_deliver", "backoff", "max_in_flight", "ordering")
 
 
 class Subscriptions:
-    """Definitions over one pool. `settled` gives an id that is settled, the newest that is known; None: none
-    is known yet, and the database finds one by time."""
+    """Definitions over one pool. `settled` returns the newest settled id that is known. None: none is known
+    yet, and the database finds one by time."""
 
     def __init__(
         self, pool: Pool, namespaces: Namespaces, settled: Callable[[], int | None] = lambda: None
@@ -72,7 +72,7 @@ class Subscriptions:
         return subscription(there, namespace), row["made"]
 
     async def _replace(self, namespace: str, definition: Definition, if_match: Tags) -> Subscription:
-        """All of the definition becomes this one, but for where it started."""
+        """Replace the whole definition except `start`."""
         name = definition.name
         found = await self._pool.fetchrow("subscription", await self._namespaces.id(namespace), name)
         if found is None:
@@ -133,7 +133,7 @@ class Subscriptions:
             _text(settings),
             False,
             self._settled(),
-            _list(if_match),
+            tag_list(if_match),
         )
         if found is None:
             raise no_subscription(name)
@@ -153,7 +153,7 @@ class Subscriptions:
         namespace_id = await self._namespaces.id(namespace)
         done: int | None = 0
         while done == 0:
-            # Whoever comes in between changed something itself, and then this begins again.
+            # If another session changed the channels in between, this begins again.
             row = await self._row(namespace, name)
             if if_match is not None:
                 _check_tag(row, if_match)
@@ -163,7 +163,7 @@ class Subscriptions:
                 break
             if not wanted:
                 raise invalid("channels", "would leave the subscription without any; delete it instead")
-            arguments = (namespace_id, name, there, *split(wanted), self._settled(), _list(if_match))
+            arguments = (namespace_id, name, there, *split(wanted), self._settled(), tag_list(if_match))
             done = await self._pool.fetchval("replace_channels", *arguments)
         if done is None:
             raise no_subscription(name)
@@ -179,20 +179,28 @@ class Subscriptions:
         if_unused: bool = False,
     ) -> None:
         namespace_id = await self._namespaces.id(namespace)
-        arguments = (namespace_id, name, if_empty, if_unused, _list(if_match))
+        arguments = (namespace_id, name, if_empty, if_unused, tag_list(if_match))
         outcome = await self._pool.fetchval("remove_subscription", *arguments)
         if outcome is None:
             raise no_subscription(name)
         if obstacle := _OBSTACLES.get(outcome):
             raise GaplessError(Code.CONFLICT, f"subscription {name} {obstacle}; it was not deleted")
 
-    async def purge(self, namespace: str, name: str, settled: int | None) -> int:
+    async def purge(
+        self, namespace: str, name: str, settled: int | None, *, if_match: Tags | None = None
+    ) -> int:
         namespace_id = await self._namespaces.id(namespace)
         asked = (namespace_id, name, self._settled() if settled is None else settled, PURGE_LIMIT)
         total = 0
         upto = moves = None
         while True:
-            row = await self._pool.fetchrow("purge_subscription", *asked, upto, moves)
+            try:
+                row = await self._pool.fetchrow("purge_subscription", *asked, upto, moves, tag_list(if_match))
+            except GaplessError as error:
+                if error.code is Code.PRECONDITION_FAILED and upto is not None:
+                    # The definition was changed since. Return what was purged so far.
+                    return total
+                raise
             if row["subscription_id"] is None:
                 raise no_subscription(name)
             total += int(row["purged"])
@@ -208,17 +216,18 @@ class Subscriptions:
             raise no_subscription(name)
         return Length(row["waiting"], row["leased"], row["exact"])
 
-    async def seek(self, namespace: str, name: str, to: str) -> Subscription:
-        namespace_id = await self._namespaces.id(namespace)
-        moved = await self._pool.fetchval("seek_subscription", namespace_id, name, to, self._settled())
+    async def seek(self, namespace: str, name: str, to: str, *, if_match: Tags | None = None) -> Subscription:
+        asked = (await self._namespaces.id(namespace), name, to, self._settled(), tag_list(if_match))
+        moved = await self._pool.fetchval("seek_subscription", *asked)
         if moved is False:
             raise invalid("to", "lies in the future of this log")
         return await self.get(namespace, name, stats=True)
 
-    async def try_seek(self, namespace: str, name: str, to: str) -> tuple[Subscription, Stats | None]:
-        row = await self._pool.fetchrow(
-            "try_seek", await self._namespaces.id(namespace), name, to, self._settled()
-        )
+    async def try_seek(
+        self, namespace: str, name: str, to: str, *, if_match: Tags | None = None
+    ) -> tuple[Subscription, Stats | None]:
+        asked = (await self._namespaces.id(namespace), name, to, self._settled(), tag_list(if_match))
+        row = await self._pool.fetchrow("try_seek", *asked)
         if row["moved"] is False:
             raise invalid("to", "lies in the future of this log")
         there = await self._row(namespace, name)
@@ -227,10 +236,11 @@ class Subscriptions:
         before = None if row["before"] is None else _stats(msgspec.json.decode(row["before"]))
         return subscription(there, namespace, _stats(msgspec.json.decode(row["after"]))), before
 
-    async def pause(self, namespace: str, name: str, paused: bool) -> Subscription:
-        if not await self._pool.fetchval(
-            "pause_subscription", await self._namespaces.id(namespace), name, paused
-        ):
+    async def pause(
+        self, namespace: str, name: str, paused: bool, *, if_match: Tags | None = None
+    ) -> Subscription:
+        asked = (await self._namespaces.id(namespace), name, paused, tag_list(if_match))
+        if not await self._pool.fetchval("pause_subscription", *asked):
             raise no_subscription(name)
         return await self.get(namespace, name, stats=True)
 
@@ -241,11 +251,11 @@ class Subscriptions:
         return paused
 
     async def by_id(self, ids: Sequence[int]) -> list[Subscription]:
-        """Those of these that are still there."""
+        """The subscriptions with these ids that still exist."""
         return await self._several("subscriptions_by_id", list(ids))
 
     async def pushed(self, namespaces: Collection[str]) -> list[Subscription]:
-        """Those of these namespaces that the service itself delivers, by webhook."""
+        """The subscriptions of these namespaces that the service delivers by webhook."""
         return await self._several("pushed_subscriptions", await self._namespaces.ids(namespaces))
 
     async def _several(self, block: str, *arguments: object) -> list[Subscription]:
@@ -260,7 +270,7 @@ class Subscriptions:
 
 
 def _with(there: list[str], more: Sequence[str]) -> list[str]:
-    """All of them, each once. Raises where these are more than one subscription may have."""
+    """Both lists together, each channel once. Raises `invalid_request` if these are too many."""
     wanted = list(dict.fromkeys((*there, *more)))
     if wanted != there:
         if len(wanted) > MAX_CHANNELS:
@@ -283,30 +293,26 @@ def _check_tag(row: Any, if_match: Tags) -> None:
         raise GaplessError(Code.PRECONDITION_FAILED, detail)
 
 
-def _list(tags: Tags | None) -> list[str] | None:
-    return None if tags is None else list(tags)
-
-
 def no_subscription(name: str) -> GaplessError:
     """`subscription_not_found`."""
     return GaplessError(Code.SUBSCRIPTION_NOT_FOUND, f"subscription {name} does not exist")
 
 
 def split(channels: Sequence[str]) -> tuple[list[str], list[str], str | None]:
-    """As stored: all as given, the plain names among them, and one expression for the patterns."""
+    """Channels as they are stored: all as given, the plain names, and one expression for the patterns."""
     patterns = [text for text in channels if is_pattern(text)]
     names = [text for text in channels if not is_pattern(text)]
     return list(channels), names, "|".join(map(to_regex, patterns)) or None
 
 
 def differences(row: Any, definition: Definition) -> list[str]:
-    """Members in which what is stored and what is asked for differ."""
+    """The members in which the stored definition differs from the given one."""
     own = msgspec.json.decode(row["own"])
     asked = definition.settings
     found = [member for member in sorted(own.keys() | asked.keys()) if own.get(member) != asked.get(member)]
     if list(definition.channels) != row["channels"]:
         found.insert(0, "channels")
-    # A start that was a time ago is another time at each repetition.
+    # A start given as a time span ago becomes another time with each repetition of the request.
     is_time = "T" in row["start"] and "T" in definition.start
     if row["start"] != definition.start and not is_time:
         found.insert(0, "start")

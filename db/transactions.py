@@ -1,4 +1,4 @@
-"""Publish and ack in one transaction: consume, transform, produce, exactly once."""
+"""Publishes and acks in one transaction: consume, transform and produce exactly once."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NOTHING: Final[tuple[Any, ...]] = (
     None,
     *([[]] * 9),
 )
-"""Arguments of `gapless.append` for no message at all."""
+"""Arguments of `gapless.append` for no messages."""
 _AGAIN: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 
 class Transactions:
-    """Over one pool, whose statements must be bounded as those of publishers are."""
+    """Implements `TransactionPort` over one pool. Its statements need the same timeouts as publishers."""
 
     def __init__(self, pool: Pool, namespaces: Namespaces, *, create_channels: bool) -> None:
         self._pool = pool
@@ -49,10 +49,10 @@ class Transactions:
     async def transact(
         self, append: Append | None, receipts: Sequence[Receipt], places: Sequence[str]
     ) -> Appended:
-        """All of it or nothing. `places` names each receipt for the caller: `ack[0].receipts[2]`.
+        """Publish and ack all or nothing. `places` names each receipt for the caller: `ack[0].receipts[2]`.
 
-        Raises `transaction_conflict` when a receipt holds no lease, what `AppendPort.append` raises for one
-        request, and `unavailable`; where the answer was lost, the transaction happened once or not at all.
+        Raises `transaction_conflict` when a receipt holds no lease, the errors of `AppendPort.append` for one
+        request, and `unavailable`. If the answer was lost, the transaction happened once or not at all.
         """
         names: list[tuple[str, str]] = []
         arguments = _NOTHING

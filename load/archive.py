@@ -1,15 +1,15 @@
-"""A history as a file: JSON lines, gzipped, one event a line; many deliveries share a line."""
+"""Keeps a history as a file: gzipped JSON lines, one event per line; many deliveries share a line."""
 
 from __future__ import annotations
 
 import gzip
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
 from load.history import Cursor, Fault, Gap, History, Odd, Outcome
 
@@ -19,19 +19,29 @@ PER_LINE = 2000
 
 def write(history: History, path: str | Path) -> None:
     """Keep a history. The folder is made when it is not there."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wb", compresslevel=3) as out:
-        for event in _events(history):
-            out.write(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))
+    write_lines(path, _events(history))
 
 
 def read(path: str | Path) -> History:
     """A kept history, equal to the one that was written."""
     history = History()
-    with gzip.open(path, "rb") as lines:
-        for line in lines:
-            _apply(history, orjson.loads(line))
+    for event in read_lines(path):
+        _apply(history, event)
     return history
+
+
+def write_lines(path: str | Path, facts: Iterable[dict[str, Any]]) -> None:
+    """JSON lines, gzipped."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wb", compresslevel=3) as out:
+        for fact in facts:
+            out.write(msgspec.json.encode(fact) + b"\n")
+
+
+def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
+    """What `write_lines` wrote."""
+    with gzip.open(path, "rb") as lines:
+        yield from map(msgspec.json.decode, lines)
 
 
 def _events(history: History) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Decides from a history whether the promise was kept. Linear in the number of deliveries.
+"""Decides from a history of a log and its readers whether the promise was kept, in linear time.
 
-`python -m load.checker FILE` judges a kept history again and exits with 1 when something is broken.
+`python -m load.checker FILE` checks a stored history again.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
-from load.attempts import check_attempts
-from load.history import Cursor, Gap, History
+from load.drill import conclude, parser, played
+from load.history import UNKNOWN, Cursor, Gap, History, Outcome
 from load.patterns import matches_any
-from load.verdict import Breach, Verdict
+from load.sequence import check_given
+from load.verdict import USUAL, Breach, Verdict
 
 
 @dataclass(slots=True)
@@ -52,11 +55,11 @@ class Truth:
 
 def check(history: History) -> Verdict:
     """Judge a whole run: the log itself, what publishers know, and every cursor."""
-    verdict = Verdict()
+    verdict = Verdict((*USUAL, Breach.HOLES))
     truth = Truth.of(history)
     _check_density(truth, verdict)
     stored = [_digests(history, ids) for ids in truth.by_channel]
-    check_attempts(history, stored, verdict)
+    _check_attempts(history, stored, verdict)
     _check_told(truth, verdict)
     for cursor in history.cursors:
         _check_cursor(cursor, truth, verdict)
@@ -120,26 +123,8 @@ def _check_cursor(cursor: Cursor, truth: Truth, verdict: Verdict) -> None:
         verdict.add(Breach.DISAGREE, f"{cursor.name}: id {odd.id} as seq {odd.seq} of {odd.channel}")
         if not matches_any(cursor.patterns, odd.channel):
             verdict.add(Breach.PHANTOM, f"{cursor.name}: id {odd.id} of {odd.channel}, never asked for")
-    seen = _check_given(cursor, set(owed), truth, verdict)
+    seen = check_given(cursor.name, cursor.ids, set(owed), verdict, after=cursor.start)
     _check_missing(cursor, [i for i in owed if i not in seen], truth, verdict)
-
-
-def _check_given(cursor: Cursor, owed: set[int], truth: Truth, verdict: Verdict) -> set[int]:
-    """Judge what the cursor was given; returns the ids it has seen."""
-    seen: set[int] = set()
-    last = cursor.start
-    for message_id in cursor.ids:
-        if message_id in seen:
-            verdict.add(Breach.DOUBLED, f"{cursor.name}: id {message_id} again, at {last}")
-        elif message_id <= last:
-            verdict.add(Breach.OUT_OF_ORDER, f"{cursor.name}: id {message_id} after {last}")
-        if message_id not in truth.ids:
-            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {message_id} is not in the log")
-        elif message_id not in owed and message_id > cursor.start:
-            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {message_id} of a channel not asked for")
-        seen.add(message_id)
-        last = max(last, message_id)
-    return seen
 
 
 def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Verdict) -> None:
@@ -171,16 +156,91 @@ def _place(message_id: int, seen: tuple[int, int] | None) -> str:
     return "after its last" if message_id > seen[1] else "in the middle"
 
 
-def main() -> int:
+# --- what publishers know, held against what is stored
+
+
+@dataclass(slots=True)
+class Tries:
+    """The tries to publish into one channel, tries with one key taken together."""
+
+    surest: dict[Outcome, Counter[int]] = field(default_factory=lambda: {o: Counter() for o in Outcome})
+    order: array[int] = field(default_factory=lambda: array("q"))
+
+
+def _check_attempts(history: History, stored: list[array[int]], verdict: Verdict) -> None:
+    """`stored` holds, for each channel number, the digests of its stored messages in the order of ids.
+
+    A history without tries knows only the readers' side: then nothing is said here.
+    """
+    if not len(history.attempts):
+        return
+    tries = _tries(history, verdict)
+    for number, name in enumerate(history.log.names):
+        known = tries.get(number, Tries())
+        found = Counter(stored[number])
+        _check_counts(name, known, found, verdict)
+        confirmed = known.surest[Outcome.OK]
+        # Only when exactly the confirmed messages are there can the two orders be laid side by side.
+        if history.in_order and found == confirmed and known.order != stored[number]:
+            moved = sum(a != b for a, b in zip(known.order, stored[number], strict=True))
+            verdict.add(Breach.OUT_OF_ORDER, f"{name}: {moved} not where they were published", moved)
+
+
+def _tries(history: History, verdict: Verdict) -> dict[int, Tries]:
+    attempts = history.attempts
+    best = _best_by_key(history, verdict)
+    tries: dict[int, Tries] = {}
+    for attempt in range(len(attempts)):
+        key = attempts.key.get(attempt)
+        if key is not None and best[key] != attempt:
+            continue
+        known = tries.setdefault(attempts.channel[attempt], Tries())
+        outcome = attempts.outcome_of(attempt)
+        known.surest[outcome][attempts.digest[attempt]] += 1
+        if outcome is Outcome.OK:
+            known.order.append(attempts.digest[attempt])
+    return tries
+
+
+def _best_by_key(history: History, verdict: Verdict) -> dict[str, int]:
+    """For each idempotency key its surest try. All confirmations of one key must name one id."""
+    attempts = history.attempts
+    best: dict[str, int] = {}
+    for attempt, key in attempts.key.items():
+        other = best.setdefault(key, attempt)
+        ids = {attempts.id[attempt], attempts.id[other]} - {UNKNOWN}
+        if len(ids) > 1:
+            verdict.add(Breach.DOUBLED, f"key {key} was given the ids {sorted(ids)}")
+        if attempts.outcome_of(attempt) > attempts.outcome_of(other):
+            best[key] = attempt
+    return best
+
+
+def _check_counts(name: str, known: Tries, found: Counter[int], verdict: Verdict) -> None:
+    confirmed, open_, refused = (known.surest[o] for o in (Outcome.OK, Outcome.INFO, Outcome.FAIL))
+    for value, count in confirmed.items():
+        if found[value] < count:
+            verdict.add(Breach.LOST, f"{name}: confirmed and not stored", count - found[value])
+    for value, count in found.items():
+        extra = count - confirmed[value] - open_[value]
+        if extra <= 0:
+            continue
+        if confirmed[value] or open_[value]:
+            verdict.add(Breach.DOUBLED, f"{name}: stored {count} times", extra)
+        elif refused[value]:
+            verdict.add(Breach.DISHONEST, f"{name}: refused and stored", extra)
+        else:
+            verdict.add(Breach.PHANTOM, f"{name}: stored and never published", extra)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Judge the history in the file named on the command line."""
     from load.archive import read
 
-    if len(sys.argv) != 2:
-        print("usage: python -m load.checker HISTORY.jsonl.gz", file=sys.stderr)
-        return 2
-    verdict = check(read(sys.argv[1]))
-    print(verdict.report())
-    return verdict.exit_code
+    options = parser("checker", __doc__, "load/results/chat-20260101-000000/history.jsonl.gz")
+    options.add_argument("history", type=Path, help="as a run left it behind")
+    chosen = options.parse_args(arguments)
+    return conclude(played(lambda: check(read(chosen.history))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Child processes of a load run. Whatever happens to the run, none of them outlives it."""
+"""Child processes of a load run. None of them outlives the run, even if it crashes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import resource
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from load.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -167,16 +168,15 @@ class Child:
 
 def wait_for_port(port: int, child: Child, patience: float = 20.0) -> None:
     """Return when something listens; raises when the child ends first or nothing does in time (seconds)."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
+
+    def listens() -> bool:
         if child.code() is not None:
             raise RuntimeError(f"{child.command[0]} ended with {child.code()}:\n{child.tail()}")
         with socket.socket() as probe:
             probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise RuntimeError(f"{child.command[0]} does not listen after {patience} s:\n{child.tail()}")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until(listens, f"{child.command[0]} listens on port {port}", patience)
 
 
 @atexit.register

@@ -1,84 +1,73 @@
-"""Kills parts of the running service with -9, one after the other, and sees each one come back."""
+"""Kills parts of the running service with SIGKILL, and checks that each one comes back."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import random
+import socket
 
 from load.children import kill, tree
-from load.history import History
 from load.server import Server
+from load.waiting import until
 
-PATIENCE = 60.0
+PATIENCE_S = 60.0
 """What was killed must be back within this many seconds."""
 
-ORDER = ("redis", "service", "import", "postgres")
+PARTS = ("worker", "service", "redis", "postgres")
 
 
-@dataclass(slots=True)
-class Storm:
-    """Kills in `ORDER`, `rounds` times over, spread over the run by how far it has come (0 to 1).
-
-    `kill_import` kills the program that publishes; its owner starts it again.
-    """
-
-    server: Server
-    history: History
-    progress: Callable[[], float]
-    kill_import: Callable[[], None]
-    rounds: int = 1
-    say: Callable[[str], None] = print
-    log: list[str] = field(default_factory=list)
-
-    async def run(self) -> None:
-        """Kill, wait for the return, go on. Raises RuntimeError when something stays away."""
-        steps = [name for _ in range(self.rounds) for name in ORDER]
-        for number, name in enumerate(steps, 1):
-            due = number / (len(steps) + 1)
-            while self.progress() < due:
-                await asyncio.sleep(0.02)
-            self.history.fault(f"{name} killed", True)
-            started = time.monotonic()
-            at = f"{100 * self.progress():.0f} %"
-            await self._hit(name)
-            self.history.fault(f"{name} killed", False)
-            line = f"{name} killed with -9 at {at}, back after {time.monotonic() - started:.1f} s"
-            self.log.append(line)
-            self.say(line)
-
-    async def _hit(self, name: str) -> None:
-        if name == "redis":
-            await self._kill_and_wait("redis", self.server.redis, lambda pid: [pid])
-        elif name == "postgres":
-            await self._postgres()
-        elif name == "service":
-            await self._service()
-        else:
-            self.kill_import()
-
-    async def _postgres(self) -> None:
+async def hit(server: Server, part: str, chance: random.Random, away_s: float = 0.0) -> None:
+    """Kill one of `PARTS`; returns when the service is ready again. The whole service stays away for
+    `away_s`. Raises RuntimeError where it is not back in time."""
+    if part == "worker":
+        await _worker(server, chance)
+    elif part == "service":
+        server.kill()
+        await asyncio.sleep(away_s)
+        server.start()
+    elif part == "redis":
+        old = _running(part, server.redis())
+        flush(server.redis_socket())
+        kill([old])
+        await until(lambda: server.redis() not in (None, old), "another Redis runs", PATIENCE_S)
+    else:
+        old = _running(part, server.postgres())
         # The backends go with the postmaster, as they would with the machine.
-        await self._kill_and_wait("postgres", self.server.postgres, tree)
-        await self.server.wait_ready(PATIENCE)
+        kill(tree(old))
+        await until(lambda: server.postgres() not in (None, old), "another Postgres runs", PATIENCE_S)
+    await server.wait_ready(PATIENCE_S)
 
-    async def _service(self) -> None:
-        self.server.kill()
-        self.server.start()
-        await self.server.wait_ready(PATIENCE)
 
-    async def _kill_and_wait(
-        self, name: str, find: Callable[[], int | None], family: Callable[[int], list[int]]
-    ) -> None:
-        old = find()
-        if old is None:
-            raise RuntimeError(f"{name} is not running")
-        kill(family(old))
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-            new = find()
-            if new is not None and new != old and len(tree(new)) >= 1:
-                return
-        raise RuntimeError(f"{name} did not come back within {PATIENCE:.0f} s")
+async def _worker(server: Server, chance: random.Random) -> None:
+    before = workers(server)
+    victim = chance.choice(before)
+    kill([victim])
+
+    def replaced() -> bool:
+        now = workers(server)
+        return victim not in now and len(now) >= len(before)
+
+    await until(replaced, "another worker runs", PATIENCE_S)
+
+
+def workers(server: Server) -> list[int]:
+    """The processes that serve: the supervisor's own children among the Python ones."""
+    own = server.own()
+    return [pid for pid in own if pid != own[0]]
+
+
+def flush(path: str | None) -> None:
+    """FLUSHALL on the Redis that listens there."""
+    if path is None:
+        raise RuntimeError("Redis does not listen")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(5)
+        connection.connect(path)
+        connection.sendall(b"FLUSHALL\r\n")
+        connection.recv(64)
+
+
+def _running(part: str, pid: int | None) -> int:
+    if pid is None:
+        raise RuntimeError(f"{part} is not running")
+    return pid

@@ -1,4 +1,4 @@
-"""Which channels a subscription follows, decided without the server, so that the two can disagree."""
+"""Decides which channels a subscription follows, independently of the server, to find its errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Messages that kill their members, and fleets that are killed: `python -m load.poison`.
+"""`python -m load.poison`: tests messages that kill their members, and members that are killed together.
 
-The poison: one of ten messages with keys of their own kills whoever comes to it, with ten in hand. It alone
-must become a dead letter, and nine must be acked. The fleet: ten thousand messages are in the hands of a
-hundred members that are killed at once; another hundred must settle them in at most twice the time that it
-takes without. Exit code 0: both hold, 1: one does not, 2: no verdict.
+The poison: one of ten messages with different keys kills the member that handles it, while the member holds
+ten. Only this message must become a dead letter, and nine must be acked. The fleet: a hundred members hold
+ten thousand messages and are killed at once. Another hundred must settle the messages in at most twice the
+time that it takes without the kill.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+import msgspec
 
-from load.children import raise_file_limit
-from load.groups.api import Api, RefusedError, UnreachableError
+from load import drill
+from load.api import Api, RefusedError, UnreachableError
+from load.drill import say
 from load.server import serving
 from load.sse import Event, Stream
+from load.verdict import Breach, Verdict
+from load.waiting import until
 from load.wire import Target
 
 FACTOR = 2.0
@@ -30,8 +33,7 @@ PATIENCE_S = 300.0
 MAX_DELIVER = 3
 
 
-class NoVerdictError(Exception):
-    """Something else than what is asked went wrong."""
+TOLD = (Breach.LOST, Breach.DEAD, Breach.SLOW)
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Member:
         await asyncio.get_running_loop().create_connection(lambda: stream, self.target.host, self.target.port)
 
     def _take(self, events: list[Event]) -> None:
-        self.hand += [orjson.loads(data) for _, data, name in events if name == b"delivery"]
+        self.hand += [msgspec.json.decode(data) for _, data, name in events if name == b"delivery"]
         self.most = max(self.most, len(self.hand))
         self.arrived.set()
 
@@ -102,18 +104,8 @@ async def stats(api: Api, queue: str) -> dict[str, Any]:
     return found
 
 
-async def until(asked: Callable[[], Any], what: str) -> float:
-    """Seconds until it holds."""
-    began = time.monotonic()
-    while not await asked():
-        if time.monotonic() - began > PATIENCE_S:
-            raise NoVerdictError(f"no end after {PATIENCE_S:.0f} s: {what}")
-        await asyncio.sleep(0.02)
-    return time.monotonic() - began
-
-
-async def poison(api: Api, target: Target, keys: int, at: int) -> bool:
-    """One member after the other; whether only the message at fault died."""
+async def poison(api: Api, target: Target, keys: int, at: int, verdict: Verdict) -> None:
+    """One member after the other; only the message at fault may die."""
     queue = f"poison{at}"
     await prepare(api, queue, keys, at)
     hands: list[int] = []
@@ -132,17 +124,17 @@ async def poison(api: Api, target: Target, keys: int, at: int) -> bool:
 
     living = asyncio.create_task(live())
     try:
-        seconds = await until(over, f"the poison at {at}")
+        seconds = await until(over, f"the poison at {at} is over", PATIENCE_S)
     finally:
         living.cancel()
     counts = await stats(api, queue)
     letters = (await api.call("GET", f"/v1/dead-letters?subscription={queue}"))["dead_letters"]
     dead = [(letter["message"]["data"]["n"], letter["reason"]) for letter in letters]
-    good = dead == [(at, "max_deliver")] and counts["acked"] == keys - 1
     attempts = letters[0]["attempts"] if letters else 0
-    print(f"{queue}: {counts['acked']} acked, dead {dead} after {attempts} attempts, hands {hands}")
-    print(f"{queue}: over in {seconds:.1f} s")
-    return good
+    say(f"{queue}: {counts['acked']} acked, dead {dead} after {attempts} attempts, hands {hands}")
+    say(f"{queue}: over in {seconds:.1f} s")
+    verdict.add(Breach.DEAD, f"{queue}: {dead}", count=dead != [(at, "max_deliver")])
+    verdict.add(Breach.LOST, f"{queue}: {counts}", keys - 1 - counts["acked"])
 
 
 async def settle(api: Api, target: Target, queue: str, messages: int, members: int) -> float:
@@ -163,7 +155,7 @@ async def settle(api: Api, target: Target, queue: str, messages: int, members: i
     try:
         await asyncio.wait_for(all_done.wait(), PATIENCE_S)
     except TimeoutError as error:
-        raise NoVerdictError(f"{queue}: {left} are left; {await stats(api, queue)}") from error
+        raise RuntimeError(f"{queue}: {left} are left; {await stats(api, queue)}") from error
     finally:
         for task in working:
             task.cancel()
@@ -172,47 +164,47 @@ async def settle(api: Api, target: Target, queue: str, messages: int, members: i
     return time.monotonic() - began
 
 
-async def fleet(api: Api, target: Target, messages: int, members: int, factor: float) -> bool:
-    """Whether it takes at most so many times as long after all members were killed with all in hand."""
+async def fleet(
+    api: Api, target: Target, messages: int, members: int, factor: float, verdict: Verdict
+) -> None:
+    """It may take at most so many times as long after all members were killed with all in hand."""
     await prepare(api, "calm", messages, max_in_flight=messages)
     without = await settle(api, target, "calm", messages, members)
     await prepare(api, "killed", messages, max_in_flight=messages)
     doomed = [Member(target, "killed", messages // members) for _ in range(members)]
     await asyncio.gather(*(member.open() for member in doomed))
 
-    async def full() -> bool:
+    def full() -> bool:
         return sum(len(member.hand) for member in doomed) == messages // members * members
 
-    await until(full, "the hands of the fleet fill")
+    await until(full, "the hands of the fleet are full", PATIENCE_S)
     for member in doomed:
         member.die()
     took = await settle(api, target, "killed", messages, members)
     counts = await stats(api, "killed")
-    good = took <= factor * without and counts["acked"] == messages and counts["dead_letters"] == 0
-    print(
-        f"fleet: {messages:,} settled in {without:.2f} s; and in {took:.2f} s,"
-        f" {took / without:.2f} times as long,"
+    say(
+        f"fleet: {messages:,} settled in {without:.2f} s; in {took:.2f} s after {members} members were killed"
     )
-    print(
-        f"fleet: after all {members} members were killed; acked {counts['acked']},"
-        f" dead {counts['dead_letters']}"
-    )
-    return good
+    verdict.add(Breach.LOST, f"fleet: {counts}", messages - counts["acked"])
+    verdict.add(Breach.DEAD, f"fleet: {counts}", counts["dead_letters"])
+    slow = f"fleet: {took / without:.2f} times as long, where {factor:g} may be"
+    verdict.add(Breach.SLOW, slow, count=took > factor * without)
 
 
-async def trial(options: argparse.Namespace) -> int:
+async def trial(options: argparse.Namespace) -> Verdict:
+    """All of it, on a service of its own."""
+    verdict = Verdict(TOLD)
     async with serving() as server:
         api = Api(server.target)
-        places = sorted({0, options.keys // 2, options.keys - 1})
-        good = [await poison(api, server.target, options.keys, at) for at in places]
-        good.append(await fleet(api, server.target, options.messages, options.members, options.factor))
-    print("verdict: " + ("good" if all(good) else "BROKEN"))
-    return 0 if all(good) else 1
+        for at in sorted({0, options.keys // 2, options.keys - 1}):
+            await poison(api, server.target, options.keys, at, verdict)
+        await fleet(api, server.target, options.messages, options.members, options.factor, verdict)
+    return verdict
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run and say the verdict."""
-    parser = argparse.ArgumentParser(prog="python -m load.poison", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = drill.parser("poison", __doc__, "", "--keys 6 --messages 400 --members 8 --factor inf")
     parser.add_argument(
         "--keys", type=int, default=10, help="messages beside which one is poisonous, itself included"
     )
@@ -220,12 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--members", type=int, default=100, help="of the fleet")
     parser.add_argument("--factor", type=float, default=FACTOR, help="so much longer it may take")
     options = parser.parse_args(arguments)
-    raise_file_limit()
-    try:
-        return asyncio.run(trial(options))
-    except (NoVerdictError, OSError, RuntimeError, UnreachableError, RefusedError) as error:
-        print(f"no verdict: {error}")
-        return 2
+    return drill.conclude(drill.played(lambda: asyncio.run(trial(options))))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,30 @@
-"""The programs of Postgres, run as a user that Postgres accepts."""
+"""A separate Postgres on loopback, whose programs run as a user that Postgres accepts."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from load.children import CHECKOUT
+import asyncpg
+
+from load.children import CHECKOUT, free_port
+
+ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
+_NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+
+
+def blocks(text: str) -> dict[str, str]:
+    """The named statements of an SQL file."""
+    parts = _NAME.split(text)
+    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def programs() -> Path:
@@ -24,11 +38,6 @@ def programs() -> Path:
     if not system:
         raise RuntimeError("no Postgres was found: install Debian's postgresql")
     return system[-1]
-
-
-def psql() -> Path:
-    """Postgres' own client."""
-    return programs() / "psql"
 
 
 def as_nobody(home: Path) -> None:
@@ -49,6 +58,63 @@ def run(words: Sequence[object]) -> str:
     if answer.returncode != 0:
         raise RuntimeError(f"{words[0]} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
     return answer.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A server on loopback that trusts everybody, with fsync on. `data` is its folder, inside another one of
+    the run; `log` is the database of a migrated Gapless."""
+
+    data: Path
+    port: int = field(default_factory=free_port)
+    log: str = "gapless"
+
+    @property
+    def url(self) -> str:
+        """The superuser's, as libpq and asyncpg read it."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{self.log}"
+
+    @property
+    def reached(self) -> list[object]:
+        """How its programs are told where it listens."""
+        return ["-h", "127.0.0.1", "-p", self.port, "-U", "postgres"]
+
+    def make(self) -> None:
+        """An empty server, not started."""
+        as_nobody(self.data.parent)
+        words = ["-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
+        run([programs() / "initdb", *words])
+
+    def start(self, **settings: object) -> None:
+        """Returns when it takes connections."""
+        here = {"listen_addresses": "127.0.0.1", "port": self.port}
+        settings = {**here, "unix_socket_directories": self.data.parent, **settings}
+        words = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        run([programs() / "pg_ctl", "-D", self.data, "-l", f"{self.data}.log", "-w", "-o", words, "start"])
+
+    def stop(self) -> None:
+        """At once, as a machine that fails."""
+        words = [programs() / "pg_ctl", "-D", self.data, "-m", "immediate", "stop"]
+        subprocess.run(command(words), capture_output=True, cwd="/")
+
+    async def connect(self, database: str | None = None) -> asyncpg.Connection:
+        """A session of the superuser."""
+        return await asyncpg.connect(
+            host="127.0.0.1", port=self.port, user="postgres", database=database or self.log
+        )
+
+    async def execute(self, statement: str, database: str | None = None) -> None:
+        """In a session of its own."""
+        session = await self.connect(database)
+        await session.execute(statement)
+        await session.close()
+
+    async def make_log(self, *, roles: bool = True) -> None:
+        """Make the database of the log, and with the first one the roles of all."""
+        for role in ROLES if roles else ():
+            await self.execute(f"create role {role} nologin", "postgres")
+        await self.execute(f"create database {self.log}", "postgres")
+        await asyncio.to_thread(migrate, self.url)
 
 
 def migrate(url: str) -> None:

@@ -1,20 +1,32 @@
-"""The service under load: started as its users start it, with its own home, looked at from outside only."""
+"""The service under load, started as users start it, with its own home, and observed only from outside."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
 
 from load.children import CHECKOUT, Child, command_of, free_port, kill, tree
+from load.waiting import until
 from load.wire import Connection, Response, Target
 
 LAUNCHER = str(CHECKOUT / "gapless")
+OWNER = "gapless_owner"
+AWAY = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    IndexError,
+    ValueError,
+)
+"""What `connect` and its sessions may raise while the database is away, or its pid file is half written."""
 
 
 @dataclass(slots=True)
@@ -55,15 +67,17 @@ class Server:
 
     async def wait_ready(self, patience: float = 60.0) -> float:
         """Wait until /readyz says so; returns the seconds it took, raises when it takes longer."""
-        started = time.monotonic()
-        while time.monotonic() - started < patience:
+
+        async def is_ready() -> bool:
             if self.child is not None and self.child.code() is not None:
-                raise RuntimeError(f"serve ended with {self.child.code()}:\n{self.child.tail()}")
+                raise RuntimeError(f"serve ended with {self.child.code()}")
             answer = await self.get("/readyz")
-            if answer is not None and answer.status == 200:
-                return time.monotonic() - started
-            await asyncio.sleep(0.05)
-        raise RuntimeError(f"not ready after {patience} s:\n{self.child.tail() if self.child else ''}")
+            return answer is not None and answer.status == 200
+
+        try:
+            return await until(is_ready, "/readyz says 200", patience)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}:\n{self.child.tail() if self.child else ''}") from error
 
     async def get(self, path: str, wait: float = 5.0) -> Response | None:
         """One GET on a connection of its own; nothing when the server cannot be reached."""
@@ -108,6 +122,15 @@ class Server:
         IndexError and ValueError before it listens."""
         lines = (self.home / "postgres" / "postmaster.pid").read_text().splitlines()
         return lines[4], int(lines[3])
+
+    def postgres_url(self, user: str = OWNER, database: str = "gapless") -> str:
+        """That address as libpq, Spark and asyncpg read it. Raises as `postgres_address` does."""
+        folder, port = self.postgres_address()
+        return f"postgresql://{user}@/{database}?host={quote(folder, safe='/')}&port={port}"
+
+    async def connect(self, user: str = OWNER, database: str = "gapless") -> asyncpg.Connection:
+        """A session of one's own in the embedded Postgres. Raises what `AWAY` names."""
+        return await asyncpg.connect(self.postgres_url(user, database), timeout=5.0)
 
     def redis_socket(self) -> str | None:
         """The socket of the embedded Redis: it stands in its arguments, and in the title it takes later."""

@@ -1,25 +1,27 @@
-"""Every parser fuzzed for time: `python -m load.timefuzz [--seconds 120] [--seed N] [--bytes 8000000]`.
+"""`python -m load.timefuzz`: fuzzes every parser for slow inputs.
 
-Texts made of few pieces, repeated up to eight megabytes, go to whatever reads what strangers send: bodies of
-every kind, gzip, queries, headers, names, cursors, framing. A check whose time grows faster than its input
-shows as seconds. Verdict: no answer, and no other request meanwhile, takes more than 5 s; exit code 1
-otherwise. A slow text is named by its seed and number: the same seed and size make it again.
+Texts made of few pieces, repeated up to eight megabytes, go to all code that reads clients' input: bodies of
+every kind, gzip, queries, headers, names, cursors, framing. If a check's time grows faster than its input, it
+takes seconds here. No answer, and no other request meanwhile, may take more than 5 s. A slow text is reported
+by its seed and number: the same seed and size make it again.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes
 
+from load import drill
+from load.drill import say
 from load.server import serving
+from load.verdict import Breach, Verdict
 from load.wire import Connection, Target
 
 LIMIT_S = 5.0
@@ -163,19 +165,18 @@ def text_of(chance: random.Random, pieces: tuple[bytes, ...], size: int) -> byte
 
 @dataclass(slots=True)
 class Findings:
-    """The slowest answer of each face, how long any other request waited, and what broke the limit."""
+    """The slowest answer of each face, how long any other request waited, and the verdict on both."""
 
     slowest: dict[str, float] = field(default_factory=dict)
     texts: int = 0
     other_s: float = 0.0
-    wrong: list[str] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=lambda: Verdict((Breach.SLOW,)))
 
     def add(self, face: str, seconds: float, case: str) -> None:
         """Note one text's time."""
         self.texts += 1
         self.slowest[face] = max(self.slowest.get(face, 0.0), seconds)
-        if seconds > LIMIT_S:
-            self.wrong.append(f"{face}: {seconds:.1f} s ({case})")
+        self.verdict.add(Breach.SLOW, f"{face}: {seconds:.1f} s ({case})", count=seconds > LIMIT_S)
 
 
 async def answered(target: Target, request: bytes, ends: bool) -> None:
@@ -218,28 +219,31 @@ async def run(seconds: float, seed: int, size: int) -> Findings:
                 await answered(server.target, request, face.ends)
                 found.add(face.name, time.monotonic() - began, case)
             if ping.done():
-                found.wrong.append(f"another request failed: {ping.exception()}")
+                found.verdict.add(Breach.FAILED, f"another request: {ping.exception()}")
                 break
         ping.cancel()
-    if found.other_s > LIMIT_S:
-        found.wrong.append(f"another request waited {found.other_s:.1f} s")
+    late = f"another request waited {found.other_s:.1f} s"
+    found.verdict.add(Breach.SLOW, late, count=found.other_s > LIMIT_S)
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run and say the verdict."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--bytes", type=int, default=8_000_000)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = drill.parser("timefuzz", __doc__, "", "--minutes 10 --seed 7", "--minutes 0.02 --bytes 100000")
+    drill.add_minutes(parser, 2.0)
+    drill.add_seed(parser)
+    parser.add_argument("--bytes", type=int, default=8_000_000, help="of the longest text")
     asked = parser.parse_args(arguments)
-    found = asyncio.run(run(asked.seconds, asked.seed, asked.bytes))
-    for name, worst in sorted(found.slowest.items(), key=lambda item: -item[1]):
-        print(f"{worst:7.3f} s  {name}")
-    print(f"{found.texts} texts, seed {asked.seed}; another request waited {found.other_s:.2f} s at most")
-    for wrong in found.wrong:
-        print(f"too slow: {wrong}")
-    return 1 if found.wrong else 0
+
+    def play() -> Verdict:
+        found = asyncio.run(run(60 * asked.minutes, asked.seed, asked.bytes))
+        for name, worst in sorted(found.slowest.items(), key=lambda item: -item[1]):
+            say(f"{worst:7.3f} s  {name}")
+        waited = f"another request waited {found.other_s:.2f} s at most"
+        found.verdict.checked = f"{found.texts} texts, seed {asked.seed}; {waited}"
+        return found.verdict
+
+    return drill.conclude(drill.played(play))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Open transactions delay nobody: `python -m load.transactions [--idle SECONDS] [--held SECONDS]`.
+"""`python -m load.transactions`: tests that open transactions delay no reader.
 
-One transaction elsewhere in the database writes and then idles; one publishes with `gapless.publish` and
-stays open; one does so and rolls back. Meanwhile 100 messages/s are published over HTTP, and a reader of that
-channel and one of everything measure how old each message is when it arrives. Verdict: nothing lost, doubled
-or out of order, no message older than a second, what was rolled back never seen; exit code 1 otherwise.
+One transaction elsewhere in the database writes and then idles. One publishes with `gapless.publish` and
+stays open. One does so and rolls back. Meanwhile 100 messages/s are published over HTTP, and two readers, of
+that channel and of all channels, measure the age of each message when it arrives. No message may be lost,
+doubled, out of order or older than a second, and no rolled-back message may be seen.
 """
 
 from __future__ import annotations
@@ -12,29 +12,38 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-import asyncpg
-import orjson
+import msgspec
 
+from load import drill
+from load.api import Api
+from load.chat.drain import drain
+from load.chat.follower import Crowd
+from load.checker import check
+from load.drill import say
+from load.figure import quantile
+from load.history import Cursor, History, digest_of
 from load.server import Server, serving
-from load.sse import Event, Stream
-from load.wire import Connection
+from load.sse import Event, follow
+from load.verdict import USUAL, Breach, Verdict
+from load.waiting import until
 
 RATE = 100
 LATE_S = 1.0
 CHANNEL = "transactions.one"
-REQUEST = {"one channel": f"channel={CHANNEL}", "everything": "channel=%3E"}
+SELECTIONS = {"one channel": (CHANNEL, f"channel={CHANNEL}"), "everything": (">", "channel=%3E")}
 
 
 @dataclass(slots=True)
 class Reader:
-    """What one reader saw, in order: seqs, data, and the age of each numbered message in seconds."""
+    """Notes in the history what it is given, and how old each numbered message is in seconds."""
 
-    name: str
-    live: asyncio.Event = field(default_factory=asyncio.Event)
-    seqs: list[int] = field(default_factory=list)
-    data: list[object] = field(default_factory=list)
+    history: History
+    cursor: Cursor
+    live: bool = False
     ages: list[float] = field(default_factory=list)
 
     def take(self, events: list[Event]) -> None:
@@ -42,115 +51,95 @@ class Reader:
         now = time.time()
         for _, text, name in events:
             if name == b"ready":
-                self.live.set()
+                self.live = True
             elif not name:
-                message = orjson.loads(text)
-                self.seqs.append(message["seq"])
-                self.data.append(message["data"])
-                if isinstance(message["data"], float):
-                    self.ages.append(now - message["data"])
-
-    def faults(self, published: int) -> list[str]:
-        """What is wrong with it, in words."""
-        found = []
-        if self.seqs != list(range(1, published + 1)):
-            found.append(f"{self.name}: {len(self.seqs)} messages, not 1 to {published} in order")
-        if max(self.ages, default=0.0) > LATE_S:
-            found.append(f"{self.name}: a message was {max(self.ages):.2f} s old")
-        if "rolled back" in self.data:
-            found.append(f"{self.name}: saw what was rolled back")
-        if self.data.count("held") != 1:
-            found.append(f"{self.name}: saw the held message {self.data.count('held')} times")
-        return found
+                said = msgspec.json.decode(text)
+                where = (said["id"], said["channel"], said["seq"])
+                self.history.deliver(self.cursor, *where, digest_of(said))
+                if isinstance(said["data"], float):
+                    self.ages.append(now - said["data"])
 
     def summary(self) -> str:
         """Ages of what it saw."""
-        ages = sorted(self.ages)
-        middle, high = ages[len(ages) // 2], ages[int(len(ages) * 0.99)]
-        return (
-            f"{self.name}: {len(self.seqs)} messages, age p50 {1000 * middle:.1f} ms, p99 "
-            f"{1000 * high:.1f} ms, oldest {1000 * ages[-1]:.1f} ms"
-        )
+        middle, high, most = (1000 * quantile(self.ages, share) for share in (0.5, 0.99, 1.0))
+        age = f"age p50 {middle:.1f} ms, p99 {high:.1f} ms, oldest {most:.1f} ms"
+        return f"{self.cursor.name}: {len(self.cursor.ids)} messages, {age}"
 
 
-async def connect(server: Server) -> asyncpg.Connection:
-    """A user's own connection to the embedded Postgres."""
-    host, port = server.postgres_address()
-    connection: asyncpg.Connection = await asyncpg.connect(
-        host=host, port=port, user="gapless_owner", database="gapless"
-    )
-    return connection
-
-
-async def follow(server: Server, reader: Reader) -> Stream:
-    """Subscribe and wait until it is live."""
-    query = REQUEST[reader.name]
-    request = server.target.request("GET", f"/v1/subscribe?{query}&from=earliest")
-    loop = asyncio.get_running_loop()
-    _, stream = await loop.create_connection(
-        lambda: Stream(request, lambda status, head: None, reader.take, lambda: None),
-        server.target.host,
-        server.target.port,
-    )
-    await reader.live.wait()
-    return stream
-
-
-async def publish(server: Server, done: asyncio.Event) -> int:
-    """Publish the time of day, over and over, until `done`; how many."""
-    connection = await Connection.open(server.target)
-    number = 0
+async def publish(server: Server, history: History, done: asyncio.Event) -> None:
+    """Publish the time of day, over and over, until `done`."""
+    api = Api(server.target)
     while not done.is_set():
-        body = orjson.dumps({"data": time.time()})
-        request = server.target.request("POST", f"/v1/channels/{CHANNEL}/messages", body)
-        answer = await connection.ask(request)
-        if answer.status != 201:
-            raise RuntimeError(f"a publish was answered {answer.status}: {answer.body!r}")
-        number += 1
+        body = {"data": time.time()}
+        attempt = history.invoke(CHANNEL, digest_of(body))
+        stored = await api.call("POST", f"/v1/channels/{CHANNEL}/messages", body)
+        history.ok(attempt, stored["id"], stored["seq"])
         await asyncio.sleep(1 / RATE)
-    connection.close()
-    return number
+    api.close()
 
 
-async def trial(idle_s: float, held_s: float) -> list[str]:
-    """Run it; what was wrong."""
-    readers = [Reader(name) for name in REQUEST]
+async def transact(server: Server, history: History, idle_s: float, held_s: float) -> None:
+    """The three transactions, from the first to the end of the longest."""
+    idle, held, undone = [await server.connect() for _ in range(3)]
+    await idle.execute("create table if not exists public.elsewhere (a integer)")
+    await idle.execute("begin; insert into public.elsewhere values (1)")
+    await asyncio.sleep(1)
+    tries = {}
+    for session, data in ((held, "held"), (undone, "rolled back")):
+        tries[data] = history.invoke(CHANNEL, digest_of({"data": data}))
+        await session.execute(f"begin; select gapless.publish('{CHANNEL}', '\"{data}\"')")
+    await asyncio.sleep(held_s)
+    await held.execute("commit")
+    history.ok(tries["held"])
+    await undone.execute("rollback")
+    history.fail(tries["rolled back"])
+    await asyncio.sleep(max(0.0, idle_s - held_s))
+    for session in (idle, held, undone):
+        session.terminate()
+
+
+async def trial(idle_s: float, held_s: float) -> Verdict:
+    """Run it."""
+    history, done = History(), asyncio.Event()
+    readers = [Reader(history, history.cursor(name, (pattern,))) for name, (pattern, _) in SELECTIONS.items()]
     async with serving() as server:
-        streams = [await follow(server, reader) for reader in readers]
-        sessions = [await connect(server) for _ in range(3)]
-        idle, held, undone = sessions
-        done = asyncio.Event()
-        await idle.execute("create table if not exists public.elsewhere (a integer)")
-        await idle.execute("begin; insert into public.elsewhere values (1)")
-        publishing = asyncio.create_task(publish(server, done))
-        await asyncio.sleep(1)
-        await held.execute(f"begin; select gapless.publish('{CHANNEL}', '\"held\"')")
-        await undone.execute(f"begin; select gapless.publish('{CHANNEL}', '\"rolled back\"')")
-        await asyncio.sleep(held_s)
-        await held.execute("commit")
-        await undone.execute("rollback")
-        await asyncio.sleep(max(0.0, idle_s - held_s))
+        streams = [
+            asyncio.create_task(
+                follow(server.target, f"/v1/subscribe?{query}&from=earliest", reader.take, {})
+            )
+            for reader, (_, query) in zip(readers, SELECTIONS.values(), strict=True)
+        ]
+        await until(lambda: all(reader.live for reader in readers), "both readers are live")
+        publishing = asyncio.create_task(publish(server, history, done))
+        await transact(server, history, idle_s, held_s)
         done.set()
-        published = await publishing + 1
+        await publishing
         await asyncio.sleep(2)
         for stream in streams:
-            stream.abort()
-        for session in sessions:
-            session.terminate()
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        await drain(Crowd(history, server.target), [CHANNEL], 1, lambda: None)
+    verdict = check(history)
+    verdict.told = (*USUAL, Breach.DISHONEST, Breach.SLOW)
     for reader in readers:
-        print(reader.summary())
-    return [fault for reader in readers for fault in reader.faults(published)]
+        say(reader.summary())
+        late = [age for age in reader.ages if age > LATE_S]
+        oldest = f"{reader.cursor.name}: a message was {max(late, default=0):.2f} s old"
+        verdict.add(Breach.SLOW, oldest, len(late))
+    return verdict
 
 
-def main() -> int:
-    """Parse, run, say the verdict."""
-    parser = argparse.ArgumentParser(prog="python -m load.transactions", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser: argparse.ArgumentParser = drill.parser("transactions", __doc__, "", "--idle 6 --held 3")
     parser.add_argument("--idle", type=float, default=120.0, help="seconds the idle transaction stays open")
     parser.add_argument("--held", type=float, default=10.0, help="seconds the publishing ones stay open")
-    options = parser.parse_args()
-    faults = asyncio.run(trial(options.idle, options.held))
-    print("\n".join(faults) or "no reader was delayed; what was held came once, what was undone never")
-    return 1 if faults else 0
+    options = parser.parse_args(arguments)
+    return drill.conclude(drill.played(partial(_play, options)))
+
+
+def _play(options: argparse.Namespace) -> Verdict:
+    return asyncio.run(trial(options.idle, options.held))
 
 
 if __name__ == "__main__":

@@ -1,39 +1,91 @@
-"""The outcome of a check: counts of what was broken, and a few examples of each."""
+"""Breaches and verdicts of all drills: how they are printed, and which exit code they give."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 EXAMPLES = 8
 """So many examples of each kind are kept; the counts always say how many there are."""
 
+CLEAN, BROKEN, NO_VERDICT = 0, 1, 2
+"""The exit codes of every drill: the promise held, it did not, and nothing can be said."""
+
 
 class Breach(StrEnum):
-    """The ways to break the promise, with the invariants of the checker behind them."""
+    """The ways to break a promise. A drill looks for some of them; each word means the same in all drills."""
 
-    LOST = "lost"  # I1: confirmed or stored, and not delivered by quiescence
-    DOUBLED = "doubled"  # I3, I5: twice on one cursor, or stored twice
-    OUT_OF_ORDER = "out of order"  # I2: ids go down on a cursor, or seq goes against id
+    # Of a log and its readers
+    LOST = "lost"  # I1, G7: confirmed or stored, and not in the log or not delivered in the end
+    DOUBLED = "doubled"  # I3, I5: delivered twice to one reader, or stored twice
+    OUT_OF_ORDER = "out of order"  # I2, G8: ids, a publisher's order, or that of a key, turned round
+    HOLES = "holes in seq"  # I4: seq skips a number, and no gap event said so
     PHANTOM = "phantom"  # I8: never published, or not what this reader asked for
-    HOLES = "holes"  # I4: seq skips a number, and no gap event said so
-    DISAGREE = "disagreeing"  # I6: one id or one seq with two meanings
-    DISHONEST = "refused but stored"  # I9: a publish answered with a 4xx was stored all the same
+    DISAGREE = "disagreeing"  # I6: one id, one seq or one message with two meanings
+    DISHONEST = "refused but stored"  # I9: answered with a 4xx, or rolled back, and stored all the same
+    UNTOLD = "losses untold"  # lost with an old primary, and a reader that had it was not told
+    REGRESSED = "regressions"  # a number that may only rise went back
+
+    # Of durable subscriptions
+    REDELIVERED = "redelivered after an ack"  # G1
+    DOUBLE_LEASE = "leased twice at once"  # G2
+    BELIEVED = "stale receipts believed"  # G3
+    REFUSED = "live receipts refused"  # G3, the other way round
+    ATTEMPTS = "wrong attempts"  # G4: a hole, a repetition, or more than max_deliver
+    DEAD = "wrong dead letters"  # G4, G7: missing, doubled, too early, for no reason
+    PREFETCH = "over the limit"  # G5: prefetch of a stream, max of a pull, max_in_flight
+    PRODUCT = "wrong products"  # I7: a transaction that published twice, or though refused, or nothing
+    LATE = "delivered after expiry"  # G6
+    LEDGER = "books that do not add up"  # L1: counts, lists, tables and history against each other
+    STUCK = "stuck"  # V1: neither settled nor dead in time
+
+    # Of dead letters on their way
+    ROUTELESS = "without a route"  # died, and was not published to where its route leads
+    ASTRAY = "astray"  # went somewhere else, or as something else, or for another reason
+    JOURNEY = "wrong journeys"  # what it says it went through is not what it went through
+
+    # Of a service and of those who use it
+    DOWN = "starts refused"  # it did not come up
+    SLOW = "too slow"  # an answer, a delivery or a run took longer than it may
+    SHORT = "goals missed"  # a measured figure is short of its goal
+    FAILED = "parts failed"  # a part of the run ended, was refused, or was told what it should not be
+    MISSED = "controls missed"  # a planted mistake that was not found, or not called by its name
+    HARMED = "pages that did harm"  # what a foreign page did or read, or an allowed one could not
+
+
+USUAL = (Breach.LOST, Breach.DOUBLED, Breach.OUT_OF_ORDER)
+
+NONE = {Breach.HOLES: "seq dense"}
+"""What a line says of a breach that did not occur, where that is not its count."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts per breach. `checked` says in words what was looked at, for the report."""
+    """Counts for each breach, with examples. `told` are those that the line names where there are none too;
+    `checked` says in words what was looked at."""
 
-    counts: dict[Breach, int] = field(default_factory=lambda: dict.fromkeys(Breach, 0))
-    examples: dict[Breach, list[str]] = field(default_factory=lambda: {breach: [] for breach in Breach})
+    told: tuple[Breach, ...] = USUAL
     checked: str = ""
+    counts: Counter[Breach] = field(default_factory=Counter)
+    examples: dict[Breach, list[str]] = field(default_factory=dict)
 
     def add(self, breach: Breach, example: str, count: int = 1) -> None:
-        """Count a breach."""
+        """Count a breach; so many of them, none at all where that is zero."""
+        if count <= 0:
+            return
         self.counts[breach] += count
-        if len(self.examples[breach]) < EXAMPLES:
-            self.examples[breach].append(example)
+        kept = self.examples.setdefault(breach, [])
+        if len(kept) < EXAMPLES:
+            kept.append(example)
+
+    def include(self, other: Verdict, where: str = "") -> None:
+        """Count what was broken elsewhere too; examples say `where`."""
+        self.counts.update(other.counts)
+        for breach, examples in other.examples.items():
+            kept = self.examples.setdefault(breach, [])
+            kept += [f"{where}: {text}" if where else text for text in examples[: EXAMPLES - len(kept)]]
 
     @property
     def ok(self) -> bool:
@@ -42,18 +94,20 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing was broken, else 1."""
-        return 0 if self.ok else 1
+        """Of a drill that ends with this."""
+        return CLEAN if self.ok else BROKEN
 
     def line(self) -> str:
-        """The verdict on one line; the rarer breaches appear only when there are some."""
-        common = (Breach.LOST, Breach.DOUBLED, Breach.OUT_OF_ORDER)
-        parts = [f"{self.counts[breach]:,} {breach}" for breach in common]
-        holes = self.counts[Breach.HOLES]
-        parts.append(f"{holes:,} holes in seq" if holes else "seq dense")
-        rare = (Breach.PHANTOM, Breach.DISAGREE, Breach.DISHONEST)
-        parts += [f"{self.counts[breach]:,} {breach}" for breach in rare if self.counts[breach]]
-        return ", ".join(parts)
+        """The verdict on one line: what is `told`, then what there is else."""
+        shown = [
+            *self.told,
+            *(breach for breach in Breach if self.counts[breach] and breach not in self.told),
+        ]
+        return f"{'clean' if self.ok else 'BROKEN'}: {', '.join(map(self._count, shown))}"
+
+    def _count(self, breach: Breach) -> str:
+        count = self.counts[breach]
+        return NONE[breach] if breach in NONE and not count else f"{count:,} {breach}"
 
     def report(self) -> str:
         """Everything, a line each: what was checked, the verdict, and examples of what was broken."""
@@ -61,6 +115,17 @@ class Verdict:
         for breach, examples in self.examples.items():
             lines += [f"  {breach}: {example}" for example in examples]
             hidden = self.counts[breach] - len(examples)
-            if examples and hidden > 0:
+            if hidden > 0:
                 lines.append(f"  {breach}: … {hidden:,} more")
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts and examples, for a reader in another process."""
+        counts = {breach.value: count for breach, count in self.counts.items()}
+        return {"counts": counts, "examples": {breach.value: kept for breach, kept in self.examples.items()}}
+
+    @staticmethod
+    def from_json(said: dict[str, Any]) -> Verdict:
+        """What `to_json` gave."""
+        counts = Counter({Breach(name): count for name, count in said["counts"].items()})
+        return Verdict(counts=counts, examples={Breach(k): v for k, v in said["examples"].items()})

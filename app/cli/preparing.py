@@ -1,4 +1,4 @@
-"""What `gapless serve` does before its first worker runs."""
+"""The preparation of `gapless serve` before its first worker runs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.failures import Failure, say, usage
+from gapless_cli.failures import Failure, say, usage
 
 if TYPE_CHECKING:
     from app.settings import Settings
     from app.supervisor.config import Endpoints
 
 METRICS_BYTES = 4 * 1024 * 1024
-"""More than a worker counts in."""
+"""The space that one worker's metrics files need at most."""
 
 
 class Preparation:
-    """What `serve` does before the first worker, as often as the supervisor asks for it."""
+    """Prepares database and home before the first worker. The supervisor may call it several times."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._looked_at_redis = False
 
     def __call__(self, endpoints: Endpoints) -> None:
-        """Raises `NotYetError` for what may pass, `MigrationError` and `Failure` for what does not."""
+        """Raises `NotYetError` for passing troubles, `MigrationError` and `Failure` for lasting ones."""
         from app.supervisor.waiting import NotYetError
         from db.arrival import AwayError, migrate_now
 
@@ -45,7 +45,7 @@ class Preparation:
 
 
 def needed(settings: Settings) -> str:
-    """The database as it is told of."""
+    """The name of the database in messages."""
     from app.cli.doctor.settings import without_password
 
     url = settings.migrate_url or settings.database_url
@@ -53,7 +53,8 @@ def needed(settings: Settings) -> str:
 
 
 def _tell_of_silent_redis(url: str) -> None:
-    """Nothing waits for Redis: without it messages of other processes come with the sweep."""
+    """Reports a Redis that does not answer. Nothing waits for it: without Redis messages of other processes
+    come with the sweep."""
     from app.cli.doctor.settings import without_password
     from cache.probe import silence_of
 
@@ -69,13 +70,13 @@ def _tell_of_silent_redis(url: str) -> None:
 
 
 def metrics_folder(settings: Settings) -> Path:
-    """Where several workers put what they count."""
+    """The folder for the metrics of several workers."""
     return settings.home.absolute() / "metrics"
 
 
 def _make_metrics_folder(settings: Settings) -> None:
-    """An empty one, only now that the home is this supervisor's: another's is left alone. What lies there is
-    written as memory, and a disk that has no room for it kills a worker without a word: so room is tried."""
+    """Makes an empty folder, once the home is this supervisor's: that of another is left alone. Workers map
+    its files into memory, and on a full disk that kills a worker silently, so the room is checked first."""
     from app.embedded.errors import EmbeddedError, PassingError, in_words
     from app.supervisor.waiting import NotYetError
 
@@ -94,7 +95,7 @@ def _make_metrics_folder(settings: Settings) -> None:
 
 
 def _try_room(file: Path, size_bytes: int) -> None:
-    """Raises OSError when the disk has no room for so much."""
+    """Raises OSError if the disk has less room than that."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if hasattr(os, "posix_fallocate"):  # not on macOS

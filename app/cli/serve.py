@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from gapless_cli.failures import Failure, say, usage
 
-from app.cli.failures import Failure, say, usage
 from app.cli.preparing import Preparation, metrics_folder, needed
+from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -28,33 +29,12 @@ Examples:
 
   GAPLESS_MIGRATE_URL=postgresql://owner@… gapless migrate
 
-serve does this too at its start; run it alone where the service has no right to change the schema.
+serve also does this when it starts. Run migrate alone if the service has no right to change the schema.
 """
 Level = Literal["debug", "info", "warning", "error"]
 PATIENCE_S = 60.0
-"""How long `migrate` waits for a database that is away. `serve` waits until it is there."""
+"""How long `migrate` waits for an unreachable database. `serve` waits without a limit."""
 ASK_AGAIN_S = 0.5
-
-
-def settings_from(**flags: object) -> Settings:
-    """Settings with the flags that were given on top. Raises `Failure`, a line for each that does not fit."""
-    import tomllib
-
-    from pydantic import ValidationError
-
-    from app.settings import Settings
-
-    try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
-    except ValidationError as error:
-        lines = [
-            f"GAPLESS_{'.'.join(map(str, e['loc'])).upper()}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        ]
-        raise usage("; ".join(lines)) from None
-    except (tomllib.TOMLDecodeError, OSError) as error:
-        file = os.environ.get("GAPLESS_CONFIG", "gapless.toml")
-        raise usage(f"cannot read the settings in {file}: {error}") from None
 
 
 def serve(
@@ -66,7 +46,7 @@ def serve(
     database_url: Annotated[str | None, typer.Option(help="Postgres; none: an embedded one.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="Redis; none: an embedded one.")] = None,
 ) -> None:
-    """Run until Ctrl-C or SIGTERM. Flags win over GAPLESS_* variables, those over gapless.toml."""
+    """Run until Ctrl-C or SIGTERM. Flags override GAPLESS_* variables, which override gapless.toml."""
     settings = settings_from(
         host=host,
         port=port,
@@ -88,7 +68,7 @@ def serve(
 
 def _run(settings: Settings) -> int:
     from app.supervisor.config import SupervisorConfig
-    from app.supervisor.run import run
+    from app.supervisor.supervisor import run
     from db.migrate import MigrationError
 
     config = SupervisorConfig(
@@ -107,7 +87,7 @@ def _run(settings: Settings) -> int:
 
 
 def migrate_command() -> None:
-    """Bring the schema of GAPLESS_MIGRATE_URL (or GAPLESS_DATABASE_URL) to this version, and exit."""
+    """Migrate the schema of GAPLESS_MIGRATE_URL (or GAPLESS_DATABASE_URL) to this version, and exit."""
     settings = settings_from()
     url = settings.migrate_url or settings.database_url
     if url is None:
@@ -160,7 +140,7 @@ def _refuse_open(settings: Settings) -> None:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """What workers read their settings from, whatever mixture of flags, file and variables these were."""
+    """The variables for workers: all settings, whether they came from flags, the file or variables."""
     values: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True, exclude={"migrate_url"})
     environment = {f"GAPLESS_{name.upper()}": str(value) for name, value in values.items()}
     if settings.workers > 1:

@@ -1,7 +1,7 @@
 """`gapless export` and `gapless analyze`: the jobs of the Spark package on this installation's database.
 
-The package knows nothing of the service and the service nothing of it: it runs as a program of its own, which
-is told the database by a variable. An embedded Postgres that nobody runs is started for as long as it takes.
+The package and the service do not depend on each other. The job runs as its own program and gets the database
+in a variable. If the embedded Postgres does not run, it is started for the time of the job.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
+from gapless_cli.failures import Failure, say
 
 from app import program
-from app.cli.failures import Failure, say
-from app.cli.serve import settings_from
+from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -35,12 +35,12 @@ def export(context: typer.Context) -> None:
 
 
 def analyze(context: typer.Context) -> None:
-    """Count and plot what a log or an export of it holds."""
+    """Count and plot the messages of a log or of an export."""
     _hand_over("analyze", context.args)
 
 
 def _hand_over(job: str, arguments: list[str]) -> None:
-    """Run the job in place of this process, or as a child of it while it keeps a Postgres."""
+    """Run the job in place of this process, or as its child while this process keeps a Postgres running."""
     command = [*program.command("gapless_spark"), job, *arguments]
     if not arguments and job == "export":
         command.append("--help")
@@ -63,8 +63,8 @@ def _replace(command: list[str], more: dict[str, str]) -> None:
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """This process' variables, where Spark's workers find the package and nothing else, and the database: by
-    a variable, for everybody on the machine can read arguments."""
+    """This process' variables, a path on which Spark's workers find only the package, and the database's URL.
+    The URL is a variable because all users of the machine can read arguments."""
     return {
         **os.environ,
         "PYTHONPATH": str(program.FOLDERS["gapless_spark"]),
@@ -75,7 +75,7 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 
 def _with_embedded(settings: Settings, command: list[str]) -> int:
-    """The job's exit code. Where the service runs on this home its Postgres is used, else one is started."""
+    """Runs the job and returns its exit code. It uses the Postgres of a running service, else starts one."""
     from app.cli.doctor.home import look
     from app.embedded import EmbeddedError, EmbeddedPostgres, HomeLock
 
@@ -99,7 +99,7 @@ def _with_embedded(settings: Settings, command: list[str]) -> int:
 
 
 def _migrate(url: str, admin_url: str) -> None:
-    """The data may be of an older version, or this may be the first thing that ever ran on the home."""
+    """Migrates the data, which may be of an older version, or missing if the home is new."""
     import asyncio
 
     from db.migrate import MigrationError, migrate
@@ -111,13 +111,13 @@ def _migrate(url: str, admin_url: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """Its Postgres ends with this process, so the job must not wait for it to come back (Linux)."""
+    """Ends the job with its parent (Linux). Its Postgres ends then, too, and would not come back."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _run(command: list[str], more: dict[str, str]) -> int:
-    """Run the job as a child. It hears Ctrl-C from the terminal itself, and SIGTERM through this process."""
+    """Run the job as a child. It gets Ctrl-C from the terminal itself, and SIGTERM through this process."""
     process = subprocess.Popen(command, env=_environment(more), preexec_fn=_end_with_parent)
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -18,7 +18,7 @@ def version() -> None:
     """Print the versions of the service, of its client and of Python."""
     from gapless import __version__ as client
 
-    from app.openapi import VERSION
+    from app import VERSION
 
     print(f"gapless {VERSION} (client {client}, Python {platform.python_version()})")
 

@@ -1,6 +1,6 @@
-"""Postgres and Redis of Gapless' own, for whoever has set no URL: started, watched and stopped as children.
+"""Embedded Postgres and Redis, used when no URL is set. They are child processes.
 
-The API is synchronous: it serves a supervising process and test sessions, never an event loop.
+The API is synchronous: it is for a supervising process and for test sessions, not for an event loop.
 """
 
 from app.embedded.errors import EmbeddedError, PassingError

@@ -1,8 +1,8 @@
-"""Backups of the embedded Postgres by its own tools, and the way back.
+"""Backs up and restores the embedded Postgres with its own tools.
 
-A backup is a folder, complete once it has its name: a base backup (`PG_VERSION` tells it), or a dump with
-the roles beside it. A base backup is as large as the data and quick to restore, by the same major version
-only; a dump is smaller and goes into any later version.
+A backup is a folder that is complete once it has its name: a base backup (it holds `PG_VERSION`), or a dump
+with the roles beside it. A base backup is as large as the data and quick to restore, by the same major
+version only. A dump is smaller, and any later version can load it.
 """
 
 import os
@@ -23,13 +23,13 @@ from app.embedded.postgres import WRITABLE, EmbeddedPostgres
 DUMP = "database.dump"
 ROLES = "roles.sql"
 _LIFE = "gapless.lives"
-"""Empty after a crash, and to be empty after a restore: whoever believed the old life must not go on."""
+"""Empty after a crash; must be empty after a restore, so that no process goes on as before."""
 _NO_ARCHIVE = ("-c", "restore_command=false", "-c", "hot_standby=off")
 
 
 @contextmanager
 def at_hand(home: Path) -> Iterator[EmbeddedPostgres]:
-    """The embedded Postgres of a home that holds data: the one that runs, else one started for the block."""
+    """The embedded Postgres of a home with data: the running one, else one started for the block."""
     server = EmbeddedPostgres(home)
     if cluster.major_of(server.data) is None:
         raise EmbeddedError(f"{server.home} holds no data of an embedded Postgres yet")
@@ -52,7 +52,7 @@ def at_hand(home: Path) -> Iterator[EmbeddedPostgres]:
 
 
 def back_up(server: EmbeddedPostgres, target: Path, *, dump: bool) -> None:
-    """Make the folder `target` from a running server. Raises `EmbeddedError`; then nothing is left behind."""
+    """Makes the folder `target` from a running server. After an `EmbeddedError` nothing is left behind."""
     target = target.absolute()
     if target.exists():
         raise EmbeddedError(f"{target} is there already; choose a new name")
@@ -72,10 +72,11 @@ def back_up(server: EmbeddedPostgres, target: Path, *, dump: bool) -> None:
 
 
 def restore(server: EmbeddedPostgres, source: Path, *, replace: bool) -> Path | None:
-    """Make the data of a home from a backup; where the data went that was there, if any.
+    """Restores the data of a home from a backup. Returns the folder of the previous data, if any.
 
-    The home must be this process' (`HomeLock`). The server runs on the new data once, until it is whole, and
-    is stopped. Killed before that, nothing has changed; killed later, the next start ends it.
+    This process must hold the home (`HomeLock`). The server runs on the new data once, until it is complete,
+    and is stopped. If the process is killed before that, nothing has changed; after that, the next start
+    finishes the restore.
     """
     if server.data.exists() and not replace:
         raise EmbeddedError(f"{server.home} holds data already; say --replace to put it aside")
@@ -114,8 +115,8 @@ def _dump(server: EmbeddedPostgres, tools: PostgresBinaries, target: Path) -> No
 def _recover(
     server: EmbeddedPostgres, tools: PostgresBinaries, identity: Identity, source: Path, partial: Path
 ) -> None:
-    """Recovery that ends by itself where the backup ends begins a new timeline: what is written from now on
-    is another history than the one that went on after the backup."""
+    """Recovers the data up to the end of the backup, which begins a new timeline: later writes are another
+    history than the one that went on after the backup."""
     if any((source / "pg_tblspc").iterdir()):
         raise EmbeddedError(f"{source} has tablespaces, which an embedded Postgres does not")
     _tool(tools, "pg_verifybackup", "--quiet", str(source))
@@ -143,7 +144,7 @@ def _load(
 
 
 def _tool(tools: PostgresBinaries, name: str, *arguments: str, text: str = "") -> None:
-    """Run one of the server's own tools. Its environment has nothing that would change what it does."""
+    """Runs one of the server's own tools. Its environment has no variable that would change its work."""
     program = tools.program(name)
     if not program.exists():
         raise EmbeddedError(

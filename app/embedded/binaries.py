@@ -1,4 +1,4 @@
-"""Where the programs of the embedded servers are: in the wheels, else what the machine has."""
+"""Finds the programs of the embedded servers: in the wheels, else on the machine."""
 
 import importlib.util
 import platform
@@ -82,7 +82,7 @@ def _wheel(name: str) -> Path | None:
 
 
 def _version(program: Path, pattern: str) -> int:
-    """The major version a program tells, 0 where it cannot run here."""
+    """The major version that a program prints; 0 if it cannot run here."""
     try:
         told = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=True, cwd="/"

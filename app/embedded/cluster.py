@@ -1,4 +1,4 @@
-"""A Postgres data folder: made whole or not at all, and configured anew before each start."""
+"""Makes a Postgres data folder, complete or not at all, and configures it before each start."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ ACCESS = "pg_hba.conf"
 _REMOVAL_S = 5.0
 
 ROLES = ("postgres", OWNER, SERVICE, "gapless_publisher", "gapless_reader")
-"""Those that a new cluster has."""
+"""The roles of a new cluster."""
 
 _BOOTSTRAP = f"""
 create role {OWNER} login
@@ -36,7 +36,7 @@ revoke all on database {DATABASE} from public
 grant connect on database {DATABASE} to {SERVICE}
 """
 
-# What the service needs and the machine can bear; `postgres.local.conf` in the home may say otherwise.
+# Settings that the service needs and the machine can afford; `postgres.local.conf` in the home overrides.
 _SETTINGS = {
     "max_connections": "200",
     # A statement over the whole log locks each segment and its indexes, and there is one for each day.
@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 def major_of(data: Path) -> int | None:
-    """The version of Postgres that made the folder, None where there is none yet."""
+    """The version of Postgres that made the folder; None if there is no folder yet."""
     told = folders.read_plain(data / "PG_VERSION")
     if told is None:
         return None
@@ -81,8 +81,8 @@ def fill(partial: Path, binaries: PostgresBinaries, identity: Identity) -> None:
 
 
 def make_partial(data: Path, identity: Identity) -> Path:
-    """An empty folder beside the data, to be given its name once it is complete. What earlier ones left of
-    theirs goes; the programs of one that was killed just now may still write there for a moment."""
+    """An empty folder beside the data, which gets its name once it is complete. Folders that earlier attempts
+    left are removed; programs of an attempt that was just killed may still write there for a moment."""
     for half_made in data.parent.glob(f"{data.name}.partial-*"):
         processes.wait_until(functools.partial(_removed, half_made), _REMOVAL_S)
     partial = Path(tempfile.mkdtemp(prefix=f"{data.name}.partial-", dir=data.parent))
@@ -91,21 +91,21 @@ def make_partial(data: Path, identity: Identity) -> Path:
 
 
 def finish(partial: Path, data: Path) -> None:
-    """Give a complete folder its name, for good."""
+    """Gives a complete folder its name, durably."""
     partial.rename(data)
     folders.sync(data.parent)
 
 
 def decide(partial: Path, data: Path) -> None:
-    """From here on a complete folder counts in place of the data: `take_up` puts it there."""
+    """Decides that a complete folder replaces the data: `take_up` moves it there."""
     restored = _restored(data)
     shutil.rmtree(restored, ignore_errors=True)
     finish(partial, restored)
 
 
 def take_up(data: Path) -> Path | None:
-    """Give a folder that was decided on its place; where the data went that was there, if any. Killed on the
-    way, it is to be called again, and goes on where it was."""
+    """Moves a decided folder to its place. Returns the folder of the data that was there before, if any. If
+    the process is killed meanwhile, the next call goes on from there."""
     restored, aside = _restored(data), None
     if not restored.exists():
         return None
@@ -127,10 +127,11 @@ def _removed(folder: Path) -> bool:
 
 
 def configure(home: Path) -> None:
-    """Write the configuration files: who can enter the socket's folder is trusted, nobody else gets in.
+    """Writes the configuration files. Users that can enter the socket's folder are trusted, others cannot
+    connect.
 
-    They lie in the home and not with the data: root writes them, and the data may be another user's, who
-    could put a link in their place.
+    The files lie in the home, not with the data: root writes them, and the data may belong to another user,
+    who could put a link in their place.
     """
     local = home / "postgres.local.conf"
     if not local.exists():
@@ -147,7 +148,7 @@ def configure(home: Path) -> None:
 
 
 def promises(home: Path, sockets: Path, cluster_name: str) -> list[str]:
-    """The settings no file may change: what durability rests on, and who can reach the server."""
+    """The settings that no file may change: those for durability, and for access to the server."""
     folder = '"' + str(sockets).replace('"', '""') + '"'
     settings = {
         "config_file": str(home / CONFIGURATION),
@@ -173,9 +174,10 @@ def _memory() -> dict[str, str]:
 
 
 def _recovery() -> dict[str, str]:
-    """After a crash, put the folder on disk in one call: file by file takes most of a second on a small log.
+    """Settings to sync the folder after a crash in one call: file by file takes most of a second on a small
+    log.
 
-    Kernels before 5.8 do not report a failed write to that call, so there it stays file by file.
+    Kernels before 5.8 do not report a failed write to that call, so there Postgres syncs file by file.
     """
     system = os.uname()
     numbers = re.findall(r"\d+", system.release)[:2]
@@ -184,7 +186,7 @@ def _recovery() -> dict[str, str]:
 
 
 def run(program: list[str], identity: Identity, text: bytes = b"") -> str:
-    """What a program of Postgres' says, as the identity. Raises `EmbeddedError` if it fails."""
+    """Runs a program of Postgres as the identity; returns its output. Raises `EmbeddedError` if it fails."""
     command = identity.command(program, death_signal=signal.SIGKILL)
     environment = {**os.environ, "LC_ALL": "C"}  # its messages are read above
     result = subprocess.run(

@@ -1,4 +1,4 @@
-"""What an embedded server can fail with."""
+"""The errors of embedded servers."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ _LITTLE_BYTES = 1024 * 1024
 
 
 class EmbeddedError(Exception):
-    """An embedded server cannot do what was asked. The text is one that a user can act on."""
+    """An embedded server cannot do what was asked. The text tells a user what to do."""
 
 
 class PassingError(EmbeddedError):
-    """It cannot now, for a reason that may pass without a change to this installation: try again."""
+    """It cannot do it now. The reason may pass without a change to this installation: try again."""
 
 
 class HomeTakenError(EmbeddedError):
@@ -47,7 +47,7 @@ def is_out_of_space(error: OSError) -> bool:
 
 
 def disk_full(home: Path) -> PassingError:
-    """The one way to say it."""
+    """The error for a full disk."""
     return PassingError(f"the disk of {home} is full; make room on it")
 
 

@@ -1,6 +1,6 @@
-"""Folders that others may have made, or may write to: links are never followed, owners are looked at.
+"""Handles folders that other users may have made or may write to: it never follows links and checks owners.
 
-Root works here beside a Postgres of another user, who may put anything at any time into what is its own.
+Root works here beside a Postgres of another user, who may put anything into its own folders at any time.
 """
 
 import os
@@ -34,8 +34,8 @@ def make_private(folder: Path, owners: set[int], give_to: tuple[int, int] | None
 
 
 def give(folder: Path, uid: int, gid: int) -> None:
-    """Hand a folder over with all that is in it, from the inside out: until the last step nobody but this
-    user can enter it and put something else in the way."""
+    """Gives a folder and its contents to a user, from the inside out: until the last step only this user can
+    enter it and change it."""
     for _, names, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
         for name in (*names, *files):
             os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
@@ -70,7 +70,7 @@ def replace(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Put the names in a folder on disk."""
+    """Syncs the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

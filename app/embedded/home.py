@@ -1,4 +1,4 @@
-"""The folder that holds everything an installation keeps: `postgres`, `redis`, `log`, `run` and a lock."""
+"""The folder with all data of an installation: `postgres`, `redis`, `log`, `run` and a lock."""
 
 import fcntl
 import hashlib
@@ -17,10 +17,10 @@ _POLL_S = 0.02
 
 
 def prepare(home: Path) -> Path:
-    """Make the home where it is missing, closed to others, and answer its absolute path.
+    """Makes the home if it is missing, closed to others, and returns its absolute path.
 
-    Refuses one of another user: whoever owns it could change whatever is done in it. Root's own will do, for
-    that is what a container's volume is.
+    Refuses a home of another user, who could change anything in it. A home of root is allowed, because a
+    container's volume is one.
     """
     home = home.absolute()
     try:
@@ -60,7 +60,7 @@ def owners(home: Path) -> set[int]:
 
 
 class HomeLock:
-    """Held by the one process that serves a home, until `release` or until the process ends in any way."""
+    """The lock of the one process that serves a home, held until `release` or until the process ends."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "lock"
@@ -76,7 +76,7 @@ class HomeLock:
             self._take()
 
     def _take(self) -> None:
-        # A bare descriptor: a file object would let go of the lock once nobody refers to it.
+        # A bare descriptor: a garbage-collected file object would release the lock.
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except PermissionError:

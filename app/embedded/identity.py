@@ -1,4 +1,4 @@
-"""Whom Postgres runs as: it refuses root, and root is what a container or a small machine offers."""
+"""Chooses the user that Postgres runs as: it refuses root, but containers often have only root."""
 
 import os
 import pwd
@@ -11,7 +11,7 @@ from pathlib import Path
 from app.embedded import folders
 from app.embedded.errors import EmbeddedError
 
-_ENTER = str(Path(__file__).with_name("enter.py"))
+_EXEC_SERVER = str(Path(__file__).with_name("exec_server.py"))
 
 
 class Kind(StrEnum):
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A way to run a server. `uid` and `gid` are what the server sees itself as."""
+    """A way to run a server. `uid` and `gid` are those that the server sees as its own."""
 
     kind: Kind
     uid: int
@@ -34,7 +34,7 @@ class Identity:
         `needed` names access without which it is refused (exit code 126): `x:/folder`, `rwx:/folder`.
         """
         facts = [str(int(death_signal)), str(os.getpid()), self.kind, str(self.uid), str(self.gid), needed]
-        return [sys.executable, "-I", "-S", _ENTER, *facts, "--", *program]
+        return [sys.executable, "-I", "-S", _EXEC_SERVER, *facts, "--", *program]
 
     def own(self, folder: Path) -> None:
         """Hand a folder over, with all that is in it, where the identity is another user of the machine."""

@@ -26,7 +26,7 @@ class LogFile:
         return self.path.open("ab", buffering=0)
 
     def rotate(self) -> None:
-        """On a full disk there is no older copy: cutting the file short makes room at least."""
+        """Keeps a copy and truncates the file. On a full disk it only truncates, which makes room."""
         if self.path.exists() and self.path.stat().st_size > self.limit_bytes:
             with suppress(OSError):
                 shutil.copyfile(self.path, self.path.with_suffix(".log.1"))

@@ -1,4 +1,4 @@
-"""Start servers, find those that a killed parent left behind, and end both without doubt."""
+"""Starts servers, finds those that a killed parent left behind, and ends both reliably."""
 
 import signal
 import subprocess
@@ -72,7 +72,7 @@ def end(process: Process, steps: Sequence[tuple[int, float]]) -> None:
 
 
 def end_leftovers(find: Callable[[], list[int]], steps: Sequence[tuple[int, float]]) -> None:
-    """Wait out, then signal, then kill the processes of a parent that was killed. Afterwards none is left.
+    """Waits for the processes of a killed parent, then signals, then kills them. Afterwards none is left.
 
     `find` is asked again each time; it must name only processes that belong to this installation. Zombies
     do not count: their memory and files are gone, only their parent has not looked yet.
@@ -89,7 +89,7 @@ def end_leftovers(find: Callable[[], list[int]], steps: Sequence[tuple[int, floa
 
 
 def is_running(pid: str) -> bool:
-    """Whether a process of this number runs: one that is ending, or that nobody has buried, does not."""
+    """Whether a process with this id runs. An exiting process or a zombie does not count."""
     return pid.isdigit() and int(pid) in {process.pid for process in running()}
 
 
@@ -103,7 +103,7 @@ def await_the_dying(name: str, patience_s: float = 5.0) -> None:
 
 
 def _dying() -> set[str]:
-    """The names of the processes that are between their end and the table of the dead (Linux)."""
+    """The names of the processes that are exiting and not yet zombies (Linux)."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

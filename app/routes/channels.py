@@ -1,101 +1,74 @@
-"""Channels and their settings over REST."""
+"""Channels and their settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from msgspec import UNSET
 
-from app.routes.bodies import JSON, read_json
-from app.routes.parameters import ChannelName, Limit, only
-from app.schemas import answers, schema, takes
+from app.request import JSON, NO_CONTENT, Answer, Plain, Request
+from app.routes.bodies import read_json
+from app.routes.lists import name_pattern, page_by_name
 from app.wire.definitions import decode
+from app.wire.parameters import NamesQuery
 from app.wire.settings import ChannelSettings, channel_values, number
+from app.wire.tags import etag, if_absent, if_match
 from app.wire.times import rfc3339
-from app.wiring import Service
-from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import Channel, Retention
-from subscriptions.domain.names import check_channel, is_channel
-from subscriptions.domain.pattern import check_pattern, to_regex
+
+MERGE_PATCH = "application/merge-patch+json"
 
 
-class ChannelBody(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
+class ChannelRequest(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings. `name` may repeat the name in the path."""
 
-    name: str | msgspec.UnsetType = msgspec.UNSET
+    name: str | msgspec.UnsetType = UNSET
 
 
-def router(service: Callable[[], Service]) -> APIRouter:
-    """The routes, over whatever service is running."""
-    routes = APIRouter(tags=["channels"])
+async def list_channels(request: Request[NamesQuery]) -> Answer:
+    """List channels by name. `cursor` goes into the next request; it is null on the last page."""
+    regex, limit = name_pattern(request.query), request.query.limit
+    found = await request.service.history.channels(request.namespace, regex, request.query.cursor, limit + 1)
+    return page_by_name("channels", [(each.name, encode_channel(each)) for each in found], limit)
 
-    @routes.get("/v1/channels", responses=_LIST)
-    async def list_channels(
-        request: Request,
-        pattern: Annotated[str | None, Query(max_length=255, description="Only matching names.")] = None,
-        limit: Limit = 100,
-        cursor: Annotated[str, Query(max_length=255, description="Where the page before ended.")] = "",
-    ) -> Response:
-        """Channels by name. `cursor` goes into the next request; it is null on the last page."""
-        only(request, ("pattern", "limit", "cursor"))
-        if cursor and not is_channel(cursor):
-            raise GaplessError(Code.INVALID_REQUEST, "cursor: is not one of this list", status=400)
-        regex = None if pattern is None else to_regex(check_pattern(pattern, "pattern"))
-        running = service()
-        found = await running.history.channels(running.namespace, regex, cursor, limit + 1)
-        page = found[:limit]
-        following = page[-1].name if len(found) > limit else None
-        body = {
-            "channels": [msgspec.Raw(encode_channel(c)) for c in page],
-            "has_more": len(found) > limit,
-            "cursor": following,
-        }
-        return Response(msgspec.json.encode(body), media_type=JSON)
 
-    @routes.get("/v1/channels/{channel}", responses=_CHANNEL)
-    async def get_channel(request: Request, channel: ChannelName) -> Response:
-        """A channel: where it stands and what it keeps."""
-        only(request, ())
-        running = service()
-        return _answer(await running.history.channel(running.namespace, check_channel(channel)))
+async def get_channel(request: Plain) -> Answer:
+    """Get a channel: its last id and seq, and its settings."""
+    return _answer(await request.service.history.channel(request.namespace, request.name))
 
-    @routes.put("/v1/channels/{channel}", responses=_CHANNEL | _MADE, openapi_extra=_BODY)
-    async def put_channel(request: Request, channel: ChannelName) -> Response:
-        """Make a channel, or replace its settings: what is left out is cleared."""
-        only(request, ())
-        name, body = check_channel(channel), await _body(request)
-        _same_name(body, name)
-        settings = dict(channel_values(body))
-        running = service()
-        made, was_made = await running.history.put_channel(
-            running.namespace,
-            name,
-            Retention(settings.get("max_age"), settings.get("max_messages")),
-            settings.get("message_ttl"),
-        )
-        return _answer(made, 201 if was_made else 200)
 
-    @routes.patch("/v1/channels/{channel}", responses=_CHANNEL, openapi_extra=_BODY)
-    async def patch_channel(request: Request, channel: ChannelName) -> Response:
-        """Change some settings; null clears one."""
-        only(request, ())
-        name, body = check_channel(channel), await _body(request)
-        _same_name(body, name)
-        running = service()
-        changed = await running.history.patch_channel(running.namespace, name, dict(channel_values(body)))
-        return _answer(changed)
+async def put_channel(request: Plain) -> Answer:
+    """Create a channel, or replace its settings: a setting that is left out is cleared. `If-None-Match: *`
+    only creates."""
+    tags, absent = if_match(request.headers), if_absent(request.headers)
+    settings = await _settings(request)
+    made, was_made = await request.service.history.put_channel(
+        request.namespace,
+        request.name,
+        Retention(settings.get("max_age"), settings.get("max_messages")),
+        settings.get("message_ttl"),
+        if_match=tags,
+        if_absent=absent,
+    )
+    return _answer(made, 201 if was_made else 200)
 
-    @routes.delete("/v1/channels/{channel}", status_code=204)
-    async def delete_channel(request: Request, channel: ChannelName) -> Response:
-        """Delete a channel and its messages. A later publish begins it anew at seq 1."""
-        only(request, ())
-        running = service()
-        await running.history.delete_channel(running.namespace, check_channel(channel))
-        return Response(status_code=204)
 
-    return routes
+async def patch_channel(request: Plain) -> Answer:
+    """Change some settings of a channel; null clears one."""
+    tags, settings = if_match(request.headers), await _settings(request)
+    changed = await request.service.history.patch_channel(
+        request.namespace, request.name, settings, if_match=tags
+    )
+    return _answer(changed)
+
+
+async def delete_channel(request: Plain) -> Answer:
+    """Delete a channel and its messages. A later publish creates it again, from seq 1."""
+    tags = if_match(request.headers)
+    await request.service.history.delete_channel(request.namespace, request.name, if_match=tags)
+    return NO_CONTENT
 
 
 def encode_channel(channel: Channel) -> bytes:
@@ -116,21 +89,12 @@ def encode_channel(channel: Channel) -> bytes:
     return msgspec.json.encode(shown)
 
 
-def _answer(channel: Channel, status: int = 200) -> Response:
-    return Response(encode_channel(channel), status, media_type=JSON)
+def _answer(channel: Channel, status: int = 200) -> Answer:
+    return Answer(encode_channel(channel), status, etag(channel.tag))
 
 
-async def _body(request: Request) -> ChannelBody:
-    raw = await read_json(request, media_types=(JSON, "application/merge-patch+json"))
-    return decode(raw, ChannelBody)
-
-
-def _same_name(body: ChannelBody, name: str) -> None:
-    if body.name is not msgspec.UNSET and body.name != name:
+async def _settings(request: Plain) -> dict[str, Any]:
+    body = decode(await read_json(request, media_types=(JSON, MERGE_PATCH)), ChannelRequest)
+    if body.name is not UNSET and body.name != request.name:
         raise invalid("name", "is not the name in the path")
-
-
-_CHANNEL: Final = answers("The channel.", schema("Channel"))
-_MADE: Final = answers("The channel was made.", schema("Channel"), 201)
-_LIST: Final = answers("A page of channels.", schema("ChannelPage"))
-_BODY: Final = takes("ChannelSettings")
+    return dict(channel_values(body))

@@ -7,11 +7,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
 
-from app.http_answers import answer_json
 from app.http_protocol import GaplessHttpProtocol
-from app.telemetry import DELIVERED, PUBLISHED, REQUESTS, SETTLED
+from app.request import Answer, Plain
+from app.routes.publish import committed
+from app.telemetry import DELIVERED, PUBLISHED, SETTLED
 from app.wire.body import read_body
 from app.wire.consuming import (
     MAX_BODY_BYTES,
@@ -29,104 +29,109 @@ from app.wiring import Service
 from subscriptions.domain.delivery import Receipt, Settled
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended
-from subscriptions.domain.names import check_channel
 
 T = TypeVar("T")
 
-_PREFIX: Final = len("/v1/subscriptions/")
 _JSON: Final = (b"content-type", b"application/json")
-_ANSWERED: Final = REQUESTS.labels("queue", 200)
-_COMMITTED: Final = REQUESTS.labels("transaction", 201)
 
 
-async def pull(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    """Up to `max` deliveries, waiting up to `wait` seconds for the first."""
-    name = _name(service, scope, "pull")
-    asked = parse_pull(await _body(scope, receive, MAX_BODY_BYTES, optional=True))
-    pulling = service.consumers.pull(service.namespace, name, asked.max, asked.wait_s)
-    connection: GaplessHttpProtocol = scope["extensions"]["gapless"]
-    subscription, found = await _unless_lost(connection, pulling)
+async def pull(request: Plain) -> Answer:
+    """Lease up to `max` messages, waiting up to `wait` seconds for the first."""
+    service, connection = _ready(request), request.connection
+    asked = parse_pull(await _body(request, MAX_BODY_BYTES, optional=True))
+    pulling = service.consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
+    pulled = await _unless_lost(connection, pulling)
     if connection.transport.is_closing():
-        service.consumers.take_back(subscription, found)
+        service.consumers.take_back(pulled)
         raise ClientDisconnect
+    subscription, found, losses = pulled
     codec = service.receipts
     content = encode_deliveries(
-        (d, codec.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found
+        ((d, codec.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found), losses
     )
     DELIVERED.inc(len(found))
-    _ANSWERED.inc()
-    await answer_json(scope, send, 200, content)
+
+    def told(came: bool) -> None:
+        if came:
+            service.consumers.told(pulled)
+        else:
+            # The answer may have arrived, so its leases end by themselves. Its gaps are reported again.
+            service.consumers.take_back(pulled._replace(deliveries=[]))
+
+    return Answer(content, told=told)
 
 
-async def ack(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    """Settle; answered after the commit, one result a receipt."""
-    name = _named(service, scope, "ack")
-    texts = parse_receipts(await _body(scope, receive, MAX_BODY_BYTES))
-    settled = await service.consumers.ack(service.namespace, name, _decoded(service, texts))
-    await _results(scope, send, texts, settled)
+async def ack(request: Plain) -> Answer:
+    """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
+    service = _ready(request)
+    texts = parse_receipts(await _body(request, MAX_BODY_BYTES))
+    settled = await service.consumers.ack(request.namespace, request.name or None, _decoded(service, texts))
+    return _results(texts, settled)
 
 
-async def nack(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    """Give back: for later, or as dead letters."""
-    name = _named(service, scope, "nack")
-    texts, how = parse_nack(await _body(scope, receive, MAX_BODY_BYTES))
-    settled = await service.consumers.nack(service.namespace, name, _decoded(service, texts), how)
-    await _results(scope, send, texts, settled)
+async def nack(request: Plain) -> Answer:
+    """Give deliveries back, to be delivered later or as dead letters."""
+    service = _ready(request)
+    texts, how = parse_nack(await _body(request, MAX_BODY_BYTES))
+    receipts = _decoded(service, texts)
+    settled = await service.consumers.nack(request.namespace, request.name or None, receipts, how)
+    return _results(texts, settled)
 
 
-async def extend(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    """Move deadlines away."""
-    name = _named(service, scope, "extend")
-    texts, ack_wait_s = parse_extend(await _body(scope, receive, MAX_BODY_BYTES))
-    settled = await service.consumers.extend(service.namespace, name, _decoded(service, texts), ack_wait_s)
-    await _results(scope, send, texts, settled)
+async def extend(request: Plain) -> Answer:
+    """Move the deadlines of deliveries. The new ones count from now."""
+    service = _ready(request)
+    texts, ack_wait_s = parse_extend(await _body(request, MAX_BODY_BYTES))
+    receipts = _decoded(service, texts)
+    settled = await service.consumers.extend(request.namespace, request.name or None, receipts, ack_wait_s)
+    return _results(texts, settled)
 
 
-async def transact(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    """Publish and ack, all of it or nothing."""
-    service.require_ready()
-    head = read_head(scope["headers"])
+async def transact(request: Plain) -> Answer:
+    """Publish and ack, all of it or nothing. A consumer that also publishes has its effect exactly once."""
+    request.service.require_ready()
+    head = read_head(request.scope["headers"])
     _refuse_unfit(head)
-    body = await read_body(receive, head)
+    body = await read_body(request.receive, head)
     asked = parse_transaction(body)
     append = None
     if asked.messages:
-        printed = fingerprint(scope["path"], head, body) if head.idempotency_key is not None else b""
-        append = Append(service.namespace, asked.messages, head.idempotency_key, printed, None, len(body))
+        printed = b""
+        if head.idempotency_key is not None:
+            printed = fingerprint(request.scope["path"], head, body)
+        append = Append(request.namespace, asked.messages, head.idempotency_key, printed, None, len(body))
     elif head.idempotency_key is not None:
         raise invalid(
             "Idempotency-Key", "needs something to publish: acks alone are judged by their receipts"
         )
-    appended, acked = await _transact(service, append, asked.acks)
+    appended, acked = await _transact(request, append, asked.acks)
     if not appended.replayed:
         PUBLISHED.inc(len(asked.messages))
         SETTLED.labels("acked").inc(acked)
     positions = encode_positions(appended.positions) if appended.positions else b""
-    content = b'{"messages":[%b],"acked":%d}' % (positions, acked)
-    _COMMITTED.inc()
-    await answer_json(scope, send, 201, content, replayed=appended.replayed)
+    return committed(b'{"messages":[%b],"acked":%d}' % (positions, acked), appended)
 
 
 async def _transact(
-    service: Service, append: Append | None, acks: Sequence[tuple[str, list[str]]]
+    request: Plain, append: Append | None, acks: Sequence[tuple[str, list[str]]]
 ) -> tuple[Appended, int]:
-    """What was published, and how many receipts were acked."""
+    """Returns what was published, and how many receipts were acked."""
     try:
-        receipts, places = await _of_transaction(service, acks)
+        receipts, places = await _of_transaction(request, acks)
     except GaplessError:
-        # What was done under this key is answered as it was then, whatever became of the subscriptions since.
+        # A request done under this key gets the same answer again, even if the subscriptions have changed.
         if append is None or append.idempotency_key is None:
             raise
-        repeated = await service.repeated(append)
+        repeated = await request.service.transactions.repeated(append)
         if repeated is None:
             raise
         return repeated, len({text for _, texts in acks for text in texts})
-    return await service.transact(append, receipts, places), len(receipts)
+    return await request.service.transactions.transact(append, receipts, places), len(receipts)
 
 
 async def _unless_lost(connection: GaplessHttpProtocol, asking: Coroutine[Any, Any, T]) -> T:
-    """What is asked for, as long as there is somebody to answer. Raises ClientDisconnect once there is not:
-    then nothing stays leased to a client that has left."""
+    """Awaits the result while the client is connected. Raises ClientDisconnect once it has left, so that
+    nothing stays leased to it."""
     task = asyncio.ensure_future(asking)
     lost = False
 
@@ -146,28 +151,20 @@ async def _unless_lost(connection: GaplessHttpProtocol, asking: Coroutine[Any, A
         connection.on_lost = None
 
 
-def _name(service: Service, scope: Scope, verb: str) -> str:
-    """The subscription in the path, once the service may decide about it."""
-    name = check_channel(scope["path"][_PREFIX : -len(verb) - 1], "name")
-    service.require_ready()
-    return name
+def _ready(request: Plain) -> Service:
+    """The service, if it may decide about receipts already. If the path names no subscription, each receipt
+    names its own."""
+    request.service.require_ready()
+    return request.service
 
 
-def _named(service: Service, scope: Scope, verb: str) -> str | None:
-    """As `_name`; None where the path names none, for the receipts know their subscriptions."""
-    if scope["path"] != f"/v1/{verb}":
-        return _name(service, scope, verb)
-    service.require_ready()
-    return None
-
-
-async def _body(scope: Scope, receive: Receive, limit: int, *, optional: bool = False) -> bytes:
-    headers = scope["headers"]
+async def _body(request: Plain, limit: int, *, optional: bool = False) -> bytes:
+    headers = request.scope["headers"]
     if optional and not any(name == b"content-type" for name, _ in headers):
         headers = [*headers, _JSON]
     head = read_head(headers)
     _refuse_unfit(head)
-    return await read_body(receive, head, limit)
+    return await read_body(request.receive, head, limit)
 
 
 def _refuse_unfit(head: PublishHead) -> None:
@@ -184,16 +181,17 @@ def _decoded(service: Service, texts: Sequence[str]) -> list[Receipt | None]:
 
 
 async def _of_transaction(
-    service: Service, acks: Sequence[tuple[str, list[str]]]
+    request: Plain, acks: Sequence[tuple[str, list[str]]]
 ) -> tuple[list[Receipt], list[str]]:
-    """The receipts, and what each is called in errors. Raises `transaction_conflict` when some could never be
-    live, forged or of another subscription; it names what is not live as well."""
+    """The receipts, and the name of each in errors. Raises `transaction_conflict` if some are forged or of
+    another subscription; the error also names receipts that are not live."""
+    service = request.service
     receipts: dict[Receipt, str] = {}
     foreign: dict[str, str] = {}
     for a, (name, texts) in enumerate(acks):
         decoded = _decoded(service, texts)
         expected = next((r.subscription_id for r in decoded if r is not None), None)
-        subscription = await service.consumers.find(service.namespace, name, expected=expected)
+        subscription = await service.consumers.find(request.namespace, name, expected=expected)
         for r, receipt in enumerate(decoded):
             place = f"ack[{a}].receipts[{r}]"
             if receipt is None or receipt.subscription_id != subscription.id:
@@ -201,7 +199,7 @@ async def _of_transaction(
             else:
                 receipts.setdefault(receipt, place)
     if foreign:
-        live = await service.live_leases(list(receipts))
+        live = await service.consumers.live(list(receipts))
         stale = [place for place, lives in zip(receipts.values(), live, strict=True) if not lives]
         detail = (
             f"{len(foreign)} receipts are none of these subscriptions, {len(stale)} hold no lease;"
@@ -213,8 +211,7 @@ async def _of_transaction(
     return list(receipts), list(receipts.values())
 
 
-async def _results(scope: Scope, send: Send, texts: Sequence[str], settled: Sequence[Settled]) -> None:
+def _results(texts: Sequence[str], settled: Sequence[Settled]) -> Answer:
     for item in settled:
         SETTLED.labels(item.status.value).inc()
-    _ANSWERED.inc()
-    await answer_json(scope, send, 200, encode_results(texts, settled))
+    return Answer(encode_results(texts, settled))

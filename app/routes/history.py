@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from app.routes.parameters import After, Before, ChannelName, Id, Keys, Limit, SinceText, Types, only
+from app.request import JSON, Answer, Plain, Request
+from app.telemetry import REQUESTS
+from app.wire import parameters
 from app.wire.checks import check_key, check_type
 from app.wire.cloudevents import to_cloudevent
 from app.wire.encode import encode_message
@@ -17,78 +19,68 @@ from app.wire.moments import parse_since
 from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message
-from subscriptions.domain.names import check_channel
 from subscriptions.domain.selection import select
 from subscriptions.ports import HistoryQuery, Lost
 
 NDJSON: Final = "application/x-ndjson"
 CLOUDEVENT: Final = "application/cloudevents+json"
 CLOUDEVENTS: Final = "application/cloudevents-batch+json"
-JSON: Final = "application/json"
 HISTORY_CHANGED: Final = "Gapless-History-Changed"
-"""First and last id of what a reader at this cursor may have seen and the log does not hold any more."""
-_PARAMETERS: Final = ("after", "before", "since", "type", "key", "limit", "order")
+"""First and last id of messages that a reader at this cursor may have seen and the log does not hold."""
 _EVERYTHING: Final = 2**62
+_PAGE: Final = 100
+
+logger = logging.getLogger("gapless.http")
 
 Encode = Callable[[Message], bytes]
 
 
-def router(service: Callable[[], Service]) -> APIRouter:
-    """The routes, over whatever service is running."""
-    routes = APIRouter(tags=["history"])
+async def list_messages(request: Request[parameters.HistoryQuery]) -> Answer | None:
+    """Read a page of a channel's history. For the next page, `cursor` goes into `after` (ascending) or
+    `before` (descending).
 
-    @routes.get("/v1/channels/{channel}/messages", responses=_RESPONSES)
-    async def history(
-        request: Request,
-        channel: ChannelName,
-        after: After = None,
-        before: Before = None,
-        since: SinceText = None,
-        types: Types = None,
-        keys: Keys = None,
-        limit: Limit = 100,
-        order: Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first.")] = "asc",
-    ) -> Response:
-        """A page of history. `cursor` goes into `after` (ascending) or `before` (descending) for the next.
-
-        `Accept: application/x-ndjson` streams everything asked for, one message a line; there a `limit`
-        that is not given is no limit.
-        """
-        only(request, _PARAMETERS)
-        wanted = _accepted(request.headers.get("accept", ""))
-        running = service()
-        query = HistoryQuery(
-            running.namespace,
-            check_channel(channel),
-            after,
-            before,
-            None if since is None else parse_since(since, datetime.now(UTC)),
-            tuple(check_type(t) for t in types or ()),
-            tuple(check_key(k) for k in keys or ()),
-            _EVERYTHING if wanted == NDJSON and "limit" not in request.query_params else limit,
-            order == "asc",
+    `Accept: application/x-ndjson` streams all messages asked for, one per line. There is no `limit` unless
+    one is given.
+    """
+    accept = request.headers.get("accept", "")
+    wanted = _accepted(accept)
+    query = _query(request, _EVERYTHING if wanted == NDJSON else _PAGE)
+    lost = await _lost(request.service, query)
+    headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
+    if wanted == NDJSON:
+        await _stream(request, query, to_cloudevent if CLOUDEVENT in accept else encode_message, headers)
+        return None
+    raw_headers = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
+    messages, has_more = await request.service.history.history(query)
+    if wanted == CLOUDEVENTS:
+        return Answer(
+            b"[%b]" % b",".join(map(to_cloudevent, messages)), 200, raw_headers, CLOUDEVENTS.encode()
         )
-        lost = await _lost(running, query)
-        headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
-        if wanted == NDJSON:
-            encode = to_cloudevent if CLOUDEVENT in request.headers.get("accept", "") else encode_message
-            return await _stream(running, query, encode, headers)
-        messages, has_more = await running.history.history(query)
-        if wanted == CLOUDEVENTS:
-            return Response(b"[%b]" % b",".join(map(to_cloudevent, messages)), 200, headers, CLOUDEVENTS)
-        return Response(_page(query, messages, has_more, lost), 200, headers, JSON)
+    return Answer(_page(query, messages, has_more, lost), 200, raw_headers)
 
-    @routes.get("/v1/channels/{channel}/messages/{message_id}", responses=_ONE)
-    async def message(request: Request, channel: ChannelName, message_id: Id) -> Response:
-        """One message."""
-        only(request, ())
-        running = service()
-        found = await running.history.message(running.namespace, check_channel(channel), message_id)
-        if CLOUDEVENT in request.headers.get("accept", ""):
-            return Response(to_cloudevent(found), media_type=CLOUDEVENT)
-        return Response(encode_message(found), media_type=JSON)
 
-    return routes
+async def get_message(request: Plain) -> Answer:
+    """Get one message."""
+    found = await request.service.history.message(request.namespace, request.name, request.number)
+    if CLOUDEVENT in request.headers.get("accept", ""):
+        return Answer(to_cloudevent(found), media_type=CLOUDEVENT.encode())
+    return Answer(encode_message(found))
+
+
+def _query(request: Request[parameters.HistoryQuery], limit: int) -> HistoryQuery:
+    """The query; `limit` is the default limit. Raises `invalid_request`."""
+    given = request.query
+    return HistoryQuery(
+        request.namespace,
+        request.name,
+        given.after if isinstance(given.after, int) else None,
+        given.before if isinstance(given.before, int) else None,
+        parse_since(given.since, datetime.now(UTC)) if isinstance(given.since, str) else None,
+        tuple(map(check_type, given.type)),
+        tuple(map(check_key, given.key)),
+        given.limit if isinstance(given.limit, int) else limit,
+        given.order == "asc",
+    )
 
 
 def _accepted(accept: str) -> str:
@@ -104,7 +96,7 @@ def _accepted(accept: str) -> str:
 
 
 async def _lost(service: Service, query: HistoryQuery) -> Lost | None:
-    """What a reader that goes on after its cursor may have seen and the log does not hold."""
+    """The messages that a reader after its cursor may have seen and the log does not hold."""
     if query.after is None:
         return None
     return await service.live.read.lost(select(query.namespace, (query.channel,)), query.after)
@@ -123,46 +115,37 @@ def _page(query: HistoryQuery, messages: list[Message], has_more: bool, lost: Lo
     )
 
 
-async def _stream(service: Service, query: HistoryQuery, encode: Encode, headers: dict[str, str]) -> Response:
-    """The first batch is read before the status is sent, so that a refusal is still a status."""
-    batches = service.history.export(query)
+async def _stream(
+    request: Request[Any], query: HistoryQuery, encode: Encode, headers: dict[str, str]
+) -> None:
+    """Streams history. It reads the first batch before it sends the status, so a refusal is still a status.
+    A later failure aborts the connection: if the error were only raised, the body would look complete."""
+    batches = request.service.history.export(query)
     try:
         first = [_lines(await anext(batches), encode)]
     except StopAsyncIteration:
         first = []
 
     async def lines() -> AsyncIterator[bytes]:
-        while first:
-            yield first.pop()
-        # A reader may be slow: nothing but the lines is held for it meanwhile.
-        while (batch := await anext(batches, None)) is not None:
-            text, batch = _lines(batch, encode), None
-            yield text
-            del text
+        try:
+            while first:
+                yield first.pop()
+            # A reader may be slow: nothing but the lines is held for it meanwhile.
+            while (batch := await anext(batches, None)) is not None:
+                text, batch = _lines(batch, encode), None
+                yield text
+                del text
+        except GaplessError as error:
+            logger.info("an export was cut off: %s", error.detail)
+            request.connection.abort()
+        except Exception:
+            logger.exception("an export failed", extra={"request_id": request.id.decode()})
+            request.connection.abort()
 
-    return StreamingResponse(lines(), 200, headers, NDJSON)
+    REQUESTS.labels("rest", 200).inc()
+    headers["X-Request-Id"] = request.id.decode()
+    await StreamingResponse(lines(), 200, headers, NDJSON)(request.scope, request.receive, request.send)
 
 
 def _lines(messages: list[Message], encode: Encode) -> bytes:
     return b"".join([encode(m) + b"\n" for m in messages])
-
-
-_ONE: Final[dict[int | str, dict[str, object]]] = {
-    200: {
-        "description": "The message.",
-        "content": {
-            JSON: {"schema": {"$ref": "#/components/schemas/Message"}},
-            CLOUDEVENT: {"schema": {"type": "object"}},
-        },
-    }
-}
-_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
-    200: {
-        "description": "A page, or a stream of lines.",
-        "content": {
-            JSON: {"schema": {"$ref": "#/components/schemas/Page"}},
-            NDJSON: {"schema": {"type": "string"}},
-            CLOUDEVENTS: {"schema": {"type": "array", "items": {"type": "object"}}},
-        },
-    }
-}

@@ -1,4 +1,4 @@
-"""Server-sent events as bytes. Everything is one `data:` line of JSON, so nothing can be injected."""
+"""Server-sent events as bytes. Data is always one `data:` line of JSON, so nothing can be injected."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from typing import Final
 
 import msgspec
 
+from app.wire import deliveries
 from app.wire.cloudevents import to_cloudevent
 from app.wire.decode import decode_message
 from subscriptions.domain.delivery import Loss
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.entry import Entry
-from subscriptions.engine.group import Farewell
-from subscriptions.engine.subscription import Ephemeral, Gap, Goodbye, HistoryChanged, Ready
+from subscriptions.engine.live.live_subscription import Ephemeral, Gap, HistoryChanged, Ready
 
+HEADERS: Final = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+"""The headers of a streamed answer."""
 RETRY: Final = b"retry: 1000\n"
-"""Goes in front of the first event's block, never in a block of its own: some clients would see an event."""
+"""Goes in front of the first event's block. In its own block some clients would take it for an event."""
 HEARTBEAT: Final = b":\n"
 """A comment line, without the blank line that would end a block."""
 
@@ -43,16 +50,16 @@ def event(name: bytes, data: object) -> bytes:
 
 
 def ready(said: Ready) -> bytes:
-    """Carries an id: whoever is cut off before the first message resumes here, not later."""
+    """The `ready` event. It has an id: a client that is cut off before the first message resumes here."""
     return b'id: %d\nevent: ready\ndata: {"cursor":%d}\n\n' % (said.cursor, said.cursor)
 
 
 def gap(said: Gap | Loss) -> bytes:
-    return event(b"gap", {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed})
+    return event(b"gap", deliveries.gap(said.channel, said.first_seq, said.missed))
 
 
 def history_changed(said: HistoryChanged) -> bytes:
-    """A gap of another reason: `ids` are the first and the last one in doubt."""
+    """A gap because history changed: `ids` are the first and the last id in doubt."""
     data = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
     return event(b"gap", data if said.channel is None else {"channel": said.channel, **data})
 
@@ -61,10 +68,10 @@ def ephemeral(said: Ephemeral) -> bytes:
     return b"event: ephemeral\ndata: %b\n\n" % said.body
 
 
-def goodbye(reason: Goodbye | Farewell) -> bytes:
+def goodbye(reason: Goodbye) -> bytes:
     return event(b"goodbye", {"reason": reason.value})
 
 
 def delivery(body: bytes) -> bytes:
-    """Carries no id: where a member stands is the server's to know."""
+    """A delivery. It has no id: the server keeps the place of a member."""
     return b"event: delivery\ndata: %b\n\n" % body

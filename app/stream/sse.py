@@ -1,4 +1,4 @@
-"""Live subscriptions over server-sent events: `GET /v1/subscribe`."""
+"""Streams live subscriptions as server-sent events: `GET /v1/subscribe`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import logging
 import time
 from typing import Final, assert_never
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
-from app.http_protocol import GaplessHttpProtocol
+from app.request import Request
 from app.stream import frames
-from app.stream.query import read_query
+from app.stream.query import accepts, read_query
 from app.telemetry import CUT_OFF, REQUESTS, STREAMS
+from app.wire.parameters import SubscribeQuery
 from app.wiring import Service
-from subscriptions.engine.subscription import (
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.engine.live.live_subscription import (
     Beat,
     Chunk,
     Ephemeral,
     Event,
     Gap,
-    Goodbye,
     HistoryChanged,
     LiveSubscription,
     Ready,
@@ -28,46 +29,43 @@ from subscriptions.engine.subscription import (
 
 logger = logging.getLogger("gapless.http")
 
-_HEADERS: Final = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),
-]
 _MESSAGES: Final = frames.MessageWire()
 _CLOUDEVENTS: Final = frames.CloudEventWire()
 
 
-async def subscribe(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    """Stream until the client leaves, is too slow, or the server stops."""
-    query = read_query(scope, service.namespace)
-    headers = [*_HEADERS, (b"x-request-id", scope["state"]["request_id"])]
-    if scope["method"] == "HEAD":
+async def subscribe(request: Request[SubscribeQuery]) -> None:
+    """Follow channels as server-sent events, from a cursor on, without a gap. The stream goes on until the
+    client leaves, is too slow, or the server stops."""
+    service, send = request.service, request.send
+    wire = _CLOUDEVENTS if accepts(request.headers.get("accept", "")) else _MESSAGES
+    selection, start = read_query(request)
+    headers = [*frames.HEADERS, (b"x-request-id", request.id)]
+    if request.scope["method"] == "HEAD":
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
         return
-    wire = _CLOUDEVENTS if query.cloudevents else _MESSAGES
-    subscription = await service.live.subscribe(query.selection, query.start, wire, query.heartbeat_s)
-    connection: GaplessHttpProtocol = scope["extensions"]["gapless"]
+    subscription = await service.live.subscribe(selection, start, wire, float(request.query.heartbeat))
+    connection = request.connection
     connection.on_lost = subscription.leave
     if connection.transport.is_closing():
-        # It was lost while the subscription was being opened: nobody will tell of it any more.
+        # The connection was lost while the subscription was being opened, and no callback will say so.
         subscription.leave()
     subscription.write = connection.write_chunk
     STREAMS.inc()
     REQUESTS.labels("sse", 200).inc()
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        connection.farewell = frames.goodbye(Goodbye.SLOW_CONSUMER)
+        connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
         await _Stream(service, subscription, send).run()
     except ConnectionResetError:
         pass
     except Exception:
-        # The status is sent: all that is left is to end the connection, and its client resumes elsewhere.
-        logger.exception("a stream failed", extra={"request_id": scope["state"]["request_id"].decode()})
+        # The status was sent already, so only the connection can be ended. Its client resumes elsewhere.
+        logger.exception("a stream failed", extra={"request_id": request.id.decode()})
         connection.abort()
     finally:
         STREAMS.dec()
-        connection.on_lost = connection.farewell = None
+        connection.on_lost = connection.goodbye = None
         subscription.write = None
         service.live.unsubscribe(subscription)
 
@@ -88,7 +86,7 @@ class _Stream:
         subscription, read = self._subscription, self._service.live.read
         while True:
             if not subscription.rested:
-                # Replaying history from memory must not hold up the others.
+                # A replay of history from memory must not delay other streams.
                 await asyncio.sleep(0)
             subscription.rested = False
             event = await subscription.next(read)

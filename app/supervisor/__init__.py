@@ -4,7 +4,7 @@
 """
 
 from app.supervisor.config import Endpoints, SupervisorConfig
-from app.supervisor.run import run
+from app.supervisor.supervisor import run
 from app.supervisor.waiting import NotYetError
 
 __all__ = ["Endpoints", "NotYetError", "SupervisorConfig", "run"]

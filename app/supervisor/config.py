@@ -1,4 +1,4 @@
-"""What the supervisor is told, and what it tells."""
+"""The supervisor's settings, and the URLs that it passes on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from app import program
 
 @dataclass(frozen=True, slots=True)
 class SupervisorConfig:
-    """Times in seconds. A URL of None asks for an embedded server under `home`.
+    """The supervisor's settings. Times are in seconds. A URL of None means an embedded server under `home`.
 
     A worker is `worker_argv` with this environment added to the supervisor's own: `environment`,
     `GAPLESS_DATABASE_URL`, `GAPLESS_REDIS_URL`, `GAPLESS_LISTEN_FD` (the listening socket),
     `GAPLESS_READY_FD` (a pipe: the worker writes one byte when it serves), `GAPLESS_WORKER_INDEX` and
-    `GAPLESS_WORKER_RESTARTS` (how often this worker's place was filled again after a death).
+    `GAPLESS_WORKER_RESTARTS` (how often this worker was restarted after a death).
     """
 
     home: Path
@@ -31,8 +31,8 @@ class SupervisorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the servers are. With an external database both its URLs are the one that was given, and there is
-    no `admin_url`."""
+    """The URLs of the servers. With an external database both URLs of the database are the given one, and
+    there is no `admin_url`."""
 
     owner_url: str
     service_url: str

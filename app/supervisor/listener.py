@@ -1,4 +1,4 @@
-"""The one listening socket, made by the supervisor and shared by all workers."""
+"""Makes the listening socket of the supervisor, which all workers share."""
 
 import errno
 import socket
@@ -14,11 +14,11 @@ class ListenError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. What it accepts looks after 5 s of silence whether its peer is still there; how
-    long it waits for an answer is each worker's to say.
+    """A listening socket. Its connections check after 5 s of silence whether the peer is still there; each
+    worker sets how long they wait for the peer's answer.
 
-    A port held by a predecessor that was just killed comes free in a moment, so a taken one is asked for
-    again for up to 3 s.
+    A predecessor that was just killed frees its port in a moment, so a taken port is tried again for up to
+    3 s.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -45,7 +45,7 @@ def _bound(family: socket.AddressFamily, address: object) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit these. Heartbeats alone never notice a peer that vanished without a word.
+        # Accepted sockets inherit these. Heartbeats alone do not notice a peer that vanished silently.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
             if option := getattr(socket, name, None):

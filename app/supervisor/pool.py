@@ -1,4 +1,4 @@
-"""The workers: kept at their number, replaced when they die, rolled over one at a time on request."""
+"""Keeps the number of workers: replaces those that die, and replaces all one at a time on request."""
 
 import time
 from collections import deque
@@ -8,13 +8,13 @@ from app.supervisor.config import SupervisorConfig
 from app.supervisor.worker import Worker
 
 Spawn = Callable[[int, int], Worker]
-LONG_LIFE_S = 10.0  # a worker that lived this long was healthy: its place starts over without a delay
+LONG_LIFE_S = 10.0  # a worker that lived this long was healthy: it is replaced without a delay
 MAX_DELAY_S = 5.0
 HOPELESS_AFTER = 5
 
 
 class Place:
-    """Where one worker stands. Its deaths are counted; quick ones in a row delay the next try."""
+    """The place of one worker. It counts deaths; quick deaths in a row delay the next start."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -25,7 +25,7 @@ class Place:
 
 
 class Pool:
-    """`step` does what is due now and never waits. `spawn(index, restarts)` starts a worker."""
+    """The workers. `step` does what is due and never waits. `spawn(index, restarts)` starts a worker."""
 
     def __init__(self, config: SupervisorConfig, spawn: Spawn, say: Callable[[str], None]) -> None:
         self._places = [Place(index) for index in range(config.workers)]
@@ -50,7 +50,7 @@ class Pool:
         return all(place.worker is not None and place.worker.ready for place in self._places)
 
     def hopeless(self) -> bool:
-        """Whether workers die again and again and none has ever served: starting more helps nobody."""
+        """Whether workers die again and again and none has ever served, so that more starts are useless."""
         return not self._ever_ready and any(place.quick_deaths >= HOPELESS_AFTER for place in self._places)
 
     def step(self) -> None:
@@ -63,7 +63,7 @@ class Pool:
         self._roll_step()
 
     def roll(self) -> None:
-        """Replace every worker, each only after its replacement serves. Asked meanwhile, it starts over."""
+        """Replaces every worker, each after its replacement serves. A call meanwhile makes it start again."""
         under_way = [self._to_roll[0]] if self._replacement else []
         self._to_roll = deque([*under_way, *self._places])
 
@@ -100,7 +100,7 @@ class Pool:
     def _try_to_spawn(self, place: Place) -> Worker | None:
         try:
             return self._spawn(place.index, place.restarts)
-        except OSError as error:  # no memory, no process ids: the workers that stand go on
+        except OSError as error:  # no memory, no process ids: the running workers go on
             self._say(f"worker {place.index} could not be started: {error}")
             place.retry_at = time.monotonic() + MAX_DELAY_S
             return None

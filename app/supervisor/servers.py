@@ -1,4 +1,4 @@
-"""The embedded servers of a supervisor: started in order, brought back when they die, stopped last."""
+"""The embedded servers of a supervisor. It starts them in order, restarts them, and stops them last."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Server(Protocol):
 
 
 class Servers:
-    """Those for which no URL was given; with both given there are none, and the home stays untouched."""
+    """The servers for which no URL was given. If both were given there are none, and no home is used."""
 
     def __init__(self, config: SupervisorConfig, say: Say, stopping: Callable[[], bool]) -> None:
         self._say = say
@@ -41,7 +41,7 @@ class Servers:
         self.endpoints = self._start(config)
 
     def step(self) -> None:
-        """Bring back what died. While a server recovers this waits for it, or for the request to stop."""
+        """Restarts a server that died. It waits while the server recovers, or until a request to stop."""
         for name, server in self._running.items():
             if not server.alive() and time.monotonic() >= self._retry_at.get(name, 0.0):
                 self._revive(name, server)
@@ -84,7 +84,7 @@ class Servers:
         return Endpoints(owner, service, redis, admin)
 
     def _insist(self, what: str, act: Callable[[], Made]) -> Made:
-        """Nothing goes without this: ask again for as long as what stands in its way may pass."""
+        """Does a necessary step. It retries as long as the error may pass by itself."""
         with Waiting(self._say, what) as waiting:
             while True:
                 try:
@@ -98,7 +98,7 @@ class Servers:
                     raise EmbeddedError(f"interrupted while waiting for {what}")
 
     def _begin(self, name: str, server: Server) -> None:
-        """All goes without this: one that cannot start now is started later."""
+        """Starts a server that is not necessary. If it cannot start now, it is started later."""
         with Waiting(self._say, f"its {name}") as waiting:
             try:
                 server.start()

@@ -1,4 +1,4 @@
-"""Signals as flags that wake a select, so that everything is decided in one place."""
+"""Turns signals into flags that wake a select, so that all decisions are made in one place."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from types import FrameType
 class Signals:
     """`stops` counts the requests to stop (SIGTERM, SIGINT), `reload` is set by SIGHUP.
 
-    While `raising` is set, a request to stop raises KeyboardInterrupt instead: for code that cannot look.
+    While `raising` is set, a request to stop raises KeyboardInterrupt: for code that cannot check flags.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Signals:
             raise KeyboardInterrupt
 
     def _hang_up(self, number: int, frame: FrameType | None) -> None:
-        """A reload, unless the terminal itself has gone: then nobody is left who could stop this."""
+        """A reload, or a request to stop if the terminal has gone, because no user could stop it then."""
         if self._on_terminal:
             try:
                 os.tcgetpgrp(1)
@@ -66,4 +66,4 @@ class Signals:
         self.reload = True
 
     def _wake(self, number: int, frame: FrameType | None) -> None:
-        """The byte that woke the select is all there is to do."""
+        """Does nothing: the signal's byte has already woken the select."""

@@ -1,4 +1,4 @@
-"""What is waited for at a start is told: at once when the reason is known, else after two seconds."""
+"""Reports what a start waits for: at once if the reason is known, else after two seconds."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ Say = Callable[[str], None]
 
 
 class NotYetError(Exception):
-    """Something that a start needs is not there, and may come by itself: it is asked for again. `what` names
-    it where it is not what the start waits for anyway."""
+    """Something that a start needs is missing and may come by itself: the start tries again. `what` names it
+    if it is something else than the start waits for anyway."""
 
     def __init__(self, reason: str, what: str | None = None) -> None:
         super().__init__(reason)
@@ -21,8 +21,8 @@ class NotYetError(Exception):
 
 
 class Waiting:
-    """As a context: says what is waited for if the block lasts for two seconds, and every half a minute from
-    then on. The block may be one call that never comes back: a thread of its own does the telling.
+    """A context that reports what its block waits for after two seconds, and then every half a minute. A
+    thread of its own reports, so the block may be one call that never returns.
     """
 
     def __init__(self, say: Say, what: str) -> None:
@@ -46,14 +46,14 @@ class Waiting:
         self._thread.join()
 
     def because(self, reason: str, what: str | None = None) -> None:
-        """Why it, or `what` before it, is still waited for; told at once if it is a new reason."""
+        """Sets the reason for the wait, for it or for `what` before it. A new reason is reported at once."""
         self._first = what
         if reason != self._reason:
             self._reason = reason
             self._tell()
 
     def arrived(self) -> None:
-        """It is over, and well: say so to whoever was told that it is waited for."""
+        """The wait ended well. This is reported if the wait was."""
         self._over.set()
         if self._told:
             self._say(f"{self._what} is there after {time.monotonic() - self._began:.1f} s")

@@ -1,4 +1,4 @@
-"""One worker process as the supervisor sees it."""
+"""A worker process, as the supervisor sees it."""
 
 import os
 import signal
@@ -10,10 +10,10 @@ from app.embedded.identity import own_identity
 
 
 class Worker:
-    """A started process. `ready` turns true once it has said so through its pipe, and stays true."""
+    """A started process. `ready` becomes true once the process says so through its pipe, and stays true."""
 
     def __init__(self, argv: tuple[str, ...], environment: Mapping[str, str], listen_fd: int) -> None:
-        """It ends with the calling thread whatever happens, so that must be the main one. Raises OSError."""
+        """Starts it. It always ends with the calling thread, which must be the main one. Raises OSError."""
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         facts = {"GAPLESS_LISTEN_FD": str(listen_fd), "GAPLESS_READY_FD": str(theirs)}
@@ -40,11 +40,11 @@ class Worker:
         return f"<Worker {self.process.pid} {state}>"
 
     def listening_for(self) -> list[int]:
-        """The descriptor that tells readiness, as long as there is something to wait for."""
+        """The descriptor of the readiness pipe, as long as there is something to wait for."""
         return [] if self._pipe < 0 else [self._pipe]
 
     def look(self) -> None:
-        """Read the pipe without waiting: a byte means ready, its end alone means nothing."""
+        """Reads the pipe without waiting: a byte means ready, its end alone means nothing."""
         if self._pipe < 0:
             return
         try:
@@ -63,7 +63,7 @@ class Worker:
         return time.monotonic() - self.started_at
 
     def retire(self, patience_s: float) -> None:
-        """Ask it to stop; `press` kills it once the patience is over."""
+        """Asks it to stop; `press` kills it after `patience_s` seconds."""
         self.kill_at = min(self.kill_at, time.monotonic() + patience_s)
         self.process.terminate()
 

@@ -1,1 +1,1 @@
-"""Webhooks: one delivery, signed, posted to an address that was checked first."""
+"""Webhooks: each posts one signed delivery to an address that was checked before."""

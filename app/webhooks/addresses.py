@@ -1,7 +1,7 @@
-"""Which addresses lead to the public internet.
+"""Decides which addresses lead to the public internet.
 
-The tables are those of IANA's special-purpose registries, written out here because `ipaddress.is_global`
-changes its mind from one release of Python to the next.
+The tables are those of IANA's special-purpose registries. They are written out here because the results of
+`ipaddress.is_global` differ between releases of Python.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _REFUSED_V4: Final = tuple(
         ),
     )
 )
-# All that is handed out lies in here. Outside are loopback, unspecified, unique local, link-local, multicast,
-# IPv4-mapped and whatever comes.
+# All assigned addresses are in here. Outside are loopback, unspecified, unique local, link-local, multicast,
+# IPv4-mapped and future kinds.
 _UNICAST_V6: Final = IPv6Network("2000::/3")
 _REFUSED_V6: Final = tuple(
     map(
@@ -48,12 +48,12 @@ _REFUSED_V6: Final = tuple(
         ),
     )
 )
-# A resolver in a network without IPv4 gives these for hosts that have nothing else, so they are looked into.
+# A resolver in a network without IPv4 gives these for hosts that have only IPv4, so that part is checked.
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
-    """Whether a stranger may make this service connect to `address`."""
+    """Whether a client may make this service connect to `address`."""
     if isinstance(address, IPv6Address):
         if address not in _NAT64:
             return address in _UNICAST_V6 and not any(address in network for network in _REFUSED_V6)

@@ -1,8 +1,8 @@
 """Keeps webhooks out of private networks, at two moments.
 
-When a subscription is defined, `check_url` judges what is written. When a delivery is sent, `Guard` judges
-what the name leads to then: it resolves once, checks every address, and connects to one of those it has
-checked. The name is not looked up again, so what it says after the check does not matter.
+When a subscription is defined, `check_url` judges the text of the URL. When a delivery is sent, `Guard`
+judges the addresses of its host: it resolves the name once, checks every address, and connects to one of
+those. The name is not resolved again, so a change of it after the check has no effect.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import httpcore
 from app.webhooks.addresses import is_public
 
 MAX_ADDRESSES: Final = 4
-"""So many of a host's addresses are tried; all of them are checked."""
+"""How many of a host's addresses are tried; all of them are checked."""
 LOOKUP_THREADS: Final = 32
 MAX_FOUND: Final = 1000
-"""So many names that were found are remembered."""
+"""How many names that were found are remembered."""
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """Addresses of a host, best first. Raises OSError when there are none."""
 
 
 class UnreachableError(Exception):
-    """Nothing was connected to. The text holds no address: whoever defined the webhook may read it."""
+    """No connection was made. The text holds no address, because the webhook's owner may read it."""
 
 
 class SystemLookup:
-    """Asks the system's resolver, on threads of its own: strangers' slow name servers hold up nobody else.
+    """Asks the system's resolver on its own threads, so that a slow name server delays no other work.
 
-    A thread that waits for a name server cannot be called back. So a name is asked for once at a time, if
-    anybody still waits or not, and names that were not found the last time share half of the threads.
+    A thread that waits for a name server cannot be cancelled. So each name is asked for once at a time, even
+    if no caller waits any more, and names that were not found the last time share half of the threads.
     """
 
     def __init__(self) -> None:
@@ -69,17 +69,17 @@ class SystemLookup:
     def _done(self, key: tuple[str, int], asking: asyncio.Task[list[str]]) -> None:
         del self._asking[key]
         if not asking.cancelled():
-            asking.exception()  # Whoever waited has heard of it; it may be that nobody does any more.
+            asking.exception()  # Waiting callers have got the error; there may be none any more.
 
     def close(self) -> None:
-        """Let go of the threads. One that waits for an answer ends when the resolver gives up."""
+        """Releases the threads. A thread that waits for an answer ends when the resolver gives up."""
         for asking in self._asking.values():
             asking.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Guard(httpcore.AsyncNetworkBackend):
-    """The network, as far as webhooks may see it."""
+    """The network for webhooks, limited to allowed addresses."""
 
     def __init__(
         self, allow_private: bool, lookup: Lookup, network: httpcore.AsyncNetworkBackend | None = None
@@ -89,7 +89,7 @@ class Guard(httpcore.AsyncNetworkBackend):
         self._network = network or httpcore.AnyIOBackend()
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses that may be connected to. Raises UnreachableError: none, or one is not public."""
+        """The allowed addresses. Raises UnreachableError if there is none, or if one is not public."""
         try:
             found = [ip_address(text) for text in await self._lookup(host, port)]
         except (OSError, UnicodeError):
@@ -108,7 +108,7 @@ class Guard(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to a checked address. Those tried, one after another, share `timeout`."""
+        """A connection to a checked address. Addresses are tried in turn and share `timeout`."""
         *others, last = await self.resolve(host, port)
         share = None if timeout is None else timeout / (len(others) + 1)
         for address in others:
@@ -118,7 +118,7 @@ class Guard(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection that is closed when its handshake is cut off; httpcore would leave it open."""
+    """A connection that is closed if its handshake is cancelled; httpcore would leave it open."""
 
     def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
         self._plain = plain

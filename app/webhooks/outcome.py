@@ -1,6 +1,6 @@
-"""What comes of a delivery: decided from what the other side answered, or from how it failed to.
+"""The outcome of a delivery, decided from the receiver's answer, or from the failure to get one.
 
-What it wrote is never repeated in a reason, so that a webhook cannot be used to read from where it points.
+A reason never repeats the receiver's text, so that a webhook cannot be used to read data from its target.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """It answered 2xx: the message is settled."""
+    """The receiver answered 2xx: the message is settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It did not. `reason`: at most 300 characters, no secret. `retry_after_s`: not to be tried sooner."""
+    """The delivery failed. `reason`: up to 300 characters, no secret. `retry_after_s`: the shortest wait."""
 
     reason: str
     retry_after_s: float | None = None
@@ -44,7 +44,7 @@ class Crowded(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """It answered 410: it wants no more of this subscription."""
+    """The receiver answered 410: it wants no more messages of this subscription."""
 
     reason: str = "answered 410 Gone"
 
@@ -66,7 +66,7 @@ def answered(status: int, headers: Iterable[tuple[bytes, bytes]], now: datetime)
 
 
 def _seconds(retry_after: bytes, now: datetime) -> float | None:
-    """RFC 9110 section 10.2.3: seconds or a date. None: neither, or no time to come."""
+    """RFC 9110 section 10.2.3: seconds or a date. None: neither of them, or a time that is past."""
     text = retry_after[:MAX_RETRY_AFTER_BYTES].decode("latin-1").strip()
     if text.isascii() and text.isdigit():
         wait_s = float(text)
@@ -81,7 +81,7 @@ def _seconds(retry_after: bytes, now: datetime) -> float | None:
 
 def broken(error: Exception) -> Failed:
     """The outcome when no answer came because of `error`."""
-    # The pool raises with its cause cut off, but what was being handled is still known.
+    # The pool raises without its cause, but the exception's context is still there.
     match error, error.__context__:
         case UnreachableError(), _:
             reason = str(error)

@@ -1,8 +1,8 @@
-"""Who may post now: so many deliveries at a time in a process, and of them so many to one host.
+"""Limits the deliveries that are posted at the same time, in a process and to one host.
 
-A host that does not answer keeps each of its places for as long as an answer is waited for. So a host begins
-with three places, gets more as it answers, and has one when it does not; and all hosts that have not answered
-lately share no more than half of the places, however many they are.
+A host that does not answer keeps each of its places until the timeout. So a host begins with three places,
+gets more as it answers, and has one if it does not. All hosts that have not answered lately share at most
+half of the places.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_CONNECTIONS_A_HOST: Final = 10
 FIRST_PLACES: Final = 3
 MAX_STRANGERS: Final = MAX_CONNECTIONS // 2
 MAX_REMEMBERED: Final = 1000
-"""So many hosts that nothing is under way to are remembered, those asked last."""
+"""How many hosts without a delivery under way are remembered: the most recent ones."""
 
 
 @dataclass(slots=True)
 class _Host:
-    """`allowed` places at a time. `proven`: what came of it last was an answer."""
+    """A host with `allowed` places at a time. `proven`: its last delivery got an answer."""
 
     allowed: int = FIRST_PLACES
     proven: bool = False
@@ -33,7 +33,7 @@ class _Host:
 
 
 class Places:
-    """Used on one loop. Nothing here waits but whoever asks for a place."""
+    """The places of a process, used on one loop. Only `at` waits."""
 
     def __init__(self) -> None:
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
@@ -45,7 +45,7 @@ class Places:
 
     @asynccontextmanager
     async def at(self, host: str) -> AsyncIterator[None]:
-        """Have a place for as long as the block runs. Hosts take turns, and so do those who wait at one."""
+        """Holds a place while the block runs. Hosts take turns, and callers take turns at one host."""
         is_stranger = await self._take(host)
         try:
             yield
@@ -53,13 +53,13 @@ class Places:
             self._give_back(host, is_stranger)
 
     def answered(self, host: str) -> None:
-        """It may have twice as many."""
+        """The host answered: it may have twice as many places."""
         there = self._of(host)
         there.proven, there.allowed = True, min(MAX_CONNECTIONS_A_HOST, there.allowed * 2)
         self._admit()
 
     def silent(self, host: str) -> None:
-        """No answer came from it."""
+        """The host did not answer."""
         there = self._of(host)
         there.proven, there.allowed = False, 1
 
@@ -85,7 +85,7 @@ class Places:
         self._admit()
 
     def _admit(self) -> None:
-        """Give out what is free, a place a host in turn."""
+        """Gives out free places, one per host in turn."""
         progress = True
         while progress and self._in_use < MAX_CONNECTIONS:
             progress = False

@@ -1,4 +1,4 @@
-"""Posts the deliveries of one subscription, and settles each by what came of it."""
+"""Posts the deliveries of one subscription, and settles each by its outcome."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, Final, Protocol, assert_never
 from app.telemetry import DELIVERED, SETTLED
 from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
 from app.webhooks.sender import TIMEOUT_S, Sender, Sending, Target
-from app.wire.encode import encode_message
 from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Subscription
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.engine.consumers import Consumers
-from subscriptions.engine.group import Farewell, Member
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.durable.member import Member
+from subscriptions.engine.entry import Encode
 from subscriptions.ports import SubscriptionPort
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ RETRY_S: Final = 0.5
 
 
 class Lookup(Protocol):
-    """Where subscriptions are found. Both raise GaplessError `unavailable`."""
+    """Finds subscriptions. Both methods raise GaplessError `unavailable`."""
 
     async def pushed(self, namespaces: Collection[str]) -> list[Subscription]: ...
 
@@ -34,23 +35,24 @@ class Lookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What pushing needs from its process."""
+class PushDependencies:
+    """The parts of its process that pushing needs."""
 
     consumers: Consumers
     subscriptions: SubscriptionPort
     lookup: Lookup
     sender: Sender
+    encode: Encode
 
 
 def answer_within(ack_wait_s: float) -> float:
-    """Seconds a receiver has for its answer: never the whole of a lease."""
+    """The seconds that a receiver has for its answer: always less than a lease."""
     return min(TIMEOUT_S, ack_wait_s * 0.75)
 
 
 def delay_after(failed: Failed, attempt: int, backoff: Sequence[float]) -> float | None:
-    """Seconds until the next attempt; None: the subscription's backoff. A receiver may ask for longer, not
-    for shorter, or it would use up its attempts in no time."""
+    """The seconds until the next attempt; None: the subscription's backoff. A receiver may ask for a longer
+    wait, not for a shorter one, because it would use up its attempts at once."""
     if failed.retry_after_s is None:
         return None
     return max(failed.retry_after_s, backoff[min(attempt, len(backoff)) - 1] if backoff else 0.0)
@@ -59,33 +61,34 @@ def delay_after(failed: Failed, attempt: int, backoff: Sequence[float]) -> float
 class Pusher:
     """A member of one subscription. `run` goes on until `leave`, a deletion, or the end of the process."""
 
-    def __init__(self, member: Member, around: Surroundings) -> None:
+    def __init__(self, member: Member, deps: PushDependencies) -> None:
         self._member = member
-        self._around = around
+        self._deps = deps
         self._requests: dict[asyncio.Task[None], tuple[Delivery, Sending]] = {}
 
     def __repr__(self) -> str:
         return f"Pusher({self._member.group.subscription.name}: {len(self._requests)} under way)"
 
     def leave(self) -> None:
-        """Nothing further is sent; what is under way gets its answer."""
-        self._member.leave(Farewell.SHUTDOWN)
+        """Stops sending. Requests under way get their answer."""
+        self._member.leave(Goodbye.SHUTDOWN)
 
     async def run(self) -> None:
-        """Cancelled, it breaks off what is under way, whose leases end with it. What was not sent yet goes
-        back, and that was no attempt: of a last attempt it would make a dead letter that was never posted."""
+        """Pushes until it ends. When it is cancelled, requests under way are cancelled, and their leases end.
+        Unsent deliveries go back and do not count as attempts: else a last attempt would make a dead letter
+        that was never posted."""
         try:
-            while self._member.farewell is None:
+            while self._member.goodbye is None:
                 await self._begin(await self._member.next(PAUSE_S))
                 self._note_losses()
             if self._requests:
                 await asyncio.wait(self._requests)
         finally:
             await self._break_off()
-            self._around.consumers.close(self._member)
+            self._deps.consumers.close(self._member)
 
     def _note_losses(self) -> None:
-        """There is no request that could tell of them."""
+        """Logs the messages that retention removed, because no request could report them."""
         losses = list(self._member.losses)
         for loss in losses:
             what = (loss.missed, loss.channel, self._member.group.subscription.name)
@@ -98,17 +101,17 @@ class Pusher:
             request.cancel()
         await asyncio.gather(*broken, return_exceptions=True)
         unsent = [d for task, (d, sending) in broken.items() if task.cancelled() and not sending.begun]
-        self._around.consumers.give_back(self._member, unsent)
+        self._deps.consumers.give_back(self._member, unsent)
 
     async def _begin(self, deliveries: list[Delivery]) -> None:
-        """Send them to where the subscription points now: a change holds for whatever is sent after it."""
+        """Sends them to the subscription's present URL: a change holds for all requests after it."""
         if not deliveries:
             return
         found = await self._found()
         if found is not None and (found.paused or "push" not in found.settings):
             self.leave()
-        if found is None or self._member.farewell:
-            self._around.consumers.give_back(self._member, deliveries)
+        if found is None or self._member.goodbye:
+            self._deps.consumers.give_back(self._member, deliveries)
             return
         DELIVERED.inc(len(deliveries))
         for delivery in deliveries:
@@ -118,9 +121,9 @@ class Pusher:
             request.add_done_callback(self._requests.pop)
 
     async def _found(self) -> Subscription | None:
-        """The subscription as it is now; None: it is gone, or nobody can tell."""
+        """The subscription as it is now; None if it is gone or the database cannot be asked."""
         try:
-            found = await self._around.lookup.by_id([self._member.group.subscription.id])
+            found = await self._deps.lookup.by_id([self._member.group.subscription.id])
         except GaplessError as error:
             log.warning("deliveries of %s go back: %s", self._member.group.subscription.name, error.detail)
             return None
@@ -134,17 +137,17 @@ class Pusher:
 
     async def _post(self, subscription: Subscription, delivery: Delivery, sending: Sending) -> Outcome:
         message, settings = delivery.message, subscription.settings
-        # Without a secret nothing is sent, and the reason is told.
+        # Without a secret nothing is sent, and the outcome has the reason.
         target = Target(settings["push"]["url"], settings["push"].get("secret", ""))
         within_s = answer_within(settings["ack_wait"])
         keeping = asyncio.create_task(self._keep(subscription, delivery))
         try:
-            return await self._around.sender.send(
+            return await self._deps.sender.send(
                 target,
                 message.id,
                 subscription.name,
                 delivery.attempt,
-                encode_message(message),
+                self._deps.encode(message),
                 within_s,
                 sending,
             )
@@ -152,13 +155,13 @@ class Pusher:
             keeping.cancel()
 
     async def _keep(self, subscription: Subscription, delivery: Delivery) -> None:
-        """Extend the lease until cancelled: it must not end while its request is under way."""
+        """Extends the lease until cancelled, because it must not end while its request is under way."""
         ack_wait_s = subscription.settings["ack_wait"]
         left_s = min(ack_wait_s, delivery.deadline_us / 1e6 - time.time())
         while True:
             await asyncio.sleep(max(0.0, left_s * 2 / 3))
             try:
-                await self._around.consumers.extend(
+                await self._deps.consumers.extend(
                     subscription.namespace, subscription.name, [_receipt(subscription, delivery)], None
                 )
                 left_s = ack_wait_s
@@ -168,9 +171,9 @@ class Pusher:
     async def _settle(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
         match outcome:
             case Delivered():
-                await self._until_done(self._around.consumers.ack, subscription, delivery)
+                await self._until_done(self._deps.consumers.ack, subscription, delivery)
             case Crowded():
-                self._around.consumers.give_back(self._member, [delivery])
+                self._deps.consumers.give_back(self._member, [delivery])
             case Failed(reason):
                 delay_s = delay_after(outcome, delivery.attempt, subscription.settings["backoff"])
                 await self._nack(subscription, delivery, Nack(delay_s, reason=reason))
@@ -181,7 +184,7 @@ class Pusher:
                 assert_never(never)
 
     async def _nack(self, subscription: Subscription, delivery: Delivery, nack: Nack) -> None:
-        await self._until_done(self._around.consumers.nack, subscription, delivery, nack)
+        await self._until_done(self._deps.consumers.nack, subscription, delivery, nack)
 
     async def _until_done(
         self,
@@ -190,8 +193,8 @@ class Pusher:
         delivery: Delivery,
         *how: Any,
     ) -> None:
-        """Try as long as the lease may last: the receiver's answer is not to be lost with a database that
-        restarts."""
+        """Retries as long as the lease may last, so that a restart of the database does not lose the
+        receiver's answer."""
         until = time.monotonic() + subscription.settings["ack_wait"]
         receipts = [_receipt(subscription, delivery)]
         while True:
@@ -209,11 +212,11 @@ class Pusher:
                 return
 
     async def _pause(self, subscription: Subscription) -> None:
-        """Unless it points elsewhere by now, which the database judges as it pauses: asked before, it could
-        be changed in between. Should this fail, the next attempt leads here again."""
+        """Pauses the subscription unless its URL has changed. The database checks that in the same statement,
+        so no change can come in between. If this fails, the next attempt leads here again."""
         url = subscription.settings["push"]["url"]
         try:
-            if await self._around.subscriptions.pause_pushed(subscription.namespace, subscription.name, url):
+            if await self._deps.subscriptions.pause_pushed(subscription.namespace, subscription.name, url):
                 log.info("subscription %s is paused: its webhook is gone", subscription.name)
         except GaplessError as error:
             log.warning("subscription %s could not be paused: %s", subscription.name, error.detail)

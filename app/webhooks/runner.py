@@ -1,6 +1,6 @@
-"""The service as a member of those subscriptions that are pushed, in its own namespaces.
+"""The service as a member of the pushed subscriptions in its own namespaces.
 
-Every process runs it. As with any members, claims share the messages among them.
+Every process runs it. Claims share the messages among the processes, as among all members.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from app.webhooks.places import MAX_CONNECTIONS_A_HOST
-from app.webhooks.push import Pusher, Surroundings
+from app.webhooks.push import PushDependencies, Pusher
 from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 STOP_S: Final = 9.0
-"""What is under way when the process is asked to stop has so long to be answered."""
+"""How long requests under way may wait for their answer when the process is asked to stop."""
 
 
 class Webhooks:
     """Keeps a `Pusher` for each pushed subscription that is not paused."""
 
-    def __init__(self, gate: Gate, around: Surroundings) -> None:
+    def __init__(self, gate: Gate, deps: PushDependencies) -> None:
         self._gate = gate
-        self._around = around
+        self._deps = deps
         self._pushers: dict[int, tuple[Pusher, asyncio.Task[None]]] = {}
         self._told = asyncio.Event()
         self._stop_at: float | None = None
@@ -38,11 +38,11 @@ class Webhooks:
         return f"Webhooks({[pusher for pusher, _ in self._pushers.values()]})"
 
     def look_soon(self) -> None:
-        """A subscription has changed, or may have."""
+        """Looks at the subscriptions again soon, because one may have changed."""
         self._told.set()
 
     async def run(self) -> None:
-        """Follow what is defined, once the gate is open, until cancelled or dismissed."""
+        """Follows the defined subscriptions, once the gate is open, until cancelled or dismissed."""
         await self._gate.passed()
         while self._stop_at is None:
             self._told.clear()
@@ -57,15 +57,15 @@ class Webhooks:
                 pass
 
     def dismiss(self) -> None:
-        """Nothing further is sent. What is under way gets its answer."""
+        """Stops sending. Requests under way get their answer."""
         if self._stop_at is None:
             self._stop_at = time.monotonic() + STOP_S
         for pusher, _ in self._pushers.values():
             pusher.leave()
 
     async def stop(self) -> None:
-        """The same, and wait for it, until `STOP_S` seconds after the dismissal at most. Then everything is
-        closed: before the consumers are, for what is answered has to be settled."""
+        """Dismisses and waits, at most until `STOP_S` seconds after the dismissal. Then it closes everything.
+        It must run before the consumers close, because answered deliveries have to be settled."""
         self.dismiss()
         assert self._stop_at is not None
         running = [task for _, task in self._pushers.values()]
@@ -75,10 +75,10 @@ class Webhooks:
             for task in late:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        await self._around.sender.close()
+        await self._deps.sender.close()
 
     async def _look(self) -> None:
-        wanted = await self._around.lookup.pushed(self._gate.namespaces)
+        wanted = await self._deps.lookup.pushed(self._gate.namespaces)
         ids = {subscription.id for subscription in wanted}
         for subscription_id, (pusher, _) in self._pushers.items():
             if subscription_id not in ids:
@@ -88,23 +88,24 @@ class Webhooks:
                 await self._begin(subscription)
 
     async def _begin(self, subscription: Subscription) -> None:
-        consumers = self._around.consumers
+        consumers = self._deps.consumers
         try:
             member = await consumers.open(subscription.namespace, subscription.name, MAX_CONNECTIONS_A_HOST)
         except GaplessError as error:
             log.warning("subscription %s has to wait to be pushed: %s", subscription.name, error.detail)
             return
         if member.group.subscription.id != subscription.id or self._stop_at is not None:
-            # Another one of this name is there already, found at the next look; or it is too late.
+            # Either a new subscription has this name and the next look finds it, or the service stops.
             consumers.close(member)
             return
-        pusher = Pusher(member, self._around)
+        pusher = Pusher(member, self._deps)
         task = asyncio.create_task(pusher.run())
         self._pushers[subscription.id] = pusher, task
         task.add_done_callback(partial(self._ended, subscription))
 
     def _ended(self, subscription: Subscription, task: asyncio.Task[None]) -> None:
-        """If it is to go on by now another takes its place: at once, or after an error at the next look."""
+        """A pusher ended. If the subscription is still to be pushed, a new one starts: at once, or after an
+        error at the next look."""
         del self._pushers[subscription.id]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pushing %s ended", subscription.name, exc_info=error)

@@ -1,6 +1,6 @@
-"""Posts one delivery to one webhook, and says what came of it.
+"""Posts one delivery to one webhook, and returns the outcome.
 
-Everything is bounded: the time from call to outcome, how much of an answer is read, how many deliveries are
+These are limited: the time from call to outcome, the bytes of an answer that are read, and the deliveries
 under way in this process and to one host.
 """
 
@@ -28,9 +28,9 @@ from subscriptions.domain.errors import GaplessError
 TIMEOUT_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 16 * 1024
 MAX_DRAIN_S: Final = 1.0
-"""So long an answer's body may take. It is read only so that the connection can be used again."""
+"""The time limit for an answer's body. It is read only so that the connection can be used again."""
 KEEP_ALIVE_S: Final = 4.0
-"""Less than common servers keep an idle connection, so that none is used that they are about to close."""
+"""Shorter than common servers keep an idle connection, so that none is used while its server closes it."""
 
 OUTCOMES = Counter("gapless_webhooks_total", "Webhook deliveries attempted, by outcome.", ["outcome"])
 SECONDS = Histogram(
@@ -43,7 +43,7 @@ _BROKEN: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.Pro
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a subscription's deliveries go. The secret is in no representation."""
+    """The URL and the secret of a subscription. The secret is in no representation."""
 
     url: str
     secret: str = field(repr=False)
@@ -51,19 +51,19 @@ class Target:
 
 @dataclass(slots=True)
 class Sending:
-    """How far one delivery has come. `begun`: some of the request may have been sent."""
+    """The progress of one delivery. `begun`: some of the request may have been sent."""
 
     begun: bool = False
 
     async def trace(self, event: str, _: Any) -> None:
-        """Called by httpcore with what it does."""
+        """The trace callback of httpcore."""
         self.begun = self.begun or event.endswith("send_request_headers.started")
 
 
 class Sender:
     """Sends the webhooks of one process; used and closed on one loop.
 
-    `lookup` resolves names and `network` connects to what was checked; both are the system's if not given.
+    `lookup` resolves names and `network` connects to checked addresses; the defaults are the system's.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sender:
         self._now = now
         self._system = SystemLookup()
         self._places = Places()
-        # Whoever enters the pool has a place already, so that nobody waits inside it.
+        # A request that enters the pool has a place already, so none waits inside it.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or httpcore.default_ssl_context(),
             max_connections=MAX_CONNECTIONS,
@@ -88,7 +88,7 @@ class Sender:
         )
 
     async def close(self) -> None:
-        """Close what is kept open. Deliveries under way are to be ended by their callers first."""
+        """Closes idle connections. The callers of deliveries under way must end them first."""
         self._system.close()
         await self._pool.aclose()
 
@@ -102,9 +102,9 @@ class Sender:
         timeout_s: float,
         sending: Sending | None = None,
     ) -> Outcome:
-        """Post `body`, the message as JSON. A connection is waited for up to `timeout_s` seconds, and after
-        that an answer again as long: a host that is busy with others takes nothing from anybody's time.
-        `sending` tells how far it came, whoever cancels it."""
+        """Posts `body`, the message as JSON. It waits up to `timeout_s` seconds for a connection, and then up
+        to `timeout_s` for the answer, so a wait for a busy host does not shorten the time for the answer.
+        `sending` shows the progress, also after a cancellation."""
         started_at = time.monotonic()
         headers = {
             "content-type": "application/json",
@@ -115,7 +115,7 @@ class Sender:
         }
         outcome: Outcome
         try:
-            # Judged again, for the setting may have been another when the subscription was defined.
+            # Checked again, because the setting may have changed since the subscription was defined.
             endpoint = parse_url(target.url, self._allow_private)
             headers |= signed(target.secret, f"msg_{message_id}_{subscription}", int(self._now()), body)
         except GaplessError as error:
@@ -128,7 +128,7 @@ class Sender:
         return outcome
 
     async def _bounded(self, host: str, request: httpcore.Request, timeout_s: float) -> Outcome:
-        """Wait for a place, then post: whatever is known when the time for each is over is the outcome."""
+        """Waits for a place, then posts. Each has its own timeout, after which the outcome is a failure."""
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -171,7 +171,7 @@ def _request(
 
 
 async def _drain(response: httpcore.Response) -> None:
-    """Read the body as far as the bounds go. A connection that has more to say is closed."""
+    """Reads the body up to the limits. A connection with more bytes is closed."""
     read = 0
     try:
         with suppress(TimeoutError, *_BROKEN):

@@ -17,10 +17,10 @@ _RULE: Final = f"must be {PREFIX} and the base64 of {MIN_KEY_BYTES} to {MAX_KEY_
 
 
 def check_secret(secret: str) -> bytes:
-    """The key that `secret` spells. Raises `invalid_request` about `push.secret`, without repeating it."""
+    """The key in `secret`. Raises `invalid_request` about `push.secret`, without repeating it."""
     try:
         key = binascii.a2b_base64(secret.removeprefix(PREFIX), strict_mode=True)
-    except ValueError:  # Of which binascii.Error is one; the other is text beyond ASCII.
+    except ValueError:  # This is binascii.Error, or the error for text beyond ASCII.
         raise invalid("push.secret", _RULE) from None
     if not secret.startswith(PREFIX) or not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise invalid("push.secret", _RULE)
@@ -28,7 +28,7 @@ def check_secret(secret: str) -> bytes:
 
 
 def signed(secret: str, webhook_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
-    """The three headers of the standard. `timestamp_s`: of this attempt, in seconds since the Unix epoch."""
+    """The three headers of the standard. `timestamp_s` is the time of this attempt, since the Unix epoch."""
     content = b"%b.%d.%b" % (webhook_id.encode(), timestamp_s, body)
     digest = hmac.digest(check_secret(secret), content, hashlib.sha256)
     return {

@@ -1,4 +1,4 @@
-"""The URLs that webhooks may have. They are read once, so what was checked is what is asked for."""
+"""The URLs that webhooks may have. A URL is parsed once, so requests go to the endpoint that was checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_URL_CHARACTERS: Final = 2048
 MAX_HOST_CHARACTERS: Final = 253
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 FIRST_FREE_PORT: Final = 1024
-"""Below it every port but 80 and 443 belongs to a protocol that is not HTTP, and must not be spoken to."""
+"""Lower ports except 80 and 443 belong to other protocols than HTTP and must not be connected to."""
 
 # RFC 3986: no space, no control, no backslash, nothing beyond ASCII, which parsers read in different ways.
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*")
@@ -29,7 +29,8 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to post. `host` is in lower case, an IPv6 address without brackets; `target` starts with `/`."""
+    """The target of a post. `host` is in lower case, an IPv6 address without brackets; `target` starts with
+    `/`."""
 
     scheme: str
     host: str
@@ -38,13 +39,13 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """What the `Host` header says."""
+        """The value of the `Host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def check_url(url: str, allow_private: bool) -> None:
-    """Raise `invalid_request` about `push.url` unless it may be posted to, as far as its text tells."""
+    """Raises `invalid_request` about `push.url` if its text shows that it may not be posted to."""
     parse_url(url, allow_private)
 
 
@@ -81,9 +82,9 @@ def _split(authority: str, default_port: int) -> tuple[str, int]:
 
 
 def literal(host: str) -> Address | None:
-    """The address that `host` spells, in any of the ways a resolver reads: `127.1`, `0x7f000001`, `[::1]`.
+    """The address in `host`, in any form that a resolver reads: `127.1`, `0x7f000001`, `[::1]`.
 
-    None: it is a name. Raises ValueError or OSError: it is neither.
+    None: it is a name. Raises ValueError or OSError if it is neither.
     """
     if host.startswith("["):
         # A zone is for link-local addresses, and means something else on every machine.
@@ -92,7 +93,7 @@ def literal(host: str) -> Address | None:
         return IPv6Address(host[1:-1])
     if len(host) > MAX_HOST_CHARACTERS or not _NAME.fullmatch(host):
         raise ValueError(host)
-    # No top-level domain is a number, so what ends in one is an address or nothing.
+    # No top-level domain is a number, so a host that ends in one is an address or invalid.
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
         return IPv4Address(socket.inet_aton(host))
     return None

@@ -1,4 +1,4 @@
-"""Reading a request body without ever holding more of it than is allowed."""
+"""Reads a request body and never holds more of it than is allowed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ async def read_body(receive: Receive, head: PublishHead, limit: int = MAX_BODY_B
     """
     if head.content_length is not None and head.content_length > limit:
         raise _too_large(limit)
-    body = await _receive_all(receive, limit)
+    body = await read_limited(receive, limit)
     return decompress(body, limit) if head.gzip else body
 
 
-async def _receive_all(receive: Receive, limit: int) -> bytes:
+async def read_limited(receive: Receive, limit: int) -> bytes:
+    """The whole body as it was sent; raises as `read_body` does."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         first: bytes = message.get("body", b"")

@@ -1,13 +1,15 @@
-"""The limits of one message, checked alike however it arrives."""
+"""The limits of one message, checked in the same way for every face."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
+from subscriptions.domain.names import MAX_NAME_CHARACTERS
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -15,13 +17,19 @@ MAX_MESSAGES: Final = 1000
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 8 * 1024
 JOURNEY_HEADER: Final = "gapless-journey"
-"""The service's own: whoever publishes a dead letter's copy further keeps it, so it takes nothing of the
-limits of the other headers."""
+"""The service's own header. A client that republishes a dead letter's copy keeps it, so it does not count
+towards the limits of the other headers."""
 MAX_JOURNEY_BYTES: Final = 1024 * 1024
 """Longer than a thousand steps of the longest names."""
 MAX_KEY_CHARACTERS: Final = 255
 MAX_TYPE_CHARACTERS: Final = 128
 MAX_TTL_S: Final = 10 * 365 * 24 * 3600
+
+# For the documents. The checks below are stricter and say in words what is wrong.
+Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_CHARACTERS})]
+Type = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_TYPE_CHARACTERS})]
+Key = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_KEY_CHARACTERS})]
+Headers = Annotated[dict[str, str], Meta(extra_json_schema={"maxProperties": MAX_HEADERS})]
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _encode: Final = msgspec.json.Encoder().encode
@@ -54,8 +62,8 @@ def check_key(text: str) -> str:
 def check_headers(headers: dict[str, str]) -> bytes:
     """Message headers as they are stored: the text of a JSON object, empty for none.
 
-    Raises `invalid_request` when there are too many, when names and values together are too long, or when one
-    holds a control character. The journey is measured by itself.
+    Raises `invalid_request` if there are too many, if names and values together are too long, or if one holds
+    a control character. The journey header has its own limit.
     """
     if not headers:
         return b""

@@ -1,18 +1,18 @@
-"""CloudEvents 1.0, in and out, without losing an attribute.
+"""Reads and writes CloudEvents 1.0 without losing an attribute.
 
 In: `type` becomes the message's type, the `partitionkey` extension its key, `data` and `data_base64` its
 payload (an event without data has the payload null). Every other attribute, required or extension, becomes a
 header `ce-<attribute>` with its value as text. `specversion` must be 1.0 and is not kept. Attributes that
-begin with `gapless` are ours: they are written on the way out and dropped on the way in, so that an event
-read from one channel can be sent to another.
+begin with `gapless` belong to the service. It writes them on the way out and drops them on the way in, so
+that an event read from one channel can be sent to another.
 
-Out: the same backwards. An event that came in any other way gets `id` from the message id, `source` from its
+Out: the reverse. A message that did not come as a CloudEvent gets `id` from the message id, `source` from its
 channel and `time` from its creation. `sequence` (the official extension, whose values compare as strings) is
 the seq padded with zeros. `gaplessid`, `gaplesschannel`, `gaplessseq`, `gaplesssender` and `gaplessheaders`
-(the other headers, as the text of a JSON object) carry what has no attribute of its own. Integers among them
-travel as strings, for an Integer of CloudEvents has 32 bits.
+(the other headers, as the text of a JSON object) carry the values without an attribute of their own. Integers
+among them are strings, because an Integer of CloudEvents has 32 bits.
 
-Values of extensions come back as strings: as in the HTTP binary mode, a number or boolean keeps its canonical
+Values of extensions come back as strings. As in the HTTP binary mode, a number or boolean keeps its canonical
 text and loses its type.
 """
 
@@ -173,7 +173,7 @@ def _is_time(text: str) -> bool:
     if _TIME.fullmatch(text) is None:
         return False
     try:
-        # Digits beyond microseconds and a leap second are valid, and kept; only the date is looked at here.
+        # Digits beyond microseconds and a leap second are valid and kept; only the rest is checked here.
         datetime.fromisoformat(text[:10] + "T" + text[11:17] + min(text[17:19], "59"))
     except ValueError:
         return False
@@ -204,7 +204,7 @@ def to_cloudevent(message: Message) -> bytes:
 
 
 def _defaults(message: Message) -> dict[str, str]:
-    """What stands in for attributes that the message did not bring along."""
+    """The values of attributes that the message does not have."""
     return {
         "id": str(message.id),
         "source": f"/channels/{message.channel}",
@@ -218,7 +218,7 @@ def _defaults(message: Message) -> dict[str, str]:
 
 
 def _may_be_sent(attribute: str) -> bool:
-    """Whether a `ce-` header of a message, which anyone may have written, can be this attribute."""
+    """Whether a `ce-` header of a message can be this attribute. Any client may have written the header."""
     return (
         _ATTRIBUTE.fullmatch(attribute) is not None
         and attribute not in ("specversion", "type", "data", "partitionkey")

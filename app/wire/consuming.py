@@ -1,4 +1,4 @@
-"""What members send: pulls, settlements and transactions, read from their bodies as strictly as publishes.
+"""Reads the bodies of pulls, settlements and transactions, as strictly as those of publishes.
 
 Members that are null count as not given. Every parser raises `malformed_json` or `invalid_request` about a
 field.
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.wire import checks, json
-from app.wire.publish import FAILURES, Addressed, addressed, refuse
+from app.wire.publish import FAILURES, AddressedMessage, addressed, refuse
 from app.wire.settings import MAX_ACK_WAIT_S, MAX_BACKOFF_S
 from subscriptions.domain.delivery import Nack
 from subscriptions.domain.errors import GaplessError, invalid
@@ -21,7 +21,7 @@ from subscriptions.domain.model import NewMessage
 from subscriptions.domain.names import check_channel
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""Of a pull, ack, nack or extend; a transaction is as long as a batch (`checks.MAX_BODY_BYTES`)."""
+"""Limit of a pull, ack, nack or extend. A transaction may be as long as a batch (`checks.MAX_BODY_BYTES`)."""
 MAX_PULL: Final = 1000
 MAX_WAIT_S: Final = 30
 MAX_RECEIPTS: Final = 1000
@@ -32,42 +32,56 @@ MAX_TRANSACTION_RECEIPTS: Final = 10_000
 _Receipts = Annotated[list[str], Meta(min_length=1, max_length=MAX_RECEIPTS)]
 
 
-class _Pull(msgspec.Struct, forbid_unknown_fields=True):
+class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """How many deliveries, and for how many seconds to wait for the first."""
+
     max: Annotated[int, Meta(ge=1, le=MAX_PULL)] | UnsetType | None = UNSET
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | UnsetType | None = UNSET
 
 
-class _Settle(msgspec.Struct, forbid_unknown_fields=True):
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which deliveries are settled."""
+
     receipts: _Receipts
 
 
-class _Nack(msgspec.Struct, forbid_unknown_fields=True):
+class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which deliveries are given back: after `delay` seconds, or as dead letters."""
+
     receipts: _Receipts
     delay: Annotated[float, Meta(ge=0, le=MAX_BACKOFF_S)] | UnsetType | None = UNSET
     dead_letter: bool | UnsetType | None = UNSET
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARACTERS)] | UnsetType | None = UNSET
 
 
-class _Extend(msgspec.Struct, forbid_unknown_fields=True):
+class ExtendRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which deliveries are kept, for `ack_wait` seconds from now."""
+
     receipts: _Receipts
     ack_wait: Annotated[float, Meta(gt=0, le=MAX_ACK_WAIT_S)] | UnsetType | None = UNSET
 
 
-class _Ack(msgspec.Struct, forbid_unknown_fields=True):
-    subscription: str
+class TransactionAck(msgspec.Struct, forbid_unknown_fields=True):
+    """Deliveries of one subscription."""
+
+    subscription: checks.Name
     receipts: Annotated[list[str], Meta(min_length=1, max_length=MAX_TRANSACTION_RECEIPTS)]
 
 
-class _Transaction(msgspec.Struct, forbid_unknown_fields=True):
-    publish: Annotated[list[Addressed], Meta(max_length=MAX_TRANSACTION_MESSAGES)] | UnsetType | None = UNSET
-    ack: Annotated[list[_Ack], Meta(max_length=MAX_TRANSACTION_RECEIPTS)] | UnsetType | None = UNSET
+class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The messages to publish and the deliveries to ack. One of the two may be missing."""
+
+    publish: (
+        Annotated[list[AddressedMessage], Meta(max_length=MAX_TRANSACTION_MESSAGES)] | UnsetType | None
+    ) = UNSET
+    ack: Annotated[list[TransactionAck], Meta(max_length=MAX_TRANSACTION_RECEIPTS)] | UnsetType | None = UNSET
 
 
-_decode_pull: Final = msgspec.json.Decoder(_Pull)
-_decode_receipts: Final = msgspec.json.Decoder(_Settle)
-_decode_nack: Final = msgspec.json.Decoder(_Nack)
-_decode_extend: Final = msgspec.json.Decoder(_Extend)
-_decode_transaction: Final = msgspec.json.Decoder(_Transaction).decode
+_decode_pull: Final = msgspec.json.Decoder(PullRequest)
+_decode_receipts: Final = msgspec.json.Decoder(AckRequest)
+_decode_nack: Final = msgspec.json.Decoder(NackRequest)
+_decode_extend: Final = msgspec.json.Decoder(ExtendRequest)
+_decode_transaction: Final = msgspec.json.Decoder(TransactionRequest).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +94,14 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Messages that appear, and (subscription, receipts) that are settled, together or not at all."""
+    """Messages to publish, and (subscription, receipts) to settle, together or not at all."""
 
     messages: tuple[NewMessage, ...]
     acks: tuple[tuple[str, list[str]], ...]
 
 
 def parse_pull(body: bytes) -> Pull:
-    """An empty body asks for one, without waiting."""
+    """The body of a pull. An empty body asks for one delivery, without waiting."""
     if not body:
         return Pull()
     asked = _flat(_decode_pull, body)
@@ -110,13 +124,13 @@ def parse_nack(body: bytes) -> tuple[list[str], Nack]:
 
 
 def parse_extend(body: bytes) -> tuple[list[str], float | None]:
-    """Receipts, and the seconds from now to their new deadline; None: as the subscription has it."""
+    """Receipts, and the seconds from now to their new deadline; None: the subscription's `ack_wait`."""
     asked = _flat(_decode_extend, body)
     return asked.receipts, _given(asked.ack_wait)
 
 
 def parse_transaction(body: bytes, sender: str | None = None) -> Transaction:
-    """Messages and acks; raises `payload_too_large` too, as a publish does."""
+    """Messages and acks. It can also raise `payload_too_large`, as a publish does."""
     json.check_parts(body)
     try:
         asked = _decode_transaction(body)
@@ -135,7 +149,7 @@ def parse_transaction(body: bytes, sender: str | None = None) -> Transaction:
     return Transaction(messages, tuple((ack.subscription, ack.receipts) for ack in acks))
 
 
-def _check_acks(acks: list[_Ack]) -> None:
+def _check_acks(acks: list[TransactionAck]) -> None:
     for index, ack in enumerate(acks):
         try:
             check_channel(ack.subscription, "subscription")

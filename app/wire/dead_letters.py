@@ -1,4 +1,4 @@
-"""Which dead letters a request is about."""
+"""Reads from a request which dead letters it is about."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.wire import checks
 from app.wire.definitions import decode
 from app.wire.moments import parse_since
 from app.wire.times import microseconds
@@ -22,28 +23,37 @@ MAX_RATE: Final = 1_000_000
 _Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
 
 
-class _Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    subscription: str | UnsetType | None = UNSET
-    channel: str | UnsetType | None = UNSET
+class DeadLetterMembers(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters: all of these."""
+
+    subscription: checks.Name | UnsetType | None = UNSET
+    channel: checks.Name | UnsetType | None = UNSET
     reason: Reason | UnsetType | None = UNSET
 
 
-class _Chosen(_Filter, kw_only=True, forbid_unknown_fields=True):
+class ReplayFilter(DeadLetterMembers, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters: all of these."""
+
     ids: Annotated[list[_Id], Meta(max_length=MAX_IDS)] | UnsetType | None = UNSET
 
 
-class _Replay(_Chosen, kw_only=True, forbid_unknown_fields=True):
-    filter: _Chosen | UnsetType | None = UNSET
+class ReplayRequest(ReplayFilter, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters, at most `max`, of which `rate` become due per second. `filter` may hold which."""
+
+    filter: ReplayFilter | UnsetType | None = UNSET
     max: Annotated[int, Meta(ge=1, le=MAX_ID)] | UnsetType | None = UNSET
     rate: Annotated[float, Meta(gt=0, le=MAX_RATE)] | UnsetType | None = UNSET
 
 
-class _Purge(_Filter, kw_only=True, forbid_unknown_fields=True):
+class PurgeRequest(DeadLetterMembers, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters. `older_than` is an age in seconds or as 10m, 2h, 1d, or a time before which they
+    were made."""
+
     older_than: Annotated[float, Meta(ge=0)] | str
 
 
 class Replay(NamedTuple):
-    """Which dead letters, how many at most, and how many a second."""
+    """Which dead letters, how many at most, and how many per second."""
 
     which: DeadLetterFilter
     max: int | None
@@ -51,11 +61,11 @@ class Replay(NamedTuple):
 
 
 def parse_replay(namespace: str, raw: bytes) -> Replay:
-    """The body of a replay of many; without members it is about all. Which may also stand in one `filter`."""
-    asked = decode(raw, _Replay)
-    body: _Chosen = asked
-    if isinstance(asked.filter, _Chosen):
-        if asked != _Replay(filter=asked.filter, max=asked.max, rate=asked.rate):
+    """The body of a replay of many. Without members it is about all. `filter` may hold its members."""
+    asked = decode(raw, ReplayRequest)
+    body: ReplayFilter = asked
+    if isinstance(asked.filter, ReplayFilter):
+        if asked != ReplayRequest(filter=asked.filter, max=asked.max, rate=asked.rate):
             raise invalid("filter", "stands alone: its members are given inside it or beside each other")
         body = asked.filter
     ids = None if body.ids is UNSET or body.ids is None else tuple(body.ids)
@@ -67,12 +77,12 @@ def parse_replay(namespace: str, raw: bytes) -> Replay:
 
 
 def parse_purge(namespace: str, raw: bytes, now: datetime) -> DeadLetterFilter:
-    """The body of a purge: what was made before a moment, or longer ago than some time."""
-    body = decode(raw, _Purge)
+    """The body of a purge: dead letters made before a time, or older than an age."""
+    body = decode(raw, PurgeRequest)
     return DeadLetterFilter(namespace, *_narrowed(body), before_us=_before(body.older_than, now))
 
 
-def _narrowed(body: _Filter) -> tuple[str | None, str | None, Reason | None]:
+def _narrowed(body: DeadLetterMembers) -> tuple[str | None, str | None, Reason | None]:
     return (
         check_channel(body.subscription, "subscription") if isinstance(body.subscription, str) else None,
         check_channel(body.channel, "channel") if isinstance(body.channel, str) else None,
@@ -84,6 +94,6 @@ def _before(older_than: float | str, now: datetime) -> int | None:
     if isinstance(older_than, str):
         return max(0, microseconds(parse_since(older_than, now, "older_than")))
     if older_than == 0:
-        # All there is, whatever the clocks of this machine and of the database say.
+        # All of them, independent of the clocks of this machine and of the database.
         return None
     return max(0, microseconds(now) - round(min(older_than, 1e12) * 1e6))

@@ -1,6 +1,6 @@
-"""Subscriptions, policies and whole definitions, read from what is sent.
+"""Reads subscriptions, policies and whole definitions from request bodies.
 
-Everything here raises `malformed_json`, or `invalid_request` about a field by its path. Members that are null
+All functions raise `malformed_json`, or `invalid_request` about a field by its path. Members that are null
 count as not given; in a change of a subscription they clear a setting.
 """
 
@@ -46,79 +46,103 @@ MAX_DEFINITIONS_BYTES: Final = 8 * 1024 * 1024
 _DIGITS: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _START: Final = "must be earliest, latest, an id, or a time: RFC 3339, or how long ago (30s, 10m, 2h, 1d)"
 
-_Channels = Annotated[list[str], Meta(min_length=1, max_length=MAX_CHANNELS)]
+_Channels = Annotated[list[checks.Name], Meta(min_length=1, max_length=MAX_CHANNELS)]
 _Start = Annotated[int, Meta(ge=0, le=MAX_ID)] | str
+_POLICY: Final = {
+    "anyOf": [
+        {"$ref": f"#/components/schemas/{form.__name__}"} for form in (ChannelSettings, SubscriptionSettings)
+    ],
+    "minProperties": 1,
+}
 _Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
-class _Subscription(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
-    name: str | UnsetType | None = UNSET
+class SubscriptionDefinition(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
+    """A durable subscription. It begins at `start`: earliest, latest, after an id, or at a time."""
+
+    name: checks.Name | UnsetType | None = UNSET
     channels: _Channels
     start: _Start | UnsetType | None = UNSET
     push: Push | UnsetType | None = UNSET
 
 
-class _Patch(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
-    name: str | UnsetType | None = UNSET
+class SubscriptionChange(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
+    """The members of a subscription to change; null clears one. `start` cannot change."""
+
+    name: checks.Name | UnsetType | None = UNSET
     channels: _Channels | UnsetType = UNSET
     start: _Start | UnsetType | None = UNSET
     push: Push | UnsetType | None = UNSET
 
 
-class _Seek(msgspec.Struct, forbid_unknown_fields=True):
+class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Where to go on: earliest, latest, after an id, or at a time (RFC 3339, or 10m, 2h, 1d ago)."""
+
     to: _Start
 
 
-class _Binding(msgspec.Struct, forbid_unknown_fields=True):
+class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Channels and patterns."""
+
     channels: _Channels
 
 
-class _Policy(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    name: str | UnsetType | None = UNSET
-    pattern: str
+class PolicyDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Settings for everything that a pattern matches."""
+
+    name: checks.Name | UnsetType | None = UNSET
+    pattern: checks.Name
     applies_to: Literal["channels", "subscriptions"]
     priority: _Priority | UnsetType | None = UNSET
-    definition: msgspec.Raw
+    definition: Annotated[msgspec.Raw, Meta(extra_json_schema=_POLICY)]
 
 
-class _ChannelEntry(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
-    name: str
+class ChannelEntry(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
+    """A channel with its own settings."""
+
+    name: checks.Name
 
 
-class _SubscriptionEntry(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
-    name: str
+class SubscriptionEntry(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
+    """A subscription with its own settings."""
+
+    name: checks.Name
     channels: _Channels
     start: _Start | UnsetType | None = UNSET
     push: Push | UnsetType | None = UNSET
     paused: bool | UnsetType | None = UNSET
 
 
-class _PolicyEntry(_Policy, kw_only=True, forbid_unknown_fields=True):
-    name: str
+class PolicyEntry(PolicyDefinition, kw_only=True, forbid_unknown_fields=True):
+    """A policy."""
+
+    name: checks.Name
 
 
-class _Definitions(msgspec.Struct, forbid_unknown_fields=True):
+class DefinitionsDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """All that is defined."""
+
     version: Literal[1] | UnsetType = UNSET
-    channels: list[_ChannelEntry] | UnsetType | None = UNSET
-    subscriptions: list[_SubscriptionEntry] | UnsetType | None = UNSET
-    policies: list[_PolicyEntry] | UnsetType | None = UNSET
+    channels: list[ChannelEntry] | UnsetType | None = UNSET
+    subscriptions: list[SubscriptionEntry] | UnsetType | None = UNSET
+    policies: list[PolicyEntry] | UnsetType | None = UNSET
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_Entry = TypeVar("_Entry", _ChannelEntry, _SubscriptionEntry, _PolicyEntry)
+_Entry = TypeVar("_Entry", ChannelEntry, SubscriptionEntry, PolicyEntry)
 _Made = TypeVar("_Made")
 
 
 def parse_subscription(name: str, raw: bytes, now: datetime, *, allow_private: bool) -> Definition:
-    """The body of a PUT. `allow_private`: whether it may be pushed to an address that is not public."""
-    body = decode(raw, _Subscription)
+    """The body of a PUT. `allow_private`: whether its push URL may have an address that is not public."""
+    body = decode(raw, SubscriptionDefinition)
     _same_name(body.name, name)
     return _definition(name, body, now, allow_private=allow_private)
 
 
 def parse_patch(name: str, raw: bytes, *, allow_private: bool) -> tuple[tuple[str, ...] | None, Settings]:
-    """The body of a PATCH: channels if they change, and settings; None clears one."""
-    body = decode(raw, _Patch)
+    """The body of a PATCH: the new channels, if any, and settings; None clears one."""
+    body = decode(raw, SubscriptionChange)
     _same_name(body.name, name)
     if body.start is not UNSET:
         raise invalid("start", "says where a new subscription begins; seek moves one that is there")
@@ -128,26 +152,26 @@ def parse_patch(name: str, raw: bytes, *, allow_private: bool) -> tuple[tuple[st
 
 def parse_seek(raw: bytes, now: datetime) -> str:
     """The body of a seek, in the form of `Definition.start`."""
-    return normal_start(decode(raw, _Seek).to, now, "to")
+    return normal_start(decode(raw, SeekRequest).to, now, "to")
 
 
 def parse_binding(raw: bytes) -> tuple[str, ...]:
     """The body of a bind or unbind: channels and patterns, each once."""
-    return _channels(decode(raw, _Binding).channels)
+    return _channels(decode(raw, BindRequest).channels)
 
 
 def parse_policy(name: str, raw: bytes) -> Policy:
     """The body of a PUT."""
-    body = decode(raw, _Policy)
+    body = decode(raw, PolicyDefinition)
     _same_name(body.name, name)
     return _policy(name, body)
 
 
 def parse_definitions(raw: bytes, now: datetime, *, allow_private: bool) -> Definitions:
-    """What `GET /v1/definitions` answers, or somebody wrote in that form."""
-    body = decode(raw, _Definitions)
+    """A document of definitions, in the form that `GET /v1/definitions` answers."""
+    body = decode(raw, DefinitionsDocument)
 
-    def subscription(entry: _SubscriptionEntry) -> Definition:
+    def subscription(entry: SubscriptionEntry) -> Definition:
         return _definition(entry.name, entry, now, allow_private=allow_private)
 
     subscriptions = body.subscriptions or []
@@ -175,7 +199,7 @@ def normal_start(given: int | str, now: datetime, field: str = "start") -> str:
 
 
 def decode(raw: bytes, form: type[_Struct]) -> _Struct:
-    """Strict JSON, of this form."""
+    """Decodes strict JSON of this form."""
     json.check(raw)
     try:
         return msgspec.json.decode(raw, type=form)
@@ -189,7 +213,7 @@ def _same_name(given: str | UnsetType | None, name: str) -> None:
 
 
 def _definition(
-    name: str, body: _Subscription | _SubscriptionEntry, now: datetime, *, allow_private: bool
+    name: str, body: SubscriptionDefinition | SubscriptionEntry, now: datetime, *, allow_private: bool
 ) -> Definition:
     start = "latest" if body.start is UNSET or body.start is None else normal_start(body.start, now)
     settings = _settings(body, allow_private=allow_private)
@@ -197,13 +221,15 @@ def _definition(
     return Definition(name, _channels(body.channels), start, own)
 
 
-def _settings(body: _Subscription | _Patch | _SubscriptionEntry, *, allow_private: bool) -> dict[str, Any]:
-    """What was given; None where it was null."""
+def _settings(
+    body: SubscriptionDefinition | SubscriptionChange | SubscriptionEntry, *, allow_private: bool
+) -> dict[str, Any]:
+    """The given settings, with None for null."""
     settings = dict(subscription_values(body))
     if body.push is None:
         settings["push"] = None
     elif body.push is not UNSET:
-        required = isinstance(body, _Subscription)
+        required = isinstance(body, SubscriptionDefinition)
         settings["push"] = push_value(body.push, allow_private=allow_private, secret_required=required)
     return settings
 
@@ -215,12 +241,12 @@ def _channels(given: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def _channel(entry: _ChannelEntry) -> ChannelDefinition:
+def _channel(entry: ChannelEntry) -> ChannelDefinition:
     settings = {name: value for name, value in channel_values(entry) if value is not None}
     return ChannelDefinition(entry.name, settings)
 
 
-def _policy(name: str, body: _Policy) -> Policy:
+def _policy(name: str, body: PolicyDefinition) -> Policy:
     applies_to = AppliesTo(body.applies_to)
     try:
         definition = _policy_settings(applies_to, bytes(body.definition))
@@ -241,7 +267,7 @@ def _policy_settings(applies_to: AppliesTo, raw: bytes) -> Settings:
 
 
 def _entries(place: str, entries: Iterable[_Entry], make: Callable[[_Entry], _Made]) -> tuple[_Made, ...]:
-    """Each entry made into what it defines; all have names of their own."""
+    """Makes each entry into the thing that it defines. No two may have the same name."""
     made = []
     names: set[str] = set()
     for index, entry in enumerate(entries):
@@ -257,7 +283,7 @@ def _entries(place: str, entries: Iterable[_Entry], make: Callable[[_Entry], _Ma
 
 
 def _below(error: GaplessError, place: str) -> GaplessError:
-    """The same error about a part of a body, whose own root is `place`."""
+    """The same error for a part of a body; `place` is the path of that part."""
     if [e.field for e in error.errors] == ["body"]:
         return invalid(place, error.errors[0].message)
     return checks.within(error, place)

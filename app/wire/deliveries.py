@@ -1,4 +1,4 @@
-"""Deliveries, and what became of them, as the JSON of the protocol."""
+"""Writes deliveries and the results of settling them as the JSON of the protocol."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from subscriptions.domain.delivery import (
     DeadLetter,
     Delivery,
     Looked,
+    Loss,
     Outstanding,
     Scheduled,
     Settled,
@@ -24,7 +25,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode_delivery(delivery: Delivery, receipt: str) -> bytes:
-    """One delivery on one line. `receipt` is what the codec wrote: it holds nothing to escape."""
+    """One delivery on one line. `receipt` comes from the codec and holds nothing to escape."""
     return b'{"receipt":"%b","attempt":%d,"deadline":"%b","message":%b}' % (
         receipt.encode("ascii"),
         delivery.attempt,
@@ -33,14 +34,20 @@ def encode_delivery(delivery: Delivery, receipt: str) -> bytes:
     )
 
 
-def encode_deliveries(deliveries: Iterable[tuple[Delivery, str]]) -> bytes:
-    """The answer to a pull: deliveries with their receipts."""
-    encoded = [encode_delivery(delivery, receipt) for delivery, receipt in deliveries]
-    return b'{"deliveries":[%b]}' % b",".join(encoded)
+def encode_deliveries(deliveries: Iterable[tuple[Delivery, str]], losses: Iterable[Loss] = ()) -> bytes:
+    """The answer to a pull: deliveries with their receipts, and gaps if there are some."""
+    encoded = b",".join([encode_delivery(delivery, receipt) for delivery, receipt in deliveries])
+    gaps = b",".join([_encode(gap(loss.channel, loss.first_seq, loss.missed)) for loss in losses])
+    return b'{"deliveries":[%b]%b}' % (encoded, b',"gaps":[%b]' % gaps if gaps else b"")
+
+
+def gap(channel: str, first_seq: int, missed: int) -> dict[str, str | int]:
+    """A gap that retention made, in the one form for all answers and streams."""
+    return {"channel": channel, "first_seq": first_seq, "missed": missed}
 
 
 def encode_results(receipts: Sequence[str], settled: Sequence[Settled]) -> bytes:
-    """The answer to an ack, nack or extend: one result a receipt as it was sent, in order."""
+    """The answer to an ack, nack or extend: one result per receipt, in the order of the request."""
     return b'{"results":[%b]}' % b",".join(_result(*each) for each in zip(receipts, settled, strict=True))
 
 
@@ -54,7 +61,7 @@ def _result(receipt: str, settled: Settled) -> bytes:
 
 
 def encode_looked(looked: Looked) -> bytes:
-    """A page of what a subscription has not settled."""
+    """A page of the messages that a subscription has not settled."""
     return b'{"messages":[%b],"has_more":%b,"cursor":%d,"complete":%b}' % (
         b",".join(map(_outstanding, looked.messages)),
         b"true" if looked.has_more else b"false",
@@ -68,7 +75,7 @@ def _outstanding(seen: Outstanding) -> bytes:
     if seen.at_us is not None:
         shown["deadline" if seen.state is State.LEASED else "due_at"] = rfc3339(seen.at_us).decode()
     if seen.member is not None:
-        # The number of a stream has more bits than numbers in JSON are sure to have.
+        # A stream's number may have more bits than a JSON number keeps.
         shown["member"] = f"{seen.member:x}" if seen.member else "pull"
     if seen.waits_for is not None:
         shown["waits_for"] = seen.waits_for
@@ -99,7 +106,7 @@ def encode_dead_letter(entry: DeadLetter) -> bytes:
 
 
 def encode_scheduled(scheduled: Scheduled) -> bytes:
-    """A message that waits for its time. `ttl` is in seconds and counts from there."""
+    """A scheduled message. `ttl` is in seconds and counts from its time."""
     message = scheduled.message
     shown: dict[str, Any] = {
         "scheduled_id": str(scheduled.id),
@@ -124,7 +131,7 @@ def encode_scheduled(scheduled: Scheduled) -> bytes:
 
 
 def encode_scheduled_at(scheduled: Scheduled) -> bytes:
-    """The answer to whoever asked for it."""
+    """The answer to the request that scheduled it."""
     return b'{"scheduled_id":"%d","channel":"%b","deliver_at":"%b"}' % (
         scheduled.id,
         scheduled.message.channel.encode(),

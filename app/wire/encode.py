@@ -1,4 +1,4 @@
-"""A message as its JSON text on one line, put together around the stored bytes without decoding them."""
+"""Writes a message as JSON on one line, around the stored bytes, without decoding them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def encode_message(message: Message) -> bytes:
 
 
 def encode_positions(positions: Sequence[Position]) -> bytes:
-    """What a publisher is told of the messages of one commit, joined by commas: `{"id", "channel", "seq",
-    "created_at"}` of each. What they share is made once."""
+    """The positions of the messages of one commit, joined by commas: `{"id", "channel", "seq", "created_at"}`
+    for each. Their common parts are made once."""
     created_at_us = positions[0].created_at_us
     tail = b',"created_at":"%b"}' % rfc3339(created_at_us)
     middles: dict[str, bytes] = {}
@@ -59,7 +59,7 @@ def encode_positions(positions: Sequence[Position]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _quoted(text: str) -> bytes:
-    # Few types and senders occur over and over; keys may be all different and are not kept.
+    # Few types and senders occur again and again. Keys may all be different and are not cached.
     return _encode(text)
 
 

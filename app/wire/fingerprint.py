@@ -1,4 +1,4 @@
-"""What makes two requests with one Idempotency-Key the same."""
+"""The fingerprint that tells whether two requests with one Idempotency-Key are the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.wire.head import PublishHead
 
 
 def fingerprint(path: str, head: PublishHead, body: bytes) -> bytes:
-    """16 bytes of their target, the form of their body, the body, and an event's headers."""
+    """A hash of 16 bytes over the request's target, its body's form, the body, and an event's headers."""
     digest = blake2b(digest_size=16)
     for part in (path.encode(), head.form.value.encode(), body, msgspec.json.encode(sorted(head.event))):
         digest.update(b"%d:" % len(part))

@@ -1,4 +1,4 @@
-"""What the head of a publish request says about its body and its conditions."""
+"""Reads from the headers of a publish the form of its body and its conditions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEQ: Final = re.compile(rb"[0-9]{1,16}")
 
 
 class Form(Enum):
-    """How the message or messages are written in the body."""
+    """The form in which the body holds its message or messages."""
 
     JSON = "application/json"
     EVENT = "application/cloudevents+json"
@@ -47,7 +47,7 @@ class PublishHead:
 def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
     """Read the headers (names in lower case) of a publish.
 
-    Raises `unsupported_media_type` for a body we do not read, and `invalid_request` with status 400 for a
+    Raises `unsupported_media_type` for a media type not read here, and `invalid_request` with 400 for a
     header that is malformed or repeated.
     """
     found: dict[bytes, bytes] = {}
@@ -65,7 +65,7 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
     return PublishHead(
         form=_form(media_type, "specversion" in event),
         media_type=media_type.decode("latin-1"),
-        gzip=_is_gzip(found.get(b"content-encoding", b"identity")),
+        gzip=is_gzip(found.get(b"content-encoding", b"identity")),
         content_length=_length(found.get(b"content-length")),
         idempotency_key=_idempotency_key(found.get(b"idempotency-key")),
         expected_last_seq=_seq(found.get(b"expected-last-seq")),
@@ -88,7 +88,8 @@ def _form(media_type: bytes, has_event_headers: bool) -> Form:
     return form
 
 
-def _is_gzip(encoding: bytes) -> bool:
+def is_gzip(encoding: bytes) -> bool:
+    """Whether a body is compressed, by its Content-Encoding. Raises `unsupported_media_type`."""
     name = encoding.strip().lower()
     if name in (b"identity", b""):
         return False
@@ -98,7 +99,7 @@ def _is_gzip(encoding: bytes) -> bool:
 
 
 def _length(value: bytes | None) -> int | None:
-    # The HTTP parser has checked it; whatever it let through that is no number is left for the reader.
+    # The HTTP parser has checked it. If it is not a number, the reader of the body finds out.
     return int(value) if value is not None and value.isdigit() and len(value) < 20 else None
 
 

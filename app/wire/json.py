@@ -1,7 +1,7 @@
-"""Strict JSON: what is let in means the same to every reader, in every language, on one line.
+"""Strict JSON: accepted texts mean the same to every reader, in every language, on one line.
 
-The common case is decided in C (msgspec) and by one walk over the containers; why a text is refused is found
-out afterwards, by the slower reader of the standard library.
+The common case is decided in C (msgspec) and by one walk over the containers. The reason for a refusal is
+found afterwards by the slower reader of the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_DEPTH: Final = 32
 
 MAX_PARTS: Final = 700_000
 """Arrays, objects and commas of one text together: no message of 1 MiB can hold more. Decoding makes an
-object of each part, so their number, and not the bytes, says how long it takes."""
+object of each part, so the time depends on their number, not on the bytes."""
 
 LOWEST_INTEGER: Final = -(2**63)
 HIGHEST_INTEGER: Final = 2**64 - 1
@@ -34,7 +34,7 @@ _INFINITY: Final = float("inf")
 _decode: Final = msgspec.json.Decoder().decode
 _WHITESPACE: Final = b" \t\r\n"
 _SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
-# Postgres reads a json number as `numeric` when it is cast to jsonb, and fails on more decimals than these.
+# A cast to jsonb makes Postgres read a json number as `numeric`, which fails on more decimals than these.
 _MAX_NUMBER_CHARACTERS: Final = 15_000
 _LONG_NUMBER: Final = b"0" * (_MAX_NUMBER_CHARACTERS + 1)
 _OF_NUMBERS: Final = bytes.maketrans(b"123456789.eE+-", b"00000000000000")
@@ -46,9 +46,9 @@ _NOT_ZERO: Final = re.compile(rb"[0.]*+[1-9]")
 def check(raw: bytes) -> Any:
     """Decode a whole JSON text.
 
-    Raises `malformed_json` for what is not JSON (RFC 8259, no byte order mark) or repeats a key,
-    `invalid_request` about `body` for what is JSON but cannot be kept: NUL, lone surrogates, NaN, numbers out
-    of range, more than `MAX_DEPTH` levels; and `payload_too_large` as `check_parts` does.
+    Raises `malformed_json` for a text that is not JSON (RFC 8259, no byte order mark) or repeats a key;
+    `invalid_request` about `body` for JSON that cannot be stored: NUL, lone surrogates, NaN, numbers out of
+    range, more than `MAX_DEPTH` levels; and `payload_too_large` as `check_parts` does.
     """
     check_parts(raw)
     try:
@@ -63,7 +63,7 @@ def check_parts(raw: bytes) -> None:
     """Raise `payload_too_large` for a text of more than `MAX_PARTS`, JSON or not, before it is decoded."""
     if _parts(raw) <= MAX_PARTS:
         return
-    # Strings count for nothing, however many commas they hold. Each lies between two quotes.
+    # Commas in strings do not count. Each string is between two quotes.
     text = _without_escapes(raw)
     if text.count(b'"') > 4 * MAX_PARTS or _parts(_outside_strings(text)) > MAX_PARTS:
         wrong = f"holds more than {MAX_PARTS:,} arrays, objects and commas"
@@ -75,22 +75,22 @@ def _parts(text: bytes) -> int:
 
 
 def _without_escapes(raw: bytes) -> bytes:
-    """The text with every quote that is left beginning or ending a string."""
+    """The text without escapes: every quote that is left begins or ends a string."""
     return raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
 
 
 def _outside_strings(text: bytes) -> bytes:
-    """What stands outside of strings, in a text of `_without_escapes`."""
+    """The parts outside of strings, in a text of `_without_escapes`."""
     return b"".join(text.split(b'"')[::2])
 
 
 def count_keys(value: Any, field: str) -> int:
     """The number of object keys in a decoded value, at any depth.
 
-    Raises `invalid_request` about `field` when it is nested too deep or holds an integer out of range.
+    Raises `invalid_request` about `field` if it is nested too deep or holds an integer out of range.
     """
     keys = 0
-    depth = -1  # The list made here to hold the value is no level of it.
+    depth = -1  # The list made here to hold the value does not count as a level.
     level: list[Any] = [(value,)]
     while level:
         depth += 1
@@ -112,7 +112,7 @@ def count_keys(value: Any, field: str) -> int:
 
 
 def check_text(raw: bytes, keys: int) -> None:
-    """Check what decoding hides, in a text that decoded to `keys` object keys.
+    """Check for faults that decoding hides, in a text that decoded to `keys` object keys.
 
     Raises `malformed_json` when a key was repeated, `invalid_request` when a string holds NUL or a number has
     more decimals than double precision and SQL can take.
@@ -121,8 +121,8 @@ def check_text(raw: bytes, keys: int) -> None:
         raise invalid("body", _NUL)
     if b"e-" in raw or b"E-" in raw or len(raw) > _MAX_NUMBER_CHARACTERS:
         _check_numbers(raw)
-    # Without whitespace every key is followed by `":`. A string can only add to that count, so when it equals
-    # the keys that came out, none was lost; when it does not, the colons outside of strings are counted.
+    # Without whitespace every key is followed by `":`. A string can only add to that count. If the count
+    # equals the number of decoded keys, none was lost; else the colons outside of strings are counted.
     if (
         raw.translate(None, _WHITESPACE).count(b'":') != keys
         and _outside_strings(_without_escapes(raw)).count(b":") != keys
@@ -131,7 +131,7 @@ def check_text(raw: bytes, keys: int) -> None:
 
 
 def _check_numbers(raw: bytes) -> None:
-    """Everything here looks once at each byte, and is done in C but for what is suspicious."""
+    """Checks the numbers. It reads each byte once, in C except for suspicious parts."""
     if not (_LONG_NUMBER in raw.translate(_OF_NUMBERS) or _TINY.search(raw)):
         return
     outside = _outside_strings(_without_escapes(raw))
@@ -148,7 +148,7 @@ def one_line(raw: bytes) -> bytes:
 
 
 def refusal(raw: bytes, error: Exception) -> GaplessError:
-    """Why `raw`, which msgspec refused with `error`, is no acceptable JSON: see `check` for the codes."""
+    """The error for `raw`, which msgspec refused with `error`; see `check` for the codes."""
     if isinstance(error, RecursionError):
         return invalid("body", TOO_DEEP)
     try:
@@ -184,7 +184,7 @@ def _second_opinion(text: str, error: Exception) -> GaplessError:
 
 
 def _fits(digits: str) -> bool:
-    # Longer texts are not converted at all: that takes time quadratic in their length.
+    # Longer texts are not converted: that takes time quadratic in their length.
     return len(digits) <= 20 and LOWEST_INTEGER <= int(digits) <= HIGHEST_INTEGER
 
 

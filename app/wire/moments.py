@@ -1,4 +1,4 @@
-"""Reading moments: RFC 3339, or how long ago."""
+"""Reads times: RFC 3339, or an age."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Final
 
 from subscriptions.domain.errors import invalid
 
+SINCE_PATTERN: Final = r"^(\d{1,9}[smhd]|\d{4}-\d\d-\d\d[Tt].*)$"
+"""Approximately the accepted form, for documents."""
+
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _RULE: Final = "must be RFC 3339 with a time zone, or how long ago: 30s, 10m, 2h, 1d"
@@ -15,7 +18,7 @@ _RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Z
 
 
 def parse_since(text: str, now: datetime, field: str = "since") -> datetime:
-    """An aware moment in UTC. Raises `invalid_request` about `field`."""
+    """An aware time in UTC. Raises `invalid_request` about `field`."""
     try:
         if ago := _AGO.fullmatch(text):
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})

@@ -1,7 +1,7 @@
-"""Publish bodies: one message, an array of them, or messages for several channels.
+"""Reads publish bodies: one message, an array of them, or messages for several channels.
 
-The common case is one typed decode by msgspec in which `data` stays as it was sent. Whatever is refused is
-looked at again: first whether it is acceptable JSON at all, then which field is wrong.
+The common case is one typed decode by msgspec in which `data` stays as it was sent. A refused body is read
+again to find out why: first whether it is acceptable JSON, then which field is wrong.
 """
 
 from __future__ import annotations
@@ -25,35 +25,38 @@ _Seconds = Annotated[float, Meta(ge=0, le=checks.MAX_TTL_S)]
 _Moment = Annotated[datetime, Meta(tz=True)]
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
-    """One message as sent. Members that may be null in a message may be null here."""
+class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
+    """A message to publish: exactly one of `data` and `data_base64`, at most one of `deliver_at` and `delay`.
+    Members that may be null in a message may be null here."""
 
-    data: Raw | UnsetType = UNSET
+    data: Annotated[Raw, Meta(description="Any JSON value.")] | UnsetType = UNSET
     data_base64: bytes | UnsetType = UNSET
-    type: str | UnsetType = UNSET
-    key: str | UnsetType | None = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
+    type: checks.Type | UnsetType = UNSET
+    key: checks.Key | UnsetType | None = UNSET
+    headers: checks.Headers | UnsetType = UNSET
     ttl: Annotated[float, Meta(gt=0, le=checks.MAX_TTL_S)] | UnsetType | None = UNSET
     deliver_at: _Moment | UnsetType | None = UNSET
     delay: _Seconds | UnsetType | None = UNSET
     ephemeral: bool | UnsetType = UNSET
 
 
-class Addressed(_Body, kw_only=True, forbid_unknown_fields=True):
-    """One message of several, that names its channel."""
+class AddressedMessage(MessageToPublish, kw_only=True, forbid_unknown_fields=True):
+    """A message to publish that names its channel."""
 
-    channel: str
-
-
-class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    messages: Annotated[list[Addressed], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+    channel: checks.Name
 
 
-_Array = Annotated[list[_Body], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages to several channels."""
+
+    messages: Annotated[list[AddressedMessage], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+
+
+_Array = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
 
 _decode_any: Final = msgspec.json.Decoder().decode
-_decode_one_or_many: Final = msgspec.json.Decoder(_Body | _Array).decode
-_decode_batch: Final = msgspec.json.Decoder(_Batch).decode
+_decode_one_or_many: Final = msgspec.json.Decoder(MessageToPublish | _Array).decode
+_decode_batch: Final = msgspec.json.Decoder(BatchRequest).decode
 
 _GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
 FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -62,8 +65,8 @@ _MISSING: Final = "Object missing required field `"
 
 
 class Schedule(NamedTuple):
-    """When a message is to be published: at a moment (microseconds since the Unix epoch), or so many seconds
-    from now. One of the two is set."""
+    """When a message is to be published: at a time (microseconds since the Unix epoch), or after a number of
+    seconds from now. One of the two is set."""
 
     deliver_at_us: int | None
     delay_s: float | None
@@ -71,8 +74,8 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one request publishes. `is_array` decides the shape of the answer. `schedules`: each message is
-    published later; empty: all of them now."""
+    """The messages of one request. `is_array` decides the shape of the answer. `schedules` has the time of
+    each message; if it is empty, all are published now."""
 
     messages: tuple[NewMessage, ...]
     is_array: bool
@@ -87,7 +90,7 @@ class Publication:
 def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str | None = None) -> Publication:
     """Read the body of a publish to one channel.
 
-    Raises `malformed_json`, `invalid_request` or `payload_too_large`, about a field where there is one.
+    Raises `malformed_json`, `invalid_request` or `payload_too_large`, about a field if one is to blame.
     """
     check_channel(channel)
     if head.form is not Form.JSON:
@@ -127,21 +130,25 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
 
 
 def addressed(
-    items: list[Addressed], place: str, sender: str | None, body: bytes
+    items: list[AddressedMessage], place: str, sender: str | None, body: bytes
 ) -> tuple[tuple[NewMessage, ...], int]:
-    """The messages that stand at `place` in a body, and how many object keys they held. Raises as
-    `parse_batch` does."""
+    """The messages at `place` in a body, and the number of their object keys. Raises as `parse_batch`."""
     messages, keys = _messages([(item, item.channel) for item in items], place, sender, _is_plain(body))
     return messages, keys + len(messages)
 
 
 def _is_plain(body: bytes) -> bool:
-    """Whether no payload in it can be too large or hold a line break: known of all at one look."""
+    """Whether no payload can be too large or hold a line break. One check of the body shows it for all."""
     return len(body) <= checks.MAX_MESSAGE_BYTES and b"\n" not in body and b"\r" not in body
 
 
 def _messages(
-    items: Sequence[tuple[_Body, str]], place: str, sender: str | None, plain: bool, *, later: bool = False
+    items: Sequence[tuple[MessageToPublish, str]],
+    place: str,
+    sender: str | None,
+    plain: bool,
+    *,
+    later: bool = False,
 ) -> tuple[tuple[NewMessage, ...], int]:
     messages = []
     keys = 0
@@ -162,8 +169,8 @@ def _messages(
     return tuple(messages), keys
 
 
-def _message(item: _Body, channel: str, sender: str | None, plain: bool) -> tuple[NewMessage, int]:
-    """The message, and how many object keys its JSON held."""
+def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bool) -> tuple[NewMessage, int]:
+    """The message, and the number of object keys in its JSON."""
     kind, key, headers, ttl = item.type, item.key, item.headers, item.ttl
     given = (
         item.data,
@@ -179,7 +186,7 @@ def _message(item: _Body, channel: str, sender: str | None, plain: bool) -> tupl
     keys = len(given) - given.count(UNSET)
     data, binary, inside = _payload(item, plain)
     if keys == 1:
-        # Nothing but its payload, the most common message.
+        # The most common message: only a payload.
         return NewMessage(channel, data, binary, sender=sender), 1 + inside
     stored_headers = b""
     if headers is not UNSET:
@@ -199,7 +206,7 @@ def _message(item: _Body, channel: str, sender: str | None, plain: bool) -> tupl
     return message, keys + inside
 
 
-def _payload(item: _Body, plain: bool) -> tuple[bytes | None, bytes | None, int]:
+def _payload(item: MessageToPublish, plain: bool) -> tuple[bytes | None, bytes | None, int]:
     """Data, binary and the number of object keys inside the data."""
     if item.data is UNSET:
         if item.data_base64 is UNSET:
@@ -215,8 +222,8 @@ def _payload(item: _Body, plain: bool) -> tuple[bytes | None, bytes | None, int]
     return data, None, json.count_keys(_decode_any(data), "data")
 
 
-def _schedules(items: Sequence[_Body]) -> tuple[Schedule, ...]:
-    """When each is to be published; empty: all of them now. Some now and some later are refused."""
+def _schedules(items: Sequence[MessageToPublish]) -> tuple[Schedule, ...]:
+    """When each is to be published; empty if all are published now. A mixture of both is refused."""
     if all(item.delay is UNSET and item.deliver_at is UNSET for item in items):
         return ()
     found = []
@@ -232,14 +239,14 @@ def _schedules(items: Sequence[_Body]) -> tuple[Schedule, ...]:
     return tuple(given)
 
 
-def _asked(item: _Body) -> list[str]:
-    """Which members ask for later delivery. Null asks for nothing."""
+def _asked(item: MessageToPublish) -> list[str]:
+    """The members that ask for later delivery. Null does not ask for it."""
     asked = (("delay", item.delay), ("deliver_at", item.deliver_at))
     return [name for name, value in asked if value is not UNSET and value is not None]
 
 
-def _schedule(item: _Body) -> Schedule | None:
-    """When the message is to be published; None: now, and nobody said otherwise."""
+def _schedule(item: MessageToPublish) -> Schedule | None:
+    """When the message is to be published; None: now."""
     delay, at = item.delay, item.deliver_at
     if delay is UNSET and at is UNSET:
         return None
@@ -254,7 +261,7 @@ def _schedule(item: _Body) -> Schedule | None:
 
 
 def refuse(body: bytes, error: Exception) -> NoReturn:
-    """Say why a body did not decode: first as JSON, then as what it should have been."""
+    """Raise the reason why a body did not decode: first as JSON, then as the expected type."""
     if isinstance(error, msgspec.ValidationError):
         json.check(body)
         raise field_error(str(error)) from None
@@ -262,7 +269,7 @@ def refuse(body: bytes, error: Exception) -> NoReturn:
 
 
 def field_error(text: str) -> GaplessError:
-    """msgspec says in words what is wrong and where; this makes a field error of it."""
+    """Makes a field error of msgspec's text, which says what is wrong and where."""
     what, placed, where = text.rpartition(" - at `$")
     if not placed:
         what, where = text, ""

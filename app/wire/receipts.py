@@ -1,7 +1,7 @@
-"""Receipts on the wire: which lease of which message, signed, so that only what was given comes back.
+"""Receipts on the wire. A receipt names one lease of one message and is signed, so it cannot be forged.
 
 A receipt is 60 characters of base64url over 45 bytes: a version, the four numbers, and a MAC of 12 bytes.
-Every such text is the only spelling of its receipt, for nothing in it is padding or ignored.
+Each receipt has only one spelling, because no character is padding or ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAC_BYTES: Final = 12
 _PERSON: Final = b"gapless receipt"
 _NUMBERS: Final = Struct(">BQQQQ")
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
-# What the other alphabet writes differently is no part of this one: it becomes something base64 refuses.
+# The two characters of the other base64 alphabet are not allowed here: they become ones that base64 refuses.
 _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
@@ -31,7 +31,7 @@ class ReceiptCodec:
     __slots__ = ("_keyed",)
 
     def __init__(self, secret: bytes) -> None:
-        # A key has 64 bytes at most, and the same secret signs other things too.
+        # A key has at most 64 bytes, and the same secret also signs other things.
         key = blake2b(secret, digest_size=32, person=_PERSON).digest()
         self._keyed = blake2b(key=key, digest_size=_MAC_BYTES, person=_PERSON)
 
@@ -41,7 +41,7 @@ class ReceiptCodec:
         return b2a_base64(packed + self._mac(packed), newline=False).translate(_TO_URL).decode("ascii")
 
     def decode(self, text: str) -> Receipt | None:
-        """What the text says, or None when this installation did not write it."""
+        """The receipt in the text, or None if this installation did not write it."""
         if len(text) != RECEIPT_CHARACTERS or not text.isascii():
             return None
         try:

@@ -1,7 +1,7 @@
-"""The settings of subscriptions and channels as they are sent, and as the plain JSON values they are kept in.
+"""The settings of subscriptions and channels: as they are sent, and as the plain JSON values that are stored.
 
-Checked once, here, whatever brings them: a definition, a policy, an import. What is kept is in one form, so
-that two spellings of one definition compare equal.
+All of them are checked here, from a definition, a policy or an import. They are stored in one form, so that
+two spellings of one definition compare equal.
 """
 
 from __future__ import annotations
@@ -29,25 +29,24 @@ MAX_AGE_S: Final = 2**31 - 1
 CHANNEL: Final = "{channel}"
 SUBSCRIPTION: Final = "{subscription}"
 
-_Few = Annotated[list[str], Meta(max_length=MAX_FILTERS)]
 _Ttl = Annotated[float, Meta(gt=0, le=checks.MAX_TTL_S)]
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
-    """Only messages of these types and keys; none named: of all."""
+    """Only messages of these types and keys; an empty list allows all."""
 
-    types: _Few | UnsetType | None = UNSET
-    keys: _Few | UnsetType | None = UNSET
+    types: Annotated[list[checks.Type], Meta(max_length=MAX_FILTERS)] | UnsetType | None = UNSET
+    keys: Annotated[list[checks.Key], Meta(max_length=MAX_FILTERS)] | UnsetType | None = UNSET
 
 
 class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
-    """Where dead letters are published too; null: nowhere, whatever a policy says."""
+    """Where dead letters are also published; null: nowhere, even if a policy names a channel."""
 
-    channel: str | None
+    channel: checks.Name | None
 
 
 class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """What a policy may say of subscriptions. Times in seconds."""
+    """The settings of a subscription that a policy may also give. Times are in seconds."""
 
     ack_wait: Annotated[float, Meta(gt=0, le=MAX_ACK_WAIT_S)] | UnsetType | None = UNSET
     max_deliver: Annotated[int, Meta(ge=0, le=MAX_DELIVER)] | UnsetType | None = UNSET
@@ -67,34 +66,34 @@ class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Push(msgspec.Struct, forbid_unknown_fields=True):
-    """Where deliveries are posted to, and what signs them. A change and an import may leave the secret out,
-    to keep the one that is there."""
+    """The URL that deliveries are posted to, and the secret that signs them. A change or an import may leave
+    the secret out, to keep the present one."""
 
     url: str
-    secret: str | UnsetType | None = UNSET
+    secret: Annotated[str, Meta(extra_json_schema={"pattern": "^whsec_"})] | UnsetType | None = UNSET
 
 
 class Retention(msgspec.Struct, forbid_unknown_fields=True):
-    """`max_age` in seconds."""
+    """The limits of retention. `max_age` is in seconds."""
 
     max_age: Annotated[int, Meta(ge=1, le=MAX_AGE_S)] | UnsetType | None = UNSET
     max_messages: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
 
 
 class ChannelSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """What a channel keeps. Times in seconds."""
+    """The settings of a channel. Times are in seconds."""
 
     retention: Retention | UnsetType | None = UNSET
     message_ttl: _Ttl | UnsetType | None = UNSET
 
 
 def number(value: float) -> float:
-    """The same number, as an integer where it is one: seconds are shown so."""
+    """The same number, as an integer if it is whole: seconds are shown in this form."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]]:
-    """The settings given, as they are kept; None for one that is null. Raises `invalid_request`."""
+    """The given settings as they are stored, with None for null. Raises `invalid_request`."""
     for name in SubscriptionSettings.__struct_fields__:
         value = getattr(given, name)
         if value is not UNSET:
@@ -102,7 +101,7 @@ def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]
 
 
 def push_value(given: Push, *, allow_private: bool, secret_required: bool) -> dict[str, str]:
-    """The setting `push` as it is kept. Raises `invalid_request`."""
+    """The setting `push` as it is stored. Raises `invalid_request`."""
     check_url(given.url, allow_private)
     if given.secret is UNSET or given.secret is None:
         if secret_required:
@@ -113,7 +112,7 @@ def push_value(given: Push, *, allow_private: bool, secret_required: bool) -> di
 
 
 def channel_values(given: ChannelSettings) -> Iterator[tuple[str, Any]]:
-    """The same of a channel; `retention: null` is both of its members."""
+    """The given settings of a channel as they are stored; `retention: null` clears both of its members."""
     if given.retention is None:
         yield from (("max_age", None), ("max_messages", None))
     elif given.retention is not UNSET:
@@ -125,7 +124,7 @@ def channel_values(given: ChannelSettings) -> Iterator[tuple[str, Any]]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Channel settings as they are sent: with `retention` around two of them."""
+    """Channel settings as they are sent, with `retention` around two of them."""
     retention = {name: settings[name] for name in ("max_age", "max_messages") if name in settings}
     shown: dict[str, Any] = {"retention": retention} if retention else {}
     if "message_ttl" in settings:
@@ -143,7 +142,7 @@ def plain(value: Any) -> Any:
 
 
 def _backoff(given: list[float]) -> list[float]:
-    # No waiting at all is said in one way.
+    # No waiting has one spelling, [0].
     return [number(seconds) for seconds in given] or [0]
 
 
@@ -167,8 +166,8 @@ def _each(place: str, texts: list[str] | UnsetType | None, check: Callable[[str]
 
 
 def _dead_letter(given: DeadLetterTo) -> dict[str, str | None]:
-    """A name, or one in which the failing channel's and subscription's names are filled in. What comes of
-    that may be too long for a name: then nothing can be published there, and the dead letter says so."""
+    """A channel name, or a template for the names of the failing channel and subscription. The result may be
+    too long for a name: then the dead letter is not published there, and it says so."""
     template = given.channel
     if template is not None:
         if len(template) > MAX_NAME_CHARACTERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from fastapi import Request
+from starlette.datastructures import Headers
 
 from subscriptions.domain.delivery import Tags
 from subscriptions.domain.errors import Code, GaplessError
@@ -16,15 +16,15 @@ _TAG: Final = r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"'
 _LIST: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
 
 
-def etag(tag: str) -> dict[str, str]:
-    """The header that tells it."""
-    return {"ETag": f'"{tag}"'}
+def etag(tag: str) -> tuple[tuple[bytes, bytes], ...]:
+    """The `ETag` header for a tag."""
+    return ((b"etag", f'"{tag}"'.encode()),)
 
 
-def if_match(request: Request) -> Tags | None:
-    """Which tags hold; None where nothing is asked, `*` alone: any. A weak tag never holds. Raises
-    `invalid_request`."""
-    given = _header(request, "if-match")
+def if_match(headers: Headers) -> Tags | None:
+    """The tags of `If-Match`; None if there is no such header. `*` alone matches any tag, a weak tag none.
+    Raises `invalid_request`."""
+    given = _header(headers, "if-match")
     if given is None:
         return None
     if given.strip() == "*":
@@ -34,20 +34,20 @@ def if_match(request: Request) -> Tags | None:
     return tuple(found[1:-1] for found in re.findall(_TAG, given) if not found.startswith("W/"))
 
 
-def if_absent(request: Request) -> bool:
-    """Whether a PUT may only make, not find or replace. Raises `invalid_request`."""
-    given = _header(request, "if-none-match")
+def if_absent(headers: Headers) -> bool:
+    """Whether a PUT may only create, not find or replace. Raises `invalid_request`."""
+    given = _header(headers, "if-none-match")
     if given is None:
         return False
     if given.strip() != "*":
         raise _refused("If-None-Match", "takes * alone here: make it, if nothing is there")
-    if _header(request, "if-match") is not None:
+    if _header(headers, "if-match") is not None:
         raise _refused("If-None-Match", "cannot be given together with If-Match")
     return True
 
 
-def _header(request: Request, name: str) -> str | None:
-    values = request.headers.getlist(name)
+def _header(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
     if not values:
         return None
     text = ",".join(values)

@@ -1,4 +1,4 @@
-"""Moments on the wire: RFC 3339 in UTC, with microseconds."""
+"""Times on the wire: RFC 3339 in UTC, with microseconds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def rfc3339(at_us: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _to_the_second(seconds: int) -> bytes:
-    # Messages written or read together share their second, so nearly every call is answered from here.
+    # Messages written or read together share their second, so nearly every call hits this cache.
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
 def microseconds(time: datetime) -> int:
-    """An aware moment as microseconds since the Unix epoch, exactly."""
+    """An aware time as microseconds since the Unix epoch, exactly."""
     return (time - _EPOCH) // _MICROSECOND

@@ -1,6 +1,6 @@
 """The client of Gapless: ordered, durable delivery for chat and events.
 
-`AsyncClient` for asyncio, `Client` for threads; both publish without doubling and read without missing.
+`AsyncClient` is for asyncio, `Client` for threads. Both publish without duplicates and read without misses.
 """
 
 from gapless._async import AsyncClient
@@ -33,8 +33,9 @@ from gapless._errors import (
     Unreachable,
 )
 from gapless._interest import SubscribeOptions
-from gapless._models import Channel, Ephemeral, Gap, Message, NewMessage, Page, Published, Retention
-from gapless._policies import Change, Imported, Policy
+from gapless._lost import Gap
+from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
+from gapless._policies import Change, Exported, Imported, Policy
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
@@ -71,6 +72,7 @@ __all__ = [
     "Delivery",
     "Effects",
     "Ephemeral",
+    "Exported",
     "Filter",
     "Forbidden",
     "Gap",

@@ -1,4 +1,4 @@
-"""The asyncio face: carries out calls and streams, decides nothing."""
+"""The asyncio face. It carries out calls and streams, and decides nothing."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gapless._async_queue import AsyncQueue
 from gapless._async_stream import AsyncStream
 from gapless._history import HistoryStream
 from gapless._interest import SubscribeOptions
-from gapless._models import Channel, Ephemeral, Gap, Message, NewMessage, Page, Payload, Published, Retention
+from gapless._lost import Gap
+from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Payload, Published, Retention
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions, HistoryQuery, Unset
 from gapless._reader import OnGap, reader
-from gapless._scheduled import Scheduled, ScheduleOptions
+from gapless._scheduled import Scheduled, ScheduleOptions, Time
 
 
 class AsyncClient(AsyncQueue, AsyncManage):
-    """A client for asyncio. Calls raise `GaplessError` and try again as `retry` says.
+    """A client for asyncio. Calls raise `GaplessError` and are retried as `retry` says.
 
-    `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`; `token`
-    may be a function, asked before every request. `timeout` bounds each wait of one attempt, in seconds. An
-    `http_client` of the caller's brings its own proxies, certificates and limits, and stays the caller's to
-    close.
+    `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
+    may be a function; it is called before every request. `timeout` limits each wait of one attempt, in
+    seconds. With an `http_client`, its own proxies, certificates and limits apply, and the caller closes it.
     """
 
     @overload
@@ -59,12 +59,13 @@ class AsyncClient(AsyncQueue, AsyncManage):
         deliver_at: datetime | str | None = None,
         **options: Any,
     ) -> Published | Scheduled | None:
-        """Stores one message; once this returns, it is committed, and once only however often it was tried.
+        """Stores one message. When this returns, the message is committed, once only, also after retries.
 
         `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
-        `idempotency_key`, `expected_last_seq` (else `HeadMismatch`). An `ephemeral` message goes to those who
-        listen now, is not stored, takes only `type`, `key` and `headers`, and gives None. With a `delay` in
-        seconds, or `deliver_at`, it is `Scheduled`, also where that time has come already.
+        `idempotency_key`, `expected_last_seq` (raises `HeadMismatch` if it differs). An `ephemeral` message
+        goes to the readers that listen now and is not stored; it takes only `type`, `key` and `headers`, and
+        the call returns None. With a `delay` in seconds, or a `deliver_at`, it returns `Scheduled`, even if
+        that time is past.
         """
         times = {"delay": delay, "deliver_at": deliver_at}
         options |= {name: time for name, time in times.items() if time is not None}
@@ -78,15 +79,30 @@ class AsyncClient(AsyncQueue, AsyncManage):
     async def publish_many(
         self, channel: str, messages: Iterable[NewMessage | Payload], **options: Unpack[BatchOptions]
     ) -> list[Published]:
-        """Stores up to 1000 messages in one channel, all or none, in this order."""
+        """Stores up to 1000 messages in one channel in this order: all of them or none."""
         return await self._call(_publish.publish_many(channel, messages, self._effects.new_key, **options))
 
     async def publish_all(
         self, messages: Iterable[tuple[str, NewMessage | Payload]], *, idempotency_key: str | None = None
     ) -> list[Published]:
-        """Stores up to 1000 messages, each in the channel named before it, all or none."""
+        """Stores up to 1000 pairs of a channel and a message: all of them or none."""
         key = idempotency_key
         return await self._call(_publish.publish_all(messages, self._effects.new_key, idempotency_key=key))
+
+    async def schedule_many(
+        self,
+        channel: str,
+        messages: Iterable[tuple[Time, NewMessage | Payload]],
+        *,
+        idempotency_key: str | None = None,
+    ) -> list[Scheduled]:
+        """Schedules up to 1000 pairs of a time and a message: all of them or none.
+
+        A time is a number of seconds from now, an aware datetime, or RFC 3339 text.
+        """
+        key = idempotency_key
+        new_key = self._effects.new_key
+        return await self._call(_scheduled.schedule_many(channel, messages, new_key, idempotency_key=key))
 
     @overload
     def subscribe(
@@ -119,11 +135,11 @@ class AsyncClient(AsyncQueue, AsyncManage):
         ephemeral: bool = False,
         **options: Unpack[SubscribeOptions],
     ) -> AsyncStream[Any]:
-        """Every message of these channels or patterns, in id order, each once, across any loss of connection.
+        """Reads every message of these channels or patterns once, in id order, even if connections are lost.
 
-        Starts and filters are those of `SubscribeOptions`. Where retention removed messages unread, `on_gap`
-        says whether to raise `HistoryLost`, yield the `Gap`, or which function to call. What the service
-        refuses is raised when the stream is first read or entered.
+        `SubscribeOptions` lists the starts and filters. If retention removed messages before they were read,
+        `on_gap` decides: raise `HistoryLost`, yield the `Gap`, or call this function. If the service refuses
+        the request, the error is raised when the stream is first read or entered.
         """
         core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
         return AsyncStream(core, self._http, self._config, self._effects)
@@ -131,7 +147,7 @@ class AsyncClient(AsyncQueue, AsyncManage):
     def history(
         self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
     ) -> AsyncIterator[Page]:
-        """The pages of a channel's history. Raises `CursorExpired` where retention removed it."""
+        """The pages of a channel's history. Raises `CursorExpired` if retention removed what it asks for."""
         return self._slices(_read.history_pages(HistoryQuery(channel, **options), page_size))
 
     def iter_history(
@@ -147,7 +163,7 @@ class AsyncClient(AsyncQueue, AsyncManage):
         return await self._call(_read.get_message(channel, message_id))
 
     def channels(self, pattern: str | None = None, *, page_size: int = 100) -> AsyncIterator[Channel]:
-        """The channels whose names match the pattern; all of them without one."""
+        """The channels whose names match the pattern; without a pattern, all channels."""
         return self._slices(_read.channels(pattern, page_size))
 
     async def get_channel(self, name: str) -> Channel:
@@ -155,10 +171,19 @@ class AsyncClient(AsyncQueue, AsyncManage):
         return await self._call(_read.get_channel(name))
 
     async def put_channel(
-        self, name: str, *, retention: Retention | None = None, message_ttl: float | None = None
+        self,
+        name: str,
+        *,
+        retention: Retention | None = None,
+        message_ttl: float | None = None,
+        if_match: str | None = None,
     ) -> Channel:
-        """Makes a channel, or gives it exactly these settings; `message_ttl` is in seconds."""
-        return await self._call(_read.put_channel(name, retention, message_ttl))
+        """Creates a channel, or replaces its settings with exactly these; `message_ttl` is in seconds.
+
+        `if_match` is an `etag` that was read before: if the channel has another one now, this raises
+        `PreconditionFailed`. The same holds for the methods below.
+        """
+        return await self._call(_read.put_channel(name, retention, message_ttl, if_match))
 
     async def patch_channel(
         self,
@@ -166,10 +191,11 @@ class AsyncClient(AsyncQueue, AsyncManage):
         *,
         retention: Retention | Unset | None = UNSET,
         message_ttl: float | Unset | None = UNSET,
+        if_match: str | None = None,
     ) -> Channel:
-        """Changes the settings given; None takes one away. Raises `NotFound`."""
-        return await self._call(_read.patch_channel(name, retention, message_ttl))
+        """Changes the given settings; None removes a setting. Raises `NotFound`."""
+        return await self._call(_read.patch_channel(name, retention, message_ttl, if_match))
 
-    async def delete_channel(self, name: str) -> None:
+    async def delete_channel(self, name: str, *, if_match: str | None = None) -> None:
         """Removes a channel and all its messages. Raises `NotFound`."""
-        await self._call(_read.delete_channel(name))
+        await self._call(_read.delete_channel(name, if_match))

@@ -1,4 +1,4 @@
-"""Carries out calls on asyncio: what every part of the face is built on."""
+"""Carries out calls on asyncio. Every part of the asyncio face is built on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AsyncCalls:
-    """A connection pool with credentials and patience, and how a call is carried out over it."""
+    """A connection pool with credentials and a retry policy, and the loop that carries out a call over it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class AsyncCalls:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections, which ends open subscriptions; those of the caller's `http_client` stay."""
+        """Closes the connections, which ends open subscriptions. A caller's own `http_client` stays open."""
         if self._owns_http:
             await self._http.aclose()
 

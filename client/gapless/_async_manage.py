@@ -1,4 +1,4 @@
-"""The part of the asyncio face that keeps subscriptions, dead letters, policies and scheduled messages."""
+"""The part of the asyncio face that manages subscriptions, dead letters, policies and scheduled messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gapless import _dead_letters, _policies, _scheduled, _subscriptions
 from gapless._async_calls import AsyncCalls
 from gapless._dead_letters import DeadLetter, DeadLetterOptions, ReplayCounts, Replayed
 from gapless._models import Published
-from gapless._policies import AppliesTo, Definitions, Imported, Policy
+from gapless._policies import AppliesTo, Definitions, Exported, Imported, Policy
 from gapless._scheduled import Scheduled
 from gapless._subscription import Length, Start, Subscription
 from gapless._subscriptions import SubscriptionOptions
 
 
 class AsyncManage(AsyncCalls):
-    """What is defined on the service, and what it keeps beside the log."""
+    """Methods for subscriptions, dead letters, policies, definitions and scheduled messages."""
 
     async def create_subscription(
         self,
@@ -28,26 +28,26 @@ class AsyncManage(AsyncCalls):
         if_match: str | None = None,
         **options: Unpack[SubscriptionOptions],
     ) -> Subscription:
-        """Makes a durable subscription to these channels or patterns, or finds the same one there.
+        """Creates a durable subscription to these channels or patterns, unless an equal one exists already.
 
-        It begins at `start` (`latest` when left out). Settings are those of `SubscriptionOptions`. Raises
-        `Conflict` when another definition has the name: `update_subscription` changes that, and `if_match`
-        with its `etag` replaces it, or raises `PreconditionFailed` where it has another by now.
+        It begins at `start` (default: `latest`). `SubscriptionOptions` lists the settings. Raises `Conflict`
+        if the name has another definition: change that with `update_subscription`, or replace it with its
+        `etag` as `if_match`. If the `etag` is another one by now, this raises `PreconditionFailed`.
         """
         return await self._call(_subscriptions.create(name, channels, start, options, if_match))
 
     async def get_subscription(self, name: str) -> Subscription:
-        """Its settings in force, and in `stats` where it stands. Raises `NotFound`."""
+        """The settings in force of a subscription, and its `stats`. Raises `NotFound`."""
         return await self._call(_subscriptions.get(name))
 
     async def subscription_length(self, name: str) -> Length:
-        """How many messages it holds, without the cost of its `stats`. Raises `NotFound`."""
+        """How many messages a subscription holds, without the cost of its `stats`. Raises `NotFound`."""
         return await self._call(_subscriptions.length(name))
 
     def list_subscriptions(
         self, pattern: str | None = None, *, page_size: int = 100
     ) -> AsyncIterator[Subscription]:
-        """The subscriptions whose names match the pattern, by name, without `stats`; all without one."""
+        """The subscriptions whose names match the pattern (default: all), by name, without `stats`."""
         return self._slices(_subscriptions.listed(pattern, page_size))
 
     async def update_subscription(
@@ -58,67 +58,70 @@ class AsyncManage(AsyncCalls):
         if_match: str | None = None,
         **options: Unpack[SubscriptionOptions],
     ) -> Subscription:
-        """Changes the settings given; None takes one away, so that a policy or default applies again.
+        """Changes the given settings; None removes a setting, so that a policy or default applies again.
 
-        With `if_match`, an `etag` that was read, only what is still that: else raises `PreconditionFailed`.
+        `if_match` is an `etag` that was read before: if it is another one now, raises `PreconditionFailed`.
         """
         return await self._call(_subscriptions.update(name, channels, options, if_match))
 
     async def bind(self, name: str, channels: Sequence[str], *, if_match: str | None = None) -> Subscription:
-        """Reads these channels or patterns too, from where the subscription is. Those bound already stay."""
+        """Adds channels or patterns, read from where the subscription is. Those bound already stay."""
         return await self._call(_subscriptions.bind(name, channels, True, if_match))
 
     async def unbind(
         self, name: str, channels: Sequence[str], *, if_match: str | None = None
     ) -> Subscription:
-        """Reads these channels or patterns no more. Raises `InvalidRequest` where none would be left."""
+        """Removes channels or patterns from it. Raises `InvalidRequest` if none would be left."""
         return await self._call(_subscriptions.bind(name, channels, False, if_match))
 
     async def delete_subscription(
         self, name: str, *, if_empty: bool = False, if_unused: bool = False, if_match: str | None = None
     ) -> None:
-        """Removes a subscription and what is in flight of it; its dead letters stay. Raises `NotFound`.
+        """Removes a subscription with its messages in flight; its dead letters stay. Raises `NotFound`.
 
-        With `if_empty` raises `Conflict` where it holds messages, with `if_unused` where it has members.
+        `if_empty` raises `Conflict` if it holds messages, `if_unused` if it has members.
         """
         await self._call(
             _subscriptions.delete(name, if_match=if_match, if_empty=if_empty, if_unused=if_unused)
         )
 
-    async def purge(self, name: str) -> int:
-        """Removes what is ready, delayed or waiting, for good; how many. What is in flight stays."""
-        return await self._call(_subscriptions.purge(name))
+    async def purge(self, name: str, *, if_match: str | None = None) -> int:
+        """Removes all ready, delayed and waiting messages for good and returns how many. Leased ones stay."""
+        return await self._call(_subscriptions.purge(name, if_match))
 
-    async def seek(self, name: str, to: Start, *, dry_run: bool = False) -> Subscription:
-        """Goes on from another place: behind an id, at a time, at `earliest` or `latest`.
+    async def seek(
+        self, name: str, to: Start, *, dry_run: bool = False, if_match: str | None = None
+    ) -> Subscription:
+        """Moves the subscription to another place: behind an id, to a time, to `earliest` or `latest`.
 
-        All that is in flight or waiting is forgotten: settling it gives `unknown`. Dead letters stay. A
-        `dry_run` changes nothing: `stats` are what they would be, and `before` what they are.
+        All messages in flight or waiting are forgotten: settling one returns `unknown`. Dead letters stay. A
+        `dry_run` changes nothing: `stats` shows the values after the seek, `before` those of now.
         """
-        return await self._call(_subscriptions.seek(name, to, dry_run))
+        return await self._call(_subscriptions.seek(name, to, dry_run, if_match))
 
-    async def pause(self, name: str) -> Subscription:
+    async def pause(self, name: str, *, if_match: str | None = None) -> Subscription:
         """Stops handing out messages. Leases, lifetimes and dead letters go on."""
-        return await self._call(_subscriptions.pause(name, True))
+        return await self._call(_subscriptions.pause(name, True, if_match))
 
-    async def resume(self, name: str) -> Subscription:
+    async def resume(self, name: str, *, if_match: str | None = None) -> Subscription:
         """Hands out messages again."""
-        return await self._call(_subscriptions.pause(name, False))
+        return await self._call(_subscriptions.pause(name, False, if_match))
 
     def dead_letters(
         self, *, page_size: int = 100, **which: Unpack[DeadLetterOptions]
     ) -> AsyncIterator[DeadLetter]:
-        """The messages subscriptions gave up on, oldest first: of one subscription, channel or reason."""
+        """The dead letters, oldest first: all of them, or those of one subscription, channel or reason."""
         return self._slices(_dead_letters.dead_letters(which, page_size))
 
     async def dead_letter(self, entry_id: int) -> DeadLetter:
-        """One of them. Raises `NotFound`."""
+        """One dead letter. Raises `NotFound`."""
         return await self._call(_dead_letters.dead_letter(entry_id))
 
     async def replay(self, entry_id: int) -> Replayed:
-        """Gives the message back to the subscription that failed it, attempts counted from anew.
+        """Gives the message back to the subscription that failed it; its attempts count from zero again.
 
-        Of two replays of one entry one wins, the other raises `NotFound`, as when the subscription is gone.
+        Of two replays of one entry, one succeeds and the other raises `NotFound`. It also raises `NotFound`
+        if the subscription is gone.
         """
         return await self._call(_dead_letters.replay(entry_id))
 
@@ -131,10 +134,10 @@ class AsyncManage(AsyncCalls):
         dry_run: bool = False,
         **which: Unpack[DeadLetterOptions],
     ) -> ReplayCounts:
-        """The same for all that match, or those of up to 1000 `ids`; without any, for all there are.
+        """Replays all dead letters that match, or up to 1000 by `ids`; without a choice, all there are.
 
-        Of them at most `count`, the oldest first. With a `rate` they become due one after the other, so many
-        a second, whoever is there then. A `dry_run` only counts.
+        It replays at most `count`, the oldest first. With a `rate` they become due one after the other, that
+        many a second, whether or not a member is there. A `dry_run` only counts.
         """
         return await self._call(_dead_letters.replay_all(which, ids, count, rate, dry_run))
 
@@ -145,7 +148,7 @@ class AsyncManage(AsyncCalls):
     async def purge_dead_letters(
         self, older_than: float | str | datetime, **which: Unpack[DeadLetterOptions]
     ) -> int:
-        """Removes all that match and are older, for good; how many. An age is seconds or such as `7d`."""
+        """Removes all that match and are older, for good; returns how many. An age is seconds or as `7d`."""
         return await self._call(_dead_letters.purge(older_than, which))
 
     async def put_policy(
@@ -156,9 +159,14 @@ class AsyncManage(AsyncCalls):
         definition: Mapping[str, Any],
         *,
         priority: int = 0,
+        if_match: str | None = None,
     ) -> Policy:
-        """Makes or replaces the settings for all matching channels or subscriptions, in force at once."""
-        return await self._call(_policies.put(name, pattern, applies_to, definition, priority))
+        """Creates or replaces a policy: settings for all matching channels or subscriptions, valid at once.
+
+        `if_match` replaces only a policy that has this `etag`, else raises `PreconditionFailed`. The same
+        holds for the methods below.
+        """
+        return await self._call(_policies.put(name, pattern, applies_to, definition, priority, if_match))
 
     async def policies(self) -> list[Policy]:
         """All policies, by name."""
@@ -168,33 +176,38 @@ class AsyncManage(AsyncCalls):
         """One policy. Raises `NotFound`."""
         return await self._call(_policies.get(name))
 
-    async def delete_policy(self, name: str) -> None:
-        """Removes a policy, effective at once. Raises `NotFound`."""
-        await self._call(_policies.delete(name))
+    async def delete_policy(self, name: str, *, if_match: str | None = None) -> None:
+        """Removes a policy; this takes effect at once. Raises `NotFound`."""
+        await self._call(_policies.delete(name, if_match))
 
-    async def export_definitions(self) -> dict[str, Any]:
-        """All that was defined, as the document that `import_definitions` takes; secrets are left out."""
+    async def export_definitions(self) -> Exported:
+        """All definitions as the document that `import_definitions` takes; secrets are left out.
+
+        The document is a dict; its `etag` is for `if_match`.
+        """
         return await self._call(_policies.export())
 
-    async def import_definitions(self, document: Definitions, *, dry_run: bool = False) -> Imported:
-        """Adds and changes, never removes, until all of the document is there: all or nothing.
+    async def import_definitions(
+        self, document: Definitions, *, dry_run: bool = False, if_match: str | None = None
+    ) -> Imported:
+        """Adds and changes definitions until they match the document, all or nothing; it removes none.
 
-        A `dry_run` only says what it would do. Tried again after a lost answer, it finds its own work done.
+        A `dry_run` only reports the changes. A retry after a lost answer finds them made already.
         """
-        return await self._call(_policies.import_(document, dry_run))
+        return await self._call(_policies.import_(document, dry_run, if_match))
 
     def scheduled(self, channel: str | None = None, *, page_size: int = 100) -> AsyncIterator[Scheduled]:
-        """The messages that are still to be published, to one channel or all."""
+        """The messages that are still to be published, to one channel or to any."""
         return self._slices(_scheduled.listed(channel, page_size))
 
     async def get_scheduled(self, scheduled_id: str | int) -> Scheduled:
-        """One of them. Raises `NotFound`, also when it was published."""
+        """One scheduled message. Raises `NotFound`, also if it was published."""
         return await self._call(_scheduled.get(scheduled_id))
 
     async def cancel_scheduled(self, scheduled_id: str | int) -> None:
-        """Removes it unpublished. Raises `NotFound`, also when it was published."""
+        """Removes a scheduled message unpublished. Raises `NotFound`, also if it was published."""
         await self._call(_scheduled.cancel(scheduled_id))
 
     async def promote_scheduled(self, scheduled_id: str | int) -> Published:
-        """Publishes it now. Raises `NotFound`, also when it was published."""
+        """Publishes a scheduled message now. Raises `NotFound`, also if it was published."""
         return await self._call(_scheduled.promote(scheduled_id))

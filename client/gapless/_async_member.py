@@ -28,10 +28,9 @@ class AsyncCaller(Protocol):
 
 
 class AsyncMember:
-    """Two tasks, one that reads and one that extends, and one more while something is settled.
+    """Two tasks, one that reads and one that extends, and a third while something is settled.
 
-    Nobody but its own tasks and its consumer refers to it, so that a consumer nobody holds any more can end
-    it.
+    Only its own tasks and its consumer refer to it, so that a garbage-collected consumer can end it.
     """
 
     def __init__(
@@ -57,27 +56,27 @@ class AsyncMember:
 
     @property
     def state(self) -> str:
-        """For people."""
+        """The member's state as text for people."""
         if self._ended:
             return "closed"
         return "stopped" if self._stopped else "open" if self._loops else "not connected"
 
     def start(self) -> None:
-        """Begins to read, if it does not yet."""
+        """Begins to read, unless it already does."""
         if not self._loops and not self._ended:
             self._loop = asyncio.get_running_loop()
             self._keeper = asyncio.create_task(self._keep())
             self._loops = [asyncio.create_task(self._read()), self._keeper]
 
     async def opened(self) -> None:
-        """Returns once the stream stands. Raises what prevents that for good."""
+        """Returns once the stream is open. Raises the error that prevents that for good."""
         self.start()
         while not (self.consuming.started or self._ended or self._stopped):
             await self._next_news()
         self._raise_failure()
 
     async def take(self) -> Lease | None:
-        """The next lease; None when there will be none. Raises once what ended the stream."""
+        """The next lease, or None when there will be none. Raises, once, the error that ended the stream."""
         self.start()
         while not self._stopped:
             if (lease := self._inbox.take()) is not None:
@@ -90,7 +89,7 @@ class AsyncMember:
         return None
 
     async def ack(self, lease: Lease) -> Settled:
-        """Goes out with the others that come meanwhile. Who is cancelled here does not know the outcome."""
+        """Sends the ack together with others. A caller that is cancelled here does not know the outcome."""
         self.leases.let_go(lease)
         result: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._acks.add(lease.receipt, (lease, result))
@@ -120,21 +119,22 @@ class AsyncMember:
         self._replan(lease)
 
     def abandon(self, lease: Lease, reason: str) -> None:
-        """Gives it back at once without waiting, for who is cancelled must not wait for a network.
+        """Gives it back at once without waiting, because a cancelled caller must not wait for the network.
 
-        On the way to the end, the end gives it back: sooner it would come to this same stream once more.
+        While the member is ending, the end of the stream gives it back: a nack before that would bring the
+        message to this same stream once more.
         """
         self.leases.let_go(lease)
         if not self._stopped:
             self._spawn(self._give_back(lease, reason))
 
     def stop(self) -> None:
-        """Hands out nothing more."""
+        """Stops handing out leases."""
         self._stopped = True
         self._news.set()
 
     async def aclose(self, patience_seconds: float) -> None:
-        """Ends the stream, after what is being settled; with it all leases end."""
+        """Ends the stream after the settling under way; all leases end with it."""
         self.stop()
         try:
             if self._settling:
@@ -146,7 +146,7 @@ class AsyncMember:
             self._ended = True
 
     def forsake(self) -> None:
-        """Ends it from wherever its consumer is thrown away, which may be another thread."""
+        """Ends it from the thread where its consumer is garbage collected, which may be another one."""
         loop, running = self._loop, self._loops and not self._ended
         if loop is not None and running and not loop.is_closed():
             with suppress(RuntimeError):  # It was closed in between.
@@ -165,13 +165,13 @@ class AsyncMember:
                     self._inbox.put(lease)
                     self._news.set()
                     self._replan(lease)
-        except Exception as error:  # noqa: BLE001 (whatever it is, whoever takes has to hear of it)
+        except Exception as error:  # noqa: BLE001 (every error has to reach the caller that takes)
             self._failure = error
         finally:
             self._ended = True
             self.leases.lose_all("the consumer ended")
             self._news.set()
-            # There is nothing left to extend, and who was refused never closes what he could not open.
+            # There is nothing left to extend, and a caller that could not open the stream never closes it.
             self._keeper.cancel()
 
     async def _keep(self) -> None:
@@ -189,9 +189,9 @@ class AsyncMember:
 
     async def _extend_due(self, receipts: list[str]) -> None:
         try:
-            # One attempt: what failed is due again, and by then it may be others that are.
+            # One attempt: the leases that failed are due again, and by then others may be due too.
             results = await self._call(self.consuming.extension(receipts), NO_RETRY)
-        except Exception as error:  # noqa: BLE001 (the other leases have to be looked after all the same)
+        except Exception as error:  # noqa: BLE001 (the other leases still have to be extended)
             self.consuming.not_extended(receipts, error)
         else:
             self.leases.extended(results, self._clock())
@@ -205,7 +205,7 @@ class AsyncMember:
                 for _, (_, waiter) in batch:
                     waiter.cancel()
                 raise
-            except Exception as error:  # noqa: BLE001 (whatever it is, who waits for an ack has to hear of it)
+            except Exception as error:  # noqa: BLE001 (every error has to reach the waiting callers)
                 for _, (_, waiter) in batch:
                     if not waiter.done():
                         waiter.set_exception(apart(error))
@@ -221,7 +221,7 @@ class AsyncMember:
         call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
         try:
             await self._call(call, NO_RETRY)
-        except Exception as error:  # noqa: BLE001 (nobody waits for it)
+        except Exception as error:  # noqa: BLE001 (no caller waits for it)
             self.consuming.not_given_back(lease, error)
         self.leases.settle(lease)
 
@@ -235,7 +235,7 @@ class AsyncMember:
         task.add_done_callback(self._settling.discard)
 
     async def _next_news(self) -> None:
-        # All who wait look again: who finds nothing waits on.
+        # All waiters look again; those that find nothing go on waiting.
         self._news.clear()
         await self._news.wait()
 

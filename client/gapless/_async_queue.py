@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
 from gapless import _delivery, _transactions
@@ -12,18 +12,19 @@ from gapless._async_member import AsyncMember
 from gapless._async_stream import AsyncStream
 from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_for
 from gapless._delivery import Delivery, Leased, Outstanding, Receipt, Settled, State
+from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
 from gapless._transactions import Committed
 
 
 class AsyncQueue(AsyncCalls):
-    """Deliveries, and what becomes of them."""
+    """Methods that take deliveries from subscriptions and settle them."""
 
     def consume(self, subscription: str, **options: Unpack[ConsumeOptions]) -> AsyncConsumer:
-        """The messages of a durable subscription as they are handed to this member, for as long as it runs.
+        """Takes the messages of a durable subscription as one of its members, until the consumer ends.
 
-        Options are those of `ConsumeOptions`. What the service refuses, such as a subscription that is not
-        there (`NotFound`), is raised when the consumer is first read or entered.
+        `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
+        subscription (`NotFound`), the error is raised when the consumer is first read or entered.
         """
         asked = Consumption(subscription, **options)
         consuming = Consuming(asked, self._config, self._effects)
@@ -41,33 +42,41 @@ class AsyncQueue(AsyncCalls):
     ) -> None:
         """Calls the handler with each delivery of the subscription, `concurrency` at a time, until it ends.
 
-        As `AsyncConsumer.work` of a consumer that reads two deliveries ahead for each handler.
+        It is `AsyncConsumer.work` of a consumer that reads two deliveries ahead for each handler.
         """
         options.setdefault("prefetch", prefetch_for(concurrency))
         async with self.consume(subscription, **options) as consumer:
             await consumer.work(handler, concurrency=concurrency)
 
-    async def pull(self, subscription: str, count: int = 1, *, wait: float = 0.0) -> list[Delivery]:
+    async def pull(
+        self,
+        subscription: str,
+        count: int = 1,
+        *,
+        wait: float = 0.0,
+        on_gap: Callable[[Gap], object] | None = None,
+    ) -> list[Delivery]:
         """Up to `count` deliveries (up to 1000), waiting up to `wait` seconds (up to 30) for the first.
 
-        Nothing extends their leases but `extend`.
+        Only `extend` extends their leases. If retention removed messages before this subscription had settled
+        them, the wait ends, and `on_gap` is called with each `Gap`; without `on_gap` the gap is logged.
         """
-        return await self._call(_delivery.pull(subscription, count, wait))
+        return await self._call(_delivery.pull(subscription, count, wait, on_gap))
 
     def look(
         self, subscription: str, state: State | None = None, *, page_size: int = 100
     ) -> AsyncIterator[Outstanding]:
-        """What the subscription has not settled, by id: of one state, or all. Nothing is leased by it.
+        """The messages that the subscription has not settled, by id, of one state or all. It leases nothing.
 
-        With an ordering it ends ten thousand messages beyond where the subscription stands.
+        If the subscription has an ordering, the list ends ten thousand messages beyond where it stands.
         """
         return self._slices(_delivery.look(subscription, state, page_size))
 
     async def ack(self, subscription: str | None, receipts: Iterable[Receipt]) -> list[Settled]:
-        """Settles up to 1000 deliveries for good; what became of each, in order. Committed on return.
+        """Settles up to 1000 deliveries for good, committed on return; returns the result of each, in order.
 
-        With None for the subscription they may be of several: receipts know theirs. So it is with `nack` and
-        `extend`, too.
+        If the subscription is None, the receipts may be of several, because each receipt names its own. The
+        same holds for `nack` and `extend`.
         """
         return await self._call(_delivery.ack(subscription, receipts))
 
@@ -80,16 +89,16 @@ class AsyncQueue(AsyncCalls):
         dead_letter: bool = False,
         reason: str | None = None,
     ) -> list[Settled]:
-        """Gives up to 1000 deliveries back, to come again after `delay` seconds, else as the backoff says.
+        """Gives up to 1000 deliveries back. They come again after `delay` seconds, else as the backoff says.
 
-        With `dead_letter` they do not come again. `reason` stands in the dead letters that come of them.
+        With `dead_letter` they do not come again. If they become dead letters, those hold the `reason`.
         """
         return await self._call(_delivery.nack(subscription, receipts, delay, dead_letter, reason))
 
     async def extend(
         self, subscription: str | None, receipts: Iterable[Receipt], *, ack_wait: float | None = None
     ) -> list[Settled]:
-        """Moves up to 1000 deadlines to `ack_wait` seconds from now, else as the subscription has it."""
+        """Moves up to 1000 deadlines to `ack_wait` seconds from now (default: the subscription's)."""
         return await self._call(_delivery.extend(subscription, receipts, ack_wait))
 
     async def transaction(
@@ -99,11 +108,11 @@ class AsyncQueue(AsyncCalls):
         *,
         idempotency_key: str | None = None,
     ) -> Committed:
-        """Publishes messages, each to the channel named before it, and acks deliveries: all of it or nothing.
+        """Publishes pairs of a channel and a message, and acks deliveries: all of it or nothing.
 
-        What is acked is a delivery, or a subscription's name and a receipt. Raises `TransactionConflict` when
-        a lease among them had ended. Deliveries of `consume` are settled by it: the end of their block does
-        nothing more.
+        Each item of `ack` is a delivery, or a pair of a subscription's name and a receipt. Raises
+        `TransactionConflict` if one of the leases had ended. It settles deliveries of `consume`: the end of
+        their block does nothing more.
         """
         acked = list(ack)
         call = _transactions.transaction(publish, acked, self._effects.new_key, idempotency_key)

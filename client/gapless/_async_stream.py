@@ -1,4 +1,4 @@
-"""Carries out a stream on asyncio."""
+"""Reads a stream on asyncio."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class AsyncStream(Generic[T]):
-    """An asynchronous iterator over a stream that outlives its connections, until it is closed.
+    """An asynchronous iterator over a stream. It reconnects after a lost connection, until it is closed.
 
-    `async with` opens it and returns once nothing published from then on can be missed. Cancelling a wait for
-    the next item loses nothing, but costs a reconnect. For one task at a time, except `aclose`.
+    `async with` opens it and returns once no message published from then on can be missed. Cancelling a wait
+    for the next item loses nothing, but costs a reconnect. One task at a time may use it, except `aclose`.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class AsyncStream(Generic[T]):
 
     @property
     def cursor(self) -> int | None:
-        """The id of the last message handed out, or where the server said the reader stands.
+        """The id of the last message handed out, or the reader's place as the server gave it.
 
-        Stored once that message is dealt with, it is the `after` of the next subscription.
+        Store it when that message is processed, and give it as `after` to the next subscription.
         """
         return self._stream.cursor
 
@@ -76,7 +76,7 @@ class AsyncStream(Generic[T]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Ends the iteration, also one that another task waits in. Closing twice is harmless."""
+        """Ends the iteration, even while another task waits in it. Closing twice is harmless."""
         self._closing.set()
         await self._drop()
 
@@ -85,7 +85,7 @@ class AsyncStream(Generic[T]):
         return self._closing.is_set() or self._http.is_closed
 
     async def _step(self) -> None:
-        """Brings the stream one read further; a connection that is over is dropped and its loss judged."""
+        """Makes one read. A connection that has ended is dropped, and the stream decides what follows."""
         try:
             cause = await self._advance()
             if cause is not None and not self._over:
@@ -105,7 +105,7 @@ class AsyncStream(Generic[T]):
             raise
 
     async def _advance(self) -> Break | None:
-        """Waits, opens or reads, whichever is due; tells what ended the connection, None while it goes on."""
+        """Waits, opens or reads, as is due. Returns why the connection ended, or None while it goes on."""
         if self._stream.leaving:
             return Ended()
         try:

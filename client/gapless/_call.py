@@ -1,10 +1,10 @@
-"""A call as a value: the request to send and how to read the answer. The faces only carry it out."""
+"""A call as a value: the request to send and how to read the answer. The faces carry it out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -20,9 +20,9 @@ Params = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request. `silence_seconds` bounds the wait for the next byte of a streamed answer.
+    """One HTTP request. `silence_seconds` limits the wait for the next byte of a streamed answer.
 
-    `held_seconds` is how long the server may hold the answer back on purpose.
+    `held_seconds` is how long the server may delay the answer on purpose.
     """
 
     method: str
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request with one whole answer. `repeatable`: a second arrival changes nothing more than the first."""
+    """A request with one whole answer. `repeatable`: if it arrives twice, the second changes nothing more."""
 
     request: Request
     decode: Callable[[Reply], T]
@@ -46,7 +46,7 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[T]):
-    """A part of a listing, and the call that gets the next part (None: this was the last)."""
+    """A part of a listing, and the call that gets the next part (None after the last part)."""
 
     items: tuple[T, ...]
     following: Call[Slice[T]] | None
@@ -64,12 +64,12 @@ def attempts_for(call: Call[Any], policy: RetryPolicy, effects: Effects) -> Atte
 
 
 def path(*segments: str | int) -> str:
-    """The path of a resource. Raises `ValueError` for names no URL can carry."""
+    """The path of a resource. Raises `ValueError` for names that no URL can carry."""
     return "/".join(("/v1", *(_segment(str(segment)) for segment in segments)))
 
 
 def _segment(text: str) -> str:
-    # A dot segment would be resolved away on the road and reach another resource.
+    # Software on the way would resolve a dot segment, and the request would reach another resource.
     if text in ("", ".", ".."):
         raise ValueError(f"not a name: {text!r}")
     return quote(text, safe="~:@")
@@ -99,18 +99,38 @@ def asking(
 def telling(
     method: str, where: str, params: Params = (), *, headers: Mapping[str, str] | None = None
 ) -> Call[None]:
-    """A call that removes something. A repetition would find nothing and fail, so there is none."""
+    """A call that removes something. It is not repeated: a repetition would find nothing and fail."""
     request = Request(method, where, params, {**JSON, **(headers or {})})
     return Call(request, lambda reply: None, repeatable=False)
 
 
 def matching(etag: str | None) -> dict[str, str]:
-    """The header for a change of what has this tag, as it was read; None: of whatever is there."""
+    """The `If-Match` header for a change that needs this tag; no header for None."""
     return {} if etag is None else {"If-Match": etag}
 
 
+def changing(
+    method: str, where: str, decode: Callable[[Any], T], body: Any, if_match: str | None, params: Params = ()
+) -> Call[T]:
+    """A change, made only if the tag still matches. With a tag it is not repeated if it may have been done,
+    because then the tag has changed."""
+    headers, repeatable = matching(if_match), if_match is None
+    return asking(method, where, decode, body, params=params, repeatable=repeatable, headers=headers)
+
+
+def tagged(call: Call[T]) -> Call[T]:
+    """A call whose result has an `etag`, taken from the answer's header."""
+
+    def decode(reply: Reply) -> T:
+        found: Any = call.decode(reply)
+        with_tag: T = replace(found, etag=reply.headers.get("etag"))
+        return with_tag
+
+    return replace(call, decode=decode)
+
+
 def json_body(value: Any) -> bytes:
-    """Compact JSON in UTF-8. Raises `ValueError` for NaN and infinities, `TypeError` for what is not JSON."""
+    """Compact JSON in UTF-8. Raises `ValueError` for NaN and infinities, `TypeError` for other types."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -123,9 +143,9 @@ def json_of(reply: Reply) -> Any:
 
 
 def params_from(values: Mapping[str, Any]) -> Params:
-    """Query parameters: None is left out, a sequence is repeated, a time is written as RFC 3339.
+    """Query parameters: None is left out, each item of a sequence is one, a time is written as RFC 3339.
 
-    Raises `ValueError` for a time without a zone: it would mean another instant on another machine.
+    Raises `ValueError` for a time without a zone, which would mean another instant on another machine.
     """
     pairs: list[tuple[str, str]] = []
     for name, value in values.items():
@@ -137,7 +157,7 @@ def params_from(values: Mapping[str, Any]) -> Params:
 
 
 def trying(dry_run: bool) -> Params:
-    """The query of a call that only asks what it would do, or does it."""
+    """The query parameters of a call that has a dry run."""
     return params_from({"dry_run": "true" if dry_run else None})
 
 

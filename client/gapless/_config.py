@@ -1,4 +1,4 @@
-"""Where the service is and who is asking."""
+"""The address of the service and the caller's credential."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 USER_AGENT = f"gapless-python/{__version__}"
 
 Token = str | Callable[[], str]
-"""A bearer token, or a function that gives the one to use now; it is asked before every request."""
+"""A bearer token, or a function that returns the current one; it is called before every request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A client's settings. `timeout_seconds` bounds each wait of one attempt: to connect, send or receive."""
+    """A client's settings. `timeout_seconds` limits each wait of one attempt: to connect, send or receive."""
 
     base_url: str
     token: Token | None = field(repr=False)
@@ -30,7 +30,7 @@ class Config:
     def resolve(
         cls, base_url: str | None, token: Token | None, timeout_seconds: float, retry: RetryPolicy | None
     ) -> Config:
-        """Fills what is None from `GAPLESS_URL`, `GAPLESS_TOKEN` and the defaults.
+        """Replaces each None by the value of `GAPLESS_URL` or `GAPLESS_TOKEN`, or by the default.
 
         Raises `ValueError` when the address is not an http or https URL, or the timeout is not positive.
         """
@@ -46,11 +46,11 @@ class Config:
 
     @property
     def renews_token(self) -> bool:
-        """Whether another request may carry another token than the one before."""
+        """Whether the next request may carry another token than this one."""
         return callable(self.token)
 
     def headers(self) -> dict[str, str]:
-        """The headers every request carries."""
+        """The headers of every request."""
         headers = {"User-Agent": USER_AGENT}
         token = self.token() if callable(self.token) else self.token
         if token:

@@ -1,4 +1,4 @@
-"""Consuming a durable subscription as a state machine: deliveries in hand, and when to reconnect."""
+"""Consuming a durable subscription as a state machine. It holds deliveries and says when to reconnect."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from gapless._config import Config
 from gapless._delivery import Settled, delivery_from, extend
 from gapless._effects import Effects
 from gapless._errors import GaplessError
+from gapless._gaps import tell
 from gapless._interest import SILENT_HEARTBEATS
 from gapless._leases import Lease, Leases
-from gapless._models import Gap, gap_from
+from gapless._lost import Gap
+from gapless._models import gap_from
 from gapless._reconnect import Reconnects
 from gapless._retry import Break, Reply
 from gapless._server_clock import ServerClock
@@ -25,14 +27,15 @@ MAX_PREFETCH = 1000
 
 
 class ConsumeOptions(TypedDict, total=False):
-    """`prefetch` (10, up to 1000): unsettled deliveries at a time, those that wait here included.
+    """Options of `consume`. Numbers in parentheses are defaults.
 
-    `max_hold` (3600): seconds one delivery is kept alive in all, waiting and in its block. `raise_lost`:
-    raise `LeaseLost` at the end of a block whose lease was lost. `on_gap`: called with each `Gap`, which
-    says what retention removed before this subscription had settled it, or (`ids`) what may have been
-    delivered and is lost since the primary changed. Without it that is logged. `heartbeat` (15): every so
-    many whole seconds (5 to 60) the server shows that it is alive. `give_up_after`: seconds to go on without
-    the service before raising; None is for ever.
+    `prefetch` (10, up to 1000): unsettled deliveries at a time, including those that wait in the client.
+    `max_hold` (3600): seconds for which one lease is extended in total, waiting and in its block.
+    `raise_lost`: raise `LeaseLost` at the end of a block whose lease was lost. `on_gap`: a function that is
+    called with each `Gap`. It names messages that retention removed before this subscription had settled
+    them, or (`ids`) messages that may have been delivered and are lost since the primary changed. Without
+    `on_gap` a gap is logged. `heartbeat` (15): whole seconds, 5 to 60, between the server's signs of life.
+    `give_up_after`: seconds of retries without the service before an error is raised; None is for ever.
     """
 
     prefetch: int
@@ -45,7 +48,7 @@ class ConsumeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """What a member asks for. Raises `ValueError` when it makes no sense."""
+    """What a member asks for. Raises `ValueError` for values out of range."""
 
     subscription: str
     prefetch: int = 10
@@ -60,7 +63,7 @@ class Consumption:
             raise ValueError("a member takes at least one delivery at a time")
         if not (self.heartbeat > 0 and self.max_hold > 0):
             raise ValueError("the heartbeat and the hold must be positive")
-        self.request()  # A name no URL can carry is refused here, not when the stream opens.
+        self.request()  # A name that no URL can carry is refused here, not when the stream opens.
 
     def request(self) -> Request:
         """Opens the stream of deliveries."""
@@ -76,21 +79,21 @@ class Consumption:
 
 
 def prefetch_for(concurrency: int) -> int:
-    """How much to read ahead for so many handlers: one in hand and one waiting for each.
+    """How many deliveries to read ahead: for each handler, one in hand and one waiting.
 
-    Raises `ValueError` when there is none.
+    Raises `ValueError` when `concurrency` is below 1.
     """
     if concurrency < 1:
-        raise ValueError("somebody has to do the work")
+        raise ValueError("the concurrency must be at least 1")
     return min(2 * concurrency, MAX_PREFETCH)
 
 
 class Consuming(Stream[Lease]):
-    """Leases as they come, over as many connections as it takes.
+    """A stream of leases over one connection after another.
 
-    With its connection every lease it gave ends: what was not handed out yet is forgotten here and comes
-    again, what was is marked as lost. A subscription that was deleted is asked for once more, and it is the
-    answer to that which ends the stream: it may have been made again.
+    When a connection ends, every lease it gave ends. Leases that were not handed out yet are forgotten and
+    come again; the others are marked as lost. If the subscription was deleted, it is asked for once more,
+    because it may have been created again; the answer to that request ends the stream.
     """
 
     cursor = None
@@ -109,7 +112,7 @@ class Consuming(Stream[Lease]):
 
     @property
     def subscription(self) -> str:
-        """Whose deliveries they are."""
+        """The name of the subscription."""
         return self.asked.subscription
 
     @property
@@ -143,27 +146,11 @@ class Consuming(Stream[Lease]):
                 self._waiting.append(self.leases.begin(delivery, self._clock()))
                 self._reconnects.progressed()
             case "gap":
-                self._tell(gap_from(parse_json(event.data)))
+                tell(self.subscription, gap_from(parse_json(event.data)), self.asked.on_gap)
             case "goodbye":
                 self._goodbye = event_member(event, "reason", str)
             case _:
                 pass  # The events of later versions are for others.
-
-    def _tell(self, gap: Gap) -> None:
-        """What the caller's function raises must not end the stream."""
-        if self.asked.on_gap is None and gap.ids is not None:
-            log.warning("messages with ids from %d to %d may be lost: the primary changed", *gap.ids)
-            return
-        if self.asked.on_gap is None:
-            what = (gap.missed, gap.channel, self.subscription, gap.first_seq)
-            log.warning(
-                "retention removed %d messages of %s before %s had settled them: seq %d is next", *what
-            )
-            return
-        try:
-            self.asked.on_gap(gap)
-        except Exception:  # noqa: BLE001 (it is the caller's, and the stream is not its to end)
-            log.exception("what is to be told of gaps of %s failed", self.subscription)
 
     def take(self) -> Lease | None:
         return self._waiting.popleft() if self._waiting else None
@@ -182,7 +169,7 @@ class Consuming(Stream[Lease]):
         return pause.seconds
 
     def extension(self, receipts: Sequence[str]) -> Call[list[Settled]]:
-        """The call that extends what is due; its answer tells the service's time too."""
+        """The call that extends the leases that are due; its answer also tells the service's time."""
         call = extend(self.subscription, receipts)
 
         def decode(reply: Reply) -> list[Settled]:
@@ -192,9 +179,9 @@ class Consuming(Stream[Lease]):
         return replace(call, decode=decode)
 
     def not_extended(self, receipts: Sequence[str], error: Exception) -> None:
-        """That call failed: what may succeed later is due again, the rest is lost.
+        """That call failed. Leases that may be extended later are due again, the others are lost.
 
-        Whatever else was raised, such as by a function that gives the token, may not be raised again.
+        Another exception, such as one of the token function, must not be raised again here.
         """
         if not isinstance(error, GaplessError):
             log.warning("leases of %s could not be extended", self.subscription, exc_info=error)
@@ -210,7 +197,7 @@ class Consuming(Stream[Lease]):
 
 
 class Inbox:
-    """Leases that wait for somebody to take them. Those that are lost meanwhile are passed over."""
+    """Leases that wait for a caller to take them. Leases that are lost meanwhile are skipped."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -220,13 +207,13 @@ class Inbox:
         return len(self._waiting)
 
     def put(self, lease: Lease) -> None:
-        """One more. The service sends no more than `size` that live, and the lost ones make room."""
+        """Adds a lease. The service sends at most `size` live ones, and lost ones make room."""
         if len(self._waiting) >= self._size:
             self._waiting = deque(one for one in self._waiting if not one.lost)
         self._waiting.append(lease)
 
     def take(self) -> Lease | None:
-        """The first that lives, now the caller's; None: there is none."""
+        """Removes and returns the first live lease; None if there is none."""
         while self._waiting:
             lease = self._waiting.popleft()
             if not lease.lost:

@@ -1,4 +1,4 @@
-"""Dead letters: what a subscription gave up on, and the calls that list, replay and remove them."""
+"""Dead letters, the messages that a subscription gave up on: calls that list, replay and remove them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message a subscription gave up on: a copy, which retention does not touch.
+    """A copy of a message that a subscription gave up on. Retention does not remove it.
 
-    `journey` holds all its deaths, this one included. `published` is its place in the dead-letter channel;
-    `unroutable` says why there is none although one was wanted.
+    `journey` holds all its deaths, this one included. `published` is its place in the dead-letter channel.
+    `unroutable` says why it has no place there although a channel was set.
     """
 
     id: int
@@ -60,14 +60,14 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """How many entries were replayed, and how many were passed over because another replay held them."""
+    """How many entries were replayed, and how many were skipped because another replay held them."""
 
     replayed: int
     skipped: int
 
 
 class DeadLetterOptions(TypedDict, total=False):
-    """Which dead letters; without any, all."""
+    """Which dead letters; without options, all."""
 
     subscription: str | None
     channel: str | None
@@ -90,7 +90,7 @@ def delete(entry_id: int) -> Call[None]:
 
 
 def replay(entry_id: int) -> Call[Replayed]:
-    """Gives one message back. A repetition would find no entry and fail, so there is none."""
+    """Gives one message back. It is not repeated: a repetition would find no entry and fail."""
     return asking("POST", path("dead-letters", entry_id, "replay"), _replayed, repeatable=False)
 
 
@@ -101,7 +101,7 @@ def replay_all(
     rate: float | None,
     dry_run: bool,
 ) -> Call[ReplayCounts]:
-    """Gives all matching messages back. A repetition would count what the first left, so there is none."""
+    """Gives all matching messages back. It is not repeated: a repetition would count only the rest."""
     pace = {"ids": None if ids is None else list(ids), "max": count, "rate": rate}
     body = _said(asked) | {name: value for name, value in pace.items() if value is not None}
     where = path("dead-letters", "replay")
@@ -109,7 +109,7 @@ def replay_all(
 
 
 def purge(older_than: float | str | datetime, asked: Mapping[str, Any]) -> Call[int]:
-    """Removes all matching entries. A repetition would count what the first left, so there is none."""
+    """Removes all matching entries. It is not repeated: a repetition would count only the rest."""
     age = time_text("older_than", older_than) if isinstance(older_than, datetime) else older_than
     body = {"older_than": age, **_said(asked)}
     return asking("POST", path("dead-letters", "purge"), _purged, body, repeatable=False)
@@ -142,7 +142,7 @@ def _death(raw: Any) -> Death:
 
 
 def _copy(raw: Any, created_at: str) -> Published:
-    """The copy was published by the transaction that made the entry."""
+    """The copy's place. The transaction that made the entry also published the copy."""
     return published_from({"created_at": created_at, **raw}, replayed=False)
 
 

@@ -1,24 +1,26 @@
-"""Deliveries and what became of them, and the calls that take and settle them."""
+"""Deliveries, the results of settling them, and the calls that take and settle them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from gapless._call import SENDING, Call, Request, Slice, asking, json_body, json_of, path
 from gapless._errors import ProtocolError
+from gapless._gaps import tell
 from gapless._listing import listing
-from gapless._models import Message, message_from
+from gapless._lost import Gap
+from gapless._models import Message, gap_from, message_from
 
 MAX_RECEIPTS = 1000
 """The most receipts of one call."""
 MAX_REASON_CHARACTERS = 1000
 
 Status = Literal["acked", "nacked", "extended", "lease_expired", "unknown"]
-"""What became of a receipt. `lease_expired`: the lease had ended, nothing was done. `unknown`: it was settled
-before (also by the first attempt of a call that was repeated), a seek forgot it, or it is none."""
+"""The result of a receipt. `lease_expired`: the lease had ended, nothing was done. `unknown`: it was settled
+before (also by the first attempt of a repeated call), a seek forgot it, or it is not a receipt."""
 
 
 class Leased(Protocol):
@@ -32,12 +34,12 @@ class Leased(Protocol):
 
 
 Receipt = str | Leased
-"""What a delivery is settled with: its receipt, or the delivery itself."""
+"""Names a delivery to settle: its receipt, or the delivery itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One handing of one message to one member of a subscription, leased until `deadline`.
+    """One message handed out to one member of a subscription, leased until `deadline`.
 
     `attempt` counts how often the message was handed out, this time included.
     """
@@ -51,8 +53,8 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of one receipt. `dead_letter` is the id of the entry a nack made; `deadline` is the new one
-    after an extend."""
+    """The result of one receipt. `dead_letter` is the id of the entry that a nack made; `deadline` is the new
+    deadline after an extend."""
 
     receipt: str
     status: Status
@@ -61,16 +63,16 @@ class Settled:
 
 
 State = Literal["ready", "waiting", "delayed", "leased"]
-"""Where a message is that a subscription has not settled."""
+"""The state of a message that a subscription has not settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """A message that a subscription has not settled, as seen by who only looks.
+    """A message that a subscription has not settled, as `look` shows it.
 
-    `attempt` counts how often it was handed out. `deadline` and `member` (`pull`: it was pulled) are there
-    while it is leased, `due_at` while it is delayed, `waits_for` while it waits: the message of its key that
-    comes first.
+    `attempt` counts how often it was handed out. `deadline` and `member` (`pull`: it was pulled) are set
+    while it is leased, `due_at` while it is delayed. `waits_for` is set while it waits: it is the message of
+    its key that comes first.
     """
 
     subscription: str
@@ -131,16 +133,24 @@ def settled_from(raw: Any) -> Settled:
         raise ProtocolError(f"not the result of a receipt: {raw!r:.200}") from error
 
 
-def pull(subscription: str, count: int, wait: float) -> Call[list[Delivery]]:
-    """Up to `count` deliveries, waiting `wait` seconds for the first.
+def pull(
+    subscription: str, count: int, wait: float, on_gap: Callable[[Gap], object] | None = None
+) -> Call[list[Delivery]]:
+    """Takes up to `count` deliveries, waiting `wait` seconds for the first. Reports the answer's gaps.
 
-    Repeated after a lost answer it takes others: those of the lost one come again when their leases end.
+    Repeated after a lost answer it takes others: those of the lost answer come again when their leases end.
     """
 
     def decode(answer: Any) -> list[Delivery]:
         if not isinstance(answer, dict) or not isinstance(answer.get("deliveries"), list):
             raise ProtocolError(f"not the answer to a pull: {answer!r:.200}")
-        return [delivery_from(subscription, raw) for raw in answer["deliveries"]]
+        gaps = answer.get("gaps", [])
+        if not isinstance(gaps, list):
+            raise ProtocolError(f"not the gaps of a pull: {gaps!r:.200}")
+        deliveries = [delivery_from(subscription, raw) for raw in answer["deliveries"]]
+        for gap in [gap_from(raw) for raw in gaps]:
+            tell(subscription, gap, on_gap)
+        return deliveries
 
     body = json_body({"max": count, "wait": wait})
     request = Request("POST", _path(subscription, "pull"), headers=SENDING, content=body, held_seconds=wait)
@@ -148,7 +158,7 @@ def pull(subscription: str, count: int, wait: float) -> Call[list[Delivery]]:
 
 
 def look(subscription: str, state: State | None, page_size: int) -> Call[Slice[Outstanding]]:
-    """What is not settled, by id."""
+    """The messages that are not settled, by id."""
 
     def item(raw: Any) -> Outstanding:
         return outstanding_from(subscription, raw)
@@ -157,7 +167,7 @@ def look(subscription: str, state: State | None, page_size: int) -> Call[Slice[O
 
 
 def ack(subscription: str | None, receipts: Iterable[Receipt]) -> Call[list[Settled]]:
-    """Settles the messages for good. Without a name they may be of any subscriptions, here and below."""
+    """Settles the messages for good. If `subscription` is None, they may be of any, here and below."""
     return _settle(subscription, "ack", receipts, {})
 
 
@@ -168,7 +178,7 @@ def nack(
     dead_letter: bool = False,
     reason: str | None = None,
 ) -> Call[list[Settled]]:
-    """Gives the messages back: to come again after `delay` seconds, else as the backoff says."""
+    """Gives the messages back. They come again after `delay` seconds, else as the backoff says."""
     said = {"delay": delay, "dead_letter": dead_letter or None, "reason": _storable(reason)}
     return _settle(subscription, "nack", receipts, said)
 
@@ -176,22 +186,22 @@ def nack(
 def extend(
     subscription: str | None, receipts: Iterable[Receipt], ack_wait: float | None = None
 ) -> Call[list[Settled]]:
-    """Moves the deadlines to `ack_wait` seconds from now, else as the subscription has it."""
+    """Moves the deadlines to `ack_wait` seconds from now; the default is the subscription's `ack_wait`."""
     return _settle(subscription, "extend", receipts, {"ack_wait": ack_wait})
 
 
 def receipt_of(receipt: Receipt) -> str:
-    """The text the service knows a lease by."""
+    """The text by which the service knows a lease."""
     return receipt if isinstance(receipt, str) else receipt.receipt
 
 
 def reason_of(error: BaseException) -> str:
-    """What a nack says about an exception."""
+    """The reason that a nack gives for an exception."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _storable(reason: str | None) -> str | None:
-    """The text cut to its bound, without what no JSON text of the service may hold."""
+    """The text cut to its limit, without characters that the service refuses in JSON."""
     if reason is None:
         return None
     shown = reason.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Time and chance, passed in so that tests run without either."""
+"""Time and randomness, passed in so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def _wait(seconds: float, closing: threading.Event | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """`clock` is monotonic, in seconds; `chance` is even in [0, 1); `new_key` names a publish uniquely.
+    """The sources of time and randomness.
 
-    `wall` is this machine's time of day, in seconds since the Unix epoch.
+    `clock` is monotonic, in seconds. `chance` is uniform in [0, 1). `new_key` returns a unique key for a
+    publish. `wall` is this machine's time of day, in seconds since the Unix epoch.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -46,13 +47,13 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class AsyncEffects(Effects):
-    """`sleep` waits that many seconds, or until the event is set by another task that closes the stream."""
+    """`sleep` waits that many seconds, or until another task closes the stream and sets the event."""
 
     sleep: Callable[[float, asyncio.Event | None], Awaitable[None]] = _wait_async
 
 
 @dataclass(frozen=True, slots=True)
 class SyncEffects(Effects):
-    """`sleep` waits that many seconds, or until the event is set by another thread that closes the stream."""
+    """`sleep` waits that many seconds, or until another thread closes the stream and sets the event."""
 
     sleep: Callable[[float, threading.Event | None], None] = _wait

@@ -1,4 +1,4 @@
-"""What can go wrong, as classes. `code`, `status` and `retryable` come from the service's own catalogue."""
+"""The errors of the client. `code`, `status` and `retryable` come from the service's list of errors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from copy import copy
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gapless._models import Gap
+from gapless._lost import Gap
 
 
 class GaplessError(Exception):
     """A call that did not succeed.
 
     `code` is the machine-readable name and `status` the HTTP status (0 when there was no answer). `retryable`
-    says that the same call may succeed later. `errors` lists what was wrong with which field. `retry_after`
-    is in seconds. `idempotency_key` is the key a failed publish went out with: publishing the same again
-    under it stores the messages once, whether or not this attempt did.
+    says that the same call may succeed later. `errors` lists the fields that were wrong, each with the
+    reason. `retry_after` is in seconds. `idempotency_key` is the key of a failed publish: publishing the same
+    messages again under it stores them once, whether or not this attempt stored them.
     """
 
     def __init__(
@@ -49,11 +48,11 @@ class GaplessError(Exception):
 
 
 class InvalidRequest(GaplessError):
-    """The request does not fit: a bad name, body, query or cursor. `errors` says where."""
+    """The request is not valid: a bad name, body, query or cursor. `errors` says where."""
 
 
 class Unauthenticated(GaplessError):
-    """There was no credential, or a bad or expired one."""
+    """The request had no credential, or a bad or expired one."""
 
 
 class Forbidden(GaplessError):
@@ -73,11 +72,11 @@ class HeadMismatch(Conflict):
 
 
 class TransactionConflict(Conflict):
-    """A receipt in the transaction is not live any more; `errors` says which. Nothing happened."""
+    """A receipt in the transaction is not live any more; `errors` says which. Nothing was changed."""
 
 
 class PreconditionFailed(Conflict):
-    """What was to be changed is not what `if_match` names any more; nothing was changed."""
+    """The thing to be changed has another `etag` than `if_match` by now; nothing was changed."""
 
 
 class IdempotencyMismatch(GaplessError):
@@ -85,7 +84,7 @@ class IdempotencyMismatch(GaplessError):
 
 
 class CursorExpired(GaplessError):
-    """Retention removed history that the cursor still asked for."""
+    """Retention removed messages that the cursor still asked for."""
 
 
 class PayloadTooLarge(GaplessError):
@@ -93,35 +92,34 @@ class PayloadTooLarge(GaplessError):
 
 
 class RateLimited(GaplessError):
-    """Too many requests; `retry_after` says when to come back."""
+    """Too many requests; `retry_after` says how many seconds to wait."""
 
 
 class Unavailable(GaplessError):
-    """The database is away, or the service not ready. The detail says whether something may be stored."""
+    """The database is unreachable or the service is not ready. The detail says if something may be stored."""
 
 
 class ServerError(GaplessError):
-    """The service, or something between it and here, failed. A publish may or may not be stored."""
+    """The service failed, or a proxy on the way to it. A publish may or may not be stored."""
 
 
 class Unreachable(GaplessError):
-    """No complete answer came: no connection, a cut, a timeout. A publish may or may not be stored."""
+    """No complete answer came: connection refused or lost, or timeout. A publish may or may not be stored."""
 
 
 class ProtocolError(GaplessError):
-    """The answer is not what Gapless would send; most likely something else listens at this address."""
+    """The answer is not one of Gapless; most likely another server listens at this address."""
 
 
 class CredentialExpired(Unauthenticated):
-    """The credential ran out while a subscription was open. Its cursor stays valid for the next one."""
+    """The credential expired while a subscription was open. Its cursor stays valid for the next one."""
 
 
 class HistoryLost(GaplessError):
-    """Messages are gone; `gap` says which. Retention removed them before this reader came to them. Or the log
-    was taken back to an earlier moment, and this reader may have read them.
+    """Messages are lost; `gap` says which. Either retention removed them before this reader came to them, or
+    the log went back to an earlier moment, and this reader may have read them.
 
-    The reader stays usable: iterating
-    further gives what comes after the gap.
+    The reader stays usable: further iteration gives the messages after the gap.
     """
 
     def __init__(self, detail: str, *, gap: Gap | None = None) -> None:
@@ -130,7 +128,7 @@ class HistoryLost(GaplessError):
 
     @classmethod
     def of(cls, gap: Gap) -> HistoryLost:
-        """The error that tells of this gap."""
+        """The error for this gap."""
         if gap.ids is not None:
             first, last = gap.ids
             return cls(f"messages with ids from {first} to {last} may be lost: the primary changed", gap=gap)
@@ -140,9 +138,9 @@ class HistoryLost(GaplessError):
 
 
 class LeaseLost(GaplessError):
-    """A delivery's lease ended before it was settled: its message is, or was, handed out again.
+    """A delivery's lease ended before the delivery was settled: its message is, or was, handed out again.
 
-    What was done with it will be done a second time, so it has to bear that. `receipt` names the lease.
+    The work on it will be done a second time, so a second time must do no harm. `receipt` names the lease.
     """
 
     def __init__(self, detail: str, *, receipt: str | None = None) -> None:
@@ -192,14 +190,14 @@ _LASTING_SERVER_STATUSES = frozenset({501, 505})
 
 
 def apart(error: Exception) -> Exception:
-    """The same for one of several who hear of it, each with a traceback of its own where it can be copied."""
+    """The error for one of several callers. A `GaplessError` is copied, so each has its own traceback."""
     return copy(error) if isinstance(error, GaplessError) else error
 
 
 def error_from_answer(status: int, headers: Mapping[str, str], body: bytes) -> GaplessError:
-    """The typed error for an answer that is no success. `headers` has lower-case names.
+    """The error for an answer that is not a success. `headers` has lower-case names.
 
-    A proxy's answer without `application/problem+json` gets the code `http_<status>`, and its status decides.
+    A proxy's answer without `application/problem+json` gets the code `http_<status>`; its status decides.
     """
     problem = _problem(body)
     code = problem.get("code")
@@ -220,7 +218,7 @@ def error_from_answer(status: int, headers: Mapping[str, str], body: bytes) -> G
 
 
 def is_passing(status: int) -> bool:
-    """Whether an answer with this status is worth another attempt whatever its body says."""
+    """Whether an answer with this status is worth a retry, independent of its body."""
     return status in _PASSING_STATUSES or (status >= 500 and status not in _LASTING_SERVER_STATUSES)
 
 

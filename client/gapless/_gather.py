@@ -1,4 +1,4 @@
-"""Gathers receipts into few calls: while one call is under way, the next one's receipts come together."""
+"""Gathers receipts into few calls: while one call is under way, receipts for the next call gather."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ W = TypeVar("W")
 
 
 class Gatherer(Generic[W]):
-    """Receipts of one subscription with whoever waits for each result.
+    """Receipts of one subscription, each with the caller that waits for its result.
 
-    The first goes out at once and alone; those that come while it is under way go together, at most as many
-    as one call takes. Each waits for its result, so no more gather than are in hand.
+    The first receipt is sent at once and alone. Receipts that come while it is under way are sent together,
+    at most as many as one call takes. A caller waits for each, so no more gather than are in hand.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Gatherer(Generic[W]):
         return self._sending
 
     def add(self, receipt: str, waiter: W) -> None:
-        """One more for the next call."""
+        """Adds a receipt to the next call."""
         self._waiting.append((receipt, waiter))
 
     def take(self) -> list[tuple[str, W]]:
-        """The next call's receipts; none while one is under way or nothing waits. `sent` has to follow."""
+        """The next call's receipts; none while a call is under way or nothing waits. Then call `sent`."""
         if self._sending or not self._waiting:
             return []
         self._sending = True
@@ -44,5 +44,5 @@ class Gatherer(Generic[W]):
         return [self._waiting.popleft() for _ in range(count)]
 
     def sent(self) -> None:
-        """The call came to its end, good or bad."""
+        """The call has ended, with success or not."""
         self._sending = False

@@ -1,4 +1,4 @@
-"""Streaming a channel's history."""
+"""Streams a channel's history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from gapless._call import Request
 from gapless._errors import HistoryLost, ProtocolError
-from gapless._models import Gap, Message, gap_from, message_from
+from gapless._lost import Gap
+from gapless._models import Message, gap_from, message_from
 from gapless._read import HistoryQuery
 from gapless._retry import Attempts, Break, Ended, NoReply, Reply, RetryPolicy
 from gapless._sse import MAX_EVENT_BYTES, LineSplitter
@@ -15,7 +16,7 @@ from gapless._stream import Stream, expect_type, log, parse_json
 
 
 class HistoryStream(Stream[Message]):
-    """A channel's history as newline-delimited JSON, in constant memory; taken up again where it broke."""
+    """A channel's history as newline-delimited JSON, in constant memory; after a break it resumes there."""
 
     def __init__(
         self, query: HistoryQuery, limit: int | None, policy: RetryPolicy, chance: Callable[[], float]
@@ -87,7 +88,7 @@ class HistoryStream(Stream[Message]):
         return verdict
 
     def _ended(self) -> NoReply | None:
-        """A last line needs no line end, unless it is half a line: then the connection was cut unnoticed."""
+        """Reads a last line without a line end. If it is not whole, the connection was cut unnoticed."""
         try:
             self.feed(b"\n")
         except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""What a delivery in hand says of itself, the same on both faces."""
+"""The properties of a delivery in hand, the same on both faces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gapless._models import Message
 
 
 class InHand:
-    """One message in hand, leased to a consumer."""
+    """One message leased to a consumer."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -22,7 +22,7 @@ class InHand:
 
     @property
     def message(self) -> Message:
-        """What is delivered."""
+        """The delivered message."""
         return self._lease.delivery.message
 
     @property
@@ -32,7 +32,7 @@ class InHand:
 
     @property
     def receipt(self) -> str:
-        """What the service knows the lease by."""
+        """The text by which the service knows the lease."""
         return self._lease.receipt
 
     @property
@@ -47,7 +47,7 @@ class InHand:
 
     @property
     def lost(self) -> bool:
-        """Whether the message is or will be handed out again, so that further work on it is in vain."""
+        """Whether the message is or will be handed out again, so that further work on it is useless."""
         return self._lease.lost
 
     def _raise_lost(self, cause: GaplessError | None) -> None:

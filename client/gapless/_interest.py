@@ -1,4 +1,4 @@
-"""What a subscription asks for, and the request that opens it at a position."""
+"""The options of `subscribe`, and the request that opens the stream at a position."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Literal, TypedDict
 from gapless._call import Params, Request, params_from
 
 SILENT_HEARTBEATS = 2.5
-"""A connection that brings no byte for this many heartbeats is taken for dead."""
+"""A connection without a byte for this many heartbeats is treated as dead."""
 
 
 class SubscribeOptions(TypedDict, total=False):
-    """At most one start: `after` an id, with the `last` n of each channel, `since` a time, or `from_`.
+    """Options of `subscribe`. Give at most one start: `after`, `last`, `since` or `from_`.
 
-    `since` is an aware datetime or an age such as `10m`, `2h`, `1d`; without a start only new messages come.
-    `types` and `keys` let only those through. `heartbeat`: every so many whole seconds (5 to 60) the server
-    shows that it is alive. `give_up_after` is how long, in seconds, to go on without the service before
-    raising; None is for ever.
+    `after` is an id. `last` is a number: the stream starts with the newest messages of each channel. `since`
+    is an aware datetime or an age such as `10m`, `2h`, `1d`. Without a start only new messages come. `types`
+    and `keys` let only messages with these through. `heartbeat`: whole seconds, 5 to 60, between the server's
+    signs of life. `give_up_after`: seconds of retries without the service before an error is raised; None is
+    for ever.
     """
 
     after: int | None
@@ -34,7 +35,7 @@ class SubscribeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """Channels or patterns, where to start, what to let through. Raises `ValueError` when it is none."""
+    """Channels or patterns, a start and filters. Raises `ValueError` for options that do not fit."""
 
     channels: tuple[str, ...]
     after: int | None = None
@@ -55,7 +56,7 @@ class Interest:
         self._start()  # A `since` that cannot be written is refused here, not when the stream opens.
 
     def request(self, cursor: int | None) -> Request:
-        """Opens the stream behind `cursor`, or where the interest starts while there is none yet."""
+        """Opens the stream behind `cursor`, or at the chosen start while there is no cursor yet."""
         headers = {
             "Accept": "text/event-stream",
             "Cache-Control": "no-store",

@@ -1,4 +1,4 @@
-"""The leases a member holds: which are to be extended when, and which are lost. Decided without waiting."""
+"""The leases of a member: when to extend which, and which are lost. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gapless._server_clock import ServerClock
 log = logging.getLogger("gapless")
 
 FLOOR_SECONDS = 0.25
-"""A lease is extended no more often than this, however short it is or wrong the clocks are."""
+"""A lease is extended at most this often, even if it is short or a clock is wrong."""
 FAILED_FLOOR_SECONDS = 1.0
-"""A service that cannot be asked is not asked more often than this."""
+"""The shortest wait before the next request to a service that could not be asked."""
 NEVER = float("inf")
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Lease:
-    """One delivery in hand. `lost`: its message is or will be handed out again. `settled`: the rest is done.
-    `given`: the caller has it, so that its loss is worth a warning.
+    """One delivery in hand. `lost`: its message is or will be handed out again. `settled`: nothing is left to
+    do. `given`: the caller has it, so its loss is worth a warning.
 
-    `deadline` is by the service's clock, all else by the monotonic one: `asked_at` is when its end was last
-    set, `extend_at` about half way to that end, `ends_at` the moment after which it is not extended any more.
+    `deadline` is by the service's clock, the other times by the monotonic clock. `asked_at` is when the
+    deadline was last set, `extend_at` is about half way to it, and after `ends_at` the lease is not extended.
     """
 
     delivery: Delivery
@@ -46,23 +46,23 @@ class Lease:
 
 
 class Leases:
-    """Keeps those leases alive that it is asked to keep. Threads may share it.
+    """Keeps chosen leases alive. Threads may share it.
 
-    A lease is lost when the service says so or the stream that gave it ended: never because a clock of this
-    machine says so. `max_hold_seconds` bounds how long one is kept in all, so that a handler that hangs gives
-    its message back at last.
+    A lease is lost when the service says so or when the stream that gave it ended. A clock of this machine
+    never decides that. `max_hold_seconds` limits how long a lease is kept in total, so that a handler that
+    hangs loses its message in the end.
     """
 
     def __init__(self, server_clock: ServerClock, max_hold_seconds: float) -> None:
         self.server_clock = server_clock
         self._max_hold_seconds = max_hold_seconds
         self._guard = threading.Lock()
-        # What the caller dropped without a word is of no interest any more, and must not pile up.
+        # Leases that the caller dropped without settling them must not accumulate.
         self._held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
         self._kept: dict[str, Lease] = {}
 
     def begin(self, delivery: Delivery, now: float) -> Lease:
-        """Holds and keeps what was just delivered."""
+        """Makes a lease of a new delivery and keeps it alive."""
         lease = Lease(delivery, delivery.deadline, now + self._max_hold_seconds, now, now, now)
         self._set_end(lease, delivery.deadline, now)
         with self._guard:
@@ -70,18 +70,18 @@ class Leases:
         return lease
 
     def keep(self, lease: Lease) -> None:
-        """Extends it from now on, until it is settled, lost, or let go."""
+        """Extends it from now on, until it is settled, lost or let go."""
         with self._guard:
             if not (lease.lost or lease.settled):
                 self._kept[lease.receipt] = lease
 
     def let_go(self, lease: Lease) -> None:
-        """Extends it no more; it ends at its deadline if nobody settles it."""
+        """Stops extending it; it ends at its deadline unless it is settled."""
         with self._guard:
             self._kept.pop(lease.receipt, None)
 
     def settle(self, lease: Lease, settled: Settled | None = None) -> None:
-        """It was settled, as `settled` says; None: elsewhere, such as in a transaction."""
+        """It was settled with this result; None if that happened elsewhere, such as in a transaction."""
         self._drop(lease)
         lease.settled = True
         if settled is not None and settled.status == "acked":
@@ -99,21 +99,21 @@ class Leases:
             log.log(level, "lease of message %d of %s lost: %s", *what, why)
 
     def lose_all(self, why: str) -> None:
-        """The stream that gave them ended, and with it all of them."""
+        """All leases ended with the stream that gave them."""
         with self._guard:
             held = list(self._held.values())
         for lease in held:
             self.lose(lease, why)
 
     def next_at(self) -> float:
-        """When `due` has something to say next; `NEVER` while nothing is kept."""
+        """The time at which `due` next returns receipts; `NEVER` while nothing is kept."""
         with self._guard:
             return min((lease.extend_at for lease in self._kept.values()), default=NEVER)
 
     def due(self, now: float) -> list[str]:
-        """The receipts to extend now, at most as many as one call takes; `extended` or `failed` is due next.
+        """The receipts to extend now, at most as many as one call takes. Then call `extended` or `failed`.
 
-        Those whose turn is near come along, so that leases of one time are extended together.
+        Leases that are due soon are included, so that leases of about one time are extended together.
         """
         with self._guard:
             self._drop_hanging(now)
@@ -128,7 +128,7 @@ class Leases:
             return [lease.receipt for lease in asked[:MAX_RECEIPTS]]
 
     def extended(self, results: Iterable[Settled], now: float) -> None:
-        """What the service said to the receipts of `due`, or of a caller's own extend."""
+        """Takes the service's results for the receipts of `due`, or of a caller's own extend."""
         for result in results:
             with self._guard:
                 lease = self._held.get(result.receipt)
@@ -140,7 +140,7 @@ class Leases:
                 self._set_end(lease, result.deadline, now)
 
     def refused(self, receipts: Iterable[str], why: str) -> None:
-        """The service will not extend them, now or later."""
+        """The service refused to extend them, for good."""
         for receipt in receipts:
             with self._guard:
                 lease = self._held.get(receipt)
@@ -148,7 +148,7 @@ class Leases:
                 self.lose(lease, why)
 
     def failed(self, receipts: Sequence[str], now: float) -> None:
-        """The service could not be asked: they are due again after half of what is left."""
+        """The service could not be asked: they are due again after half of the time left."""
         for receipt in receipts:
             with self._guard:
                 lease = self._held.get(receipt)

@@ -1,4 +1,4 @@
-"""Listings that come in parts."""
+"""Listings that are read in parts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def listing(
     page_size: int,
     cursor: str | None = None,
 ) -> Call[Slice[T]]:
-    """Everything under `name` in the answers of `where`, `page_size` items a request (up to 1000)."""
+    """All items under `name` in the answers of `where`, `page_size` items a request (up to 1000)."""
 
     def decode(reply: Reply) -> Slice[T]:
         answer = json_of(reply)
         if not isinstance(answer, dict) or not isinstance(answer.get(name), list):
             raise ProtocolError(f"not a list of {name}: {answer!r:.200}")
         following = answer.get("cursor")
-        # A service that names the same place again would be asked for ever.
+        # If the service returned the same cursor again, this would ask for ever.
         stuck = following is None or str(following) in ("", cursor)
         more = answer.get("has_more", following is not None) and not stuck
         items = tuple(item(raw) for raw in answer[name])

@@ -1,4 +1,4 @@
-"""The nouns a caller holds, as immutable values, and how they are read from JSON."""
+"""The values that a caller gets, all immutable, and how they are read from JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from datetime import datetime
 from typing import Any
 
 from gapless._errors import ProtocolError
+from gapless._lost import Gap
 
 Payload = Any
-"""What a message carries: any JSON value, or `bytes`, which travel as `data_base64`."""
+"""A message's data: any JSON value, or `bytes`, which are sent as `data_base64`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to publish. `ttl` is in seconds; the service's limits apply to every member."""
+    """A message to publish. `ttl` is in seconds. The service's limits apply to every field."""
 
     data: Payload
     type: str | None = None
@@ -27,7 +28,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message. `id` orders all messages of the installation, `seq` is dense in the channel."""
+    """A stored message. `id` orders all messages of the installation; `seq` is dense in the channel."""
 
     id: int
     channel: str
@@ -43,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Ephemeral:
-    """A message sent to live subscribers only: it has no id and is never stored."""
+    """A message for live subscribers only: it has no id and is never stored."""
 
     channel: str
     type: str
@@ -51,21 +52,6 @@ class Ephemeral:
     data: Payload
     headers: Mapping[str, str]
     sender: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Retention removed `missed` messages of `channel` before this reader came to them.
-
-    What the channel still holds begins at `first_seq`. With `ids` the log's history has changed instead:
-    messages from the first to the last of these ids that this reader may have seen are not in the log any
-    more. `channel` is empty then where the reader follows several.
-    """
-
-    channel: str
-    first_seq: int
-    missed: int
-    ids: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +67,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of history. `cursor` is the id of the last message on it, where the next page goes on.
+    """A page of history. `cursor` is the id of its last message; the next page begins behind it.
 
-    `lost`: first and last id of messages that may have been there up to `after` and are not any more, since
-    the log was taken back to an earlier moment.
+    `lost`: the first and last id of messages up to `after` that may have been there and are not any more,
+    because the log went back to an earlier moment.
     """
 
     messages: tuple[Message, ...]
@@ -101,9 +87,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a channel keeps: messages younger than `max_age` whole seconds, and the newest `max_messages`.
-
-    None is no limit.
+    """A channel's limits on what it keeps: messages younger than `max_age` whole seconds, and the newest
+    `max_messages`. None is no limit.
     """
 
     max_age: int | None = None
@@ -112,10 +97,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel. `last_seq` is 0 while it is empty; `first_seq` is the oldest message kept.
+    """A channel. `last_seq` is 0 while it is empty; `first_seq` is the seq of the oldest message kept.
 
-    `message_ttl` is in seconds, None when messages do not expire by themselves. `origins` says of each
-    setting whether it is the channel's `own` or of `policy:<name>`.
+    `message_ttl` is in seconds, None when messages do not expire by themselves. `origins` says for each
+    setting whether it is the channel's `own` or comes from `policy:<name>`. `etag`, for `if_match`, is set
+    when one channel was asked for; each change of the channel's own settings changes it.
     """
 
     name: str
@@ -126,10 +112,11 @@ class Channel:
     retention: Retention = field(default_factory=Retention)
     message_ttl: float | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    etag: str | None = None
 
 
 def message_from(raw: Any) -> Message:
-    """A `Message` from its JSON object; members left out are as if null. Raises `ProtocolError`."""
+    """A `Message` from its JSON object; a missing member counts as null. Raises `ProtocolError`."""
     try:
         return Message(
             id=int(raw["id"]),
@@ -201,7 +188,7 @@ def channel_from(raw: Any) -> Channel:
 
 
 def payload_of(raw: Mapping[str, Any]) -> Payload:
-    """What the JSON of a message carries. Raises `ValueError` for what is no base64."""
+    """The data in the JSON of a message. Raises `ValueError` for invalid base64."""
     binary = raw.get("data_base64")
     return raw.get("data") if binary is None else b64decode(binary, validate=True)
 

@@ -1,16 +1,29 @@
-"""Policies, and all that is defined as one document, as calls."""
+"""Calls for policies, and for all definitions as one document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gapless._call import SENDING, Call, Request, asking, json_body, json_of, params_from, path, telling
+from gapless._call import (
+    JSON,
+    Call,
+    Request,
+    asking,
+    changing,
+    json_of,
+    matching,
+    params_from,
+    path,
+    tagged,
+    telling,
+)
 from gapless._errors import ProtocolError
+from gapless._retry import Reply
 
 AppliesTo = Literal["channels", "subscriptions"]
-"""What a policy is about."""
+"""The kind of thing that a policy is about."""
 
 Definitions = Mapping[str, Any]
 """Channels, subscriptions and policies with their own settings: the JSON document of `/v1/definitions`."""
@@ -20,7 +33,9 @@ Definitions = Mapping[str, Any]
 class Policy:
     """Settings for all channels or subscriptions whose names match `pattern`.
 
-    A thing's own setting beats a policy's, the higher priority the lower, then the lesser name.
+    The own setting of a channel or subscription overrides a policy. Among policies the higher `priority`
+    wins, then the name that sorts first. `etag`, for `if_match`, is set when one policy was asked for; each
+    change of the policy changes it.
     """
 
     name: str
@@ -28,11 +43,18 @@ class Policy:
     applies_to: AppliesTo
     priority: int
     definition: Mapping[str, Any]
+    etag: str | None = field(default=None, compare=False)
+
+
+class Exported(dict[str, Any]):
+    """The definitions as a document. `etag` is for `if_match`; each change of a definition changes it."""
+
+    etag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an import changes of one thing. `before` is None for one that was not there."""
+    """The change that an import makes to one thing. `before` is None if it did not exist."""
 
     kind: str
     name: str
@@ -42,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import did, or would do if it is a `dry_run`. Things are named `kind:name`."""
+    """The result of an import, or of its `dry_run`. Things are named `kind:name`."""
 
     dry_run: bool
     created: tuple[str, ...]
@@ -52,16 +74,21 @@ class Imported:
 
 
 def put(
-    name: str, pattern: str, applies_to: AppliesTo, definition: Mapping[str, Any], priority: int
+    name: str,
+    pattern: str,
+    applies_to: AppliesTo,
+    definition: Mapping[str, Any],
+    priority: int,
+    if_match: str | None = None,
 ) -> Call[Policy]:
-    """Makes the policy, or replaces it."""
+    """Creates or replaces the policy."""
     body = {
         "pattern": pattern,
         "applies_to": applies_to,
         "priority": priority,
         "definition": dict(definition),
     }
-    return asking("PUT", path("policies", name), policy_from, body)
+    return tagged(changing("PUT", path("policies", name), policy_from, body, if_match))
 
 
 def listed() -> Call[list[Policy]]:
@@ -77,30 +104,32 @@ def listed() -> Call[list[Policy]]:
 
 def get(name: str) -> Call[Policy]:
     """One policy."""
-    return asking("GET", path("policies", name), policy_from)
+    return tagged(asking("GET", path("policies", name), policy_from))
 
 
-def delete(name: str) -> Call[None]:
+def delete(name: str, if_match: str | None = None) -> Call[None]:
     """Removes the policy."""
-    return telling("DELETE", path("policies", name))
+    return telling("DELETE", path("policies", name), headers=matching(if_match))
 
 
-def export() -> Call[dict[str, Any]]:
-    """Everything that was defined."""
+def export() -> Call[Exported]:
+    """All definitions."""
 
-    def decode(answer: Any) -> dict[str, Any]:
+    def decode(reply: Reply) -> Exported:
+        answer = json_of(reply)
         if not isinstance(answer, dict) or "version" not in answer:
             raise ProtocolError(f"not the definitions: {answer!r:.200}")
-        return answer
+        document = Exported(answer)
+        document.etag = reply.headers.get("etag")
+        return document
 
-    return asking("GET", path("definitions"), decode)
+    return Call(Request("GET", path("definitions"), headers=JSON), decode)
 
 
-def import_(document: Definitions, dry_run: bool) -> Call[Imported]:
-    """Adds and changes until all of the document is there. A repetition finds it there and says so."""
+def import_(document: Definitions, dry_run: bool, if_match: str | None = None) -> Call[Imported]:
+    """Adds and changes definitions until they match the document. A repetition reports no change."""
     params = params_from({"dry_run": "true" if dry_run else "false"})
-    request = Request("POST", path("definitions"), params, SENDING, json_body(dict(document)))
-    return Call(request, lambda reply: _imported(json_of(reply)))
+    return changing("POST", path("definitions"), _imported, dict(document), if_match, params)
 
 
 def policy_from(raw: Any) -> Policy:

@@ -1,4 +1,4 @@
-"""Publishing as calls: bodies, idempotency keys, and what the answers mean."""
+"""Calls that publish: bodies, idempotency keys, and the meaning of the answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless._retry import Reply
 
 
 class MessageOptions(TypedDict, total=False):
-    """What any message may say of itself beside its data."""
+    """Optional fields of any message."""
 
     type: str | None
     key: str | None
@@ -21,9 +21,9 @@ class MessageOptions(TypedDict, total=False):
 
 
 class BatchOptions(TypedDict, total=False):
-    """`idempotency_key`: up to 255 characters, remembered 24 h; made up when left out.
+    """Options of a publish. `idempotency_key`: up to 255 characters, remembered for 24 h; made by default.
 
-    `expected_last_seq`: publish only when this is the channel's last seq (0: still empty).
+    `expected_last_seq`: publish only if this is the channel's last seq (0: it is empty).
     """
 
     idempotency_key: str | None
@@ -31,7 +31,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class PublishOptions(MessageOptions, BatchOptions, total=False):
-    """As in `MessageOptions` and `BatchOptions`; `ttl` is in seconds."""
+    """The options of `MessageOptions` and `BatchOptions`; `ttl` is in seconds."""
 
     ttl: float | None
 
@@ -46,7 +46,7 @@ def publish(
     expected_last_seq: int | None = None,
     **options: Any,
 ) -> Call[Published]:
-    """One message into one channel."""
+    """Publishes one message to one channel."""
     message = NewMessage(data, ttl=ttl, **options)
     headers = key_headers(idempotency_key or new_key(), expected_last_seq)
     return posted(path("channels", channel, "messages"), member(message), headers, _one)
@@ -60,7 +60,7 @@ def publish_ephemeral(
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Call[None]:
-    """One message to those who listen now. It is never stored, so the service cannot tell a repetition."""
+    """Sends one message to those who listen now. It is never stored, so a repetition is not recognized."""
     body = {**member(NewMessage(data, type, key, headers)), "ephemeral": True}
     where = path("channels", channel, "messages")
     request = Request("POST", where, headers=key_headers(None, None), content=json_body(body))
@@ -75,7 +75,7 @@ def publish_many(
     idempotency_key: str | None = None,
     expected_last_seq: int | None = None,
 ) -> Call[list[Published]]:
-    """Several messages into one channel, all or none."""
+    """Publishes several messages to one channel, all or none."""
     body = [member(as_new_message(message)) for message in messages]
     headers = key_headers(idempotency_key or new_key(), expected_last_seq)
     return posted(path("channels", channel, "messages"), body, headers, _several)
@@ -87,19 +87,19 @@ def publish_all(
     *,
     idempotency_key: str | None = None,
 ) -> Call[list[Published]]:
-    """Several messages into several channels, all or none."""
+    """Publishes several messages to several channels, all or none."""
     members = [{"channel": channel, **member(as_new_message(message))} for channel, message in messages]
     headers = key_headers(idempotency_key or new_key(), None)
     return posted("/v1/messages", {"messages": members}, headers, _several)
 
 
 def as_new_message(message: NewMessage | Payload) -> NewMessage:
-    """Bare data is a message with that data and nothing else said."""
+    """The message itself, or a message with this data and no other fields."""
     return message if isinstance(message, NewMessage) else NewMessage(message)
 
 
 def member(message: NewMessage) -> dict[str, Any]:
-    """The JSON object of a message; what it does not say is left to the service's defaults."""
+    """The JSON object of a message; fields that are not set get the service's defaults."""
     body: dict[str, Any] = {}
     if isinstance(message.data, bytes | bytearray | memoryview):
         body["data_base64"] = b64encode(message.data).decode()

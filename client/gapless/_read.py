@@ -1,4 +1,4 @@
-"""History and channels as calls."""
+"""Calls for history and channels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
-from gapless._call import JSON, Call, Params, Request, Slice, asking, json_of, params_from, path, telling
+from gapless._call import (
+    JSON,
+    Call,
+    Params,
+    Request,
+    Slice,
+    asking,
+    changing,
+    json_of,
+    matching,
+    params_from,
+    path,
+    tagged,
+    telling,
+)
 from gapless._errors import ProtocolError
 from gapless._listing import listing
 from gapless._models import Channel, Message, Page, Retention, channel_from, gap_from, message_from
@@ -15,8 +29,8 @@ from gapless._retry import Reply
 
 
 class HistoryOptions(TypedDict, total=False):
-    """Which messages: ids `after` and `before` (both exclusive), not older than `since`, of these types and
-    keys.
+    """Which messages of a history: ids `after` and `before` (both exclusive), not older than `since`, with
+    these types and keys.
 
     `since` is an aware datetime or an age such as `10m`, `2h`, `1d`.
     """
@@ -31,7 +45,7 @@ class HistoryOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """A question about a channel's history that can be taken up again behind any message."""
+    """A query of a channel's history that can be resumed behind any message."""
 
     channel: str
     after: int | None = None
@@ -60,11 +74,11 @@ class HistoryQuery:
         )
 
     def past(self, message_id: int) -> HistoryQuery:
-        """The same question from behind this message."""
+        """The same query from behind this message."""
         return replace(self, after=message_id) if self.order == "asc" else replace(self, before=message_id)
 
     def is_past(self, message_id: int) -> bool:
-        """Whether this message lies behind where the question now starts: it was given out already."""
+        """Whether this message was given out already: the query now starts behind it."""
         if self.order == "asc":
             return self.after is not None and message_id <= self.after
         return self.before is not None and message_id >= self.before
@@ -108,31 +122,36 @@ UNSET: Final = Unset()
 
 def get_channel(name: str) -> Call[Channel]:
     """A channel's state and settings."""
-    return asking("GET", path("channels", name), channel_from)
+    return tagged(asking("GET", path("channels", name), channel_from))
 
 
-def put_channel(name: str, retention: Retention | None, message_ttl: float | None) -> Call[Channel]:
-    """Makes the channel, or gives it exactly these settings."""
+def put_channel(
+    name: str, retention: Retention | None, message_ttl: float | None, if_match: str | None = None
+) -> Call[Channel]:
+    """Creates the channel, or replaces its settings with exactly these."""
     body = {"retention": _retention(retention), "message_ttl": message_ttl}
     said = {name: value for name, value in body.items() if value is not None}
-    return asking("PUT", path("channels", name), channel_from, said)
+    return tagged(changing("PUT", path("channels", name), channel_from, said, if_match))
 
 
 def patch_channel(
-    name: str, retention: Retention | Unset | None, message_ttl: float | Unset | None
+    name: str,
+    retention: Retention | Unset | None,
+    message_ttl: float | Unset | None,
+    if_match: str | None = None,
 ) -> Call[Channel]:
-    """Changes the settings that are said; None takes a setting away."""
+    """Changes the given settings; None removes a setting."""
     body: dict[str, Any] = {}
     if not isinstance(retention, Unset):
         body["retention"] = _retention(retention)
     if not isinstance(message_ttl, Unset):
         body["message_ttl"] = message_ttl
-    return asking("PATCH", path("channels", name), channel_from, body)
+    return tagged(changing("PATCH", path("channels", name), channel_from, body, if_match))
 
 
-def delete_channel(name: str) -> Call[None]:
+def delete_channel(name: str, if_match: str | None = None) -> Call[None]:
     """Removes the channel and its messages."""
-    return telling("DELETE", path("channels", name))
+    return telling("DELETE", path("channels", name), headers=matching(if_match))
 
 
 def _retention(retention: Retention | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A live subscription as a state machine: what to hand out, where to resume, and how long to wait first."""
+"""A live subscription as a state machine: what to hand out, where to resume, and how long to wait."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gapless._config import Config
 from gapless._effects import Effects
 from gapless._errors import HistoryLost
 from gapless._interest import Interest
-from gapless._models import Ephemeral, Gap, Message, ephemeral_from, gap_from, message_from
+from gapless._lost import Gap
+from gapless._models import Ephemeral, Message, ephemeral_from, gap_from, message_from
 from gapless._reconnect import Reconnects
 from gapless._retry import Break, Reply
 from gapless._sse import ServerEvent, SSEParser
 from gapless._stream import Stream, event_member, expect_type, log, parse_json
 
 OnGap = Literal["raise", "yield"] | Callable[[Gap], object]
-"""What to do where history was lost: raise `HistoryLost`, yield the `Gap`, or call this and go on."""
+"""What to do at lost history: raise `HistoryLost`, yield the `Gap`, or call this function and go on."""
 
 Item = Message | Gap | Ephemeral
 
@@ -32,9 +33,9 @@ class _Ready:
 
 
 class Reader(Stream[Item]):
-    """Hands out each message once, in id order, over as many connections as it takes.
+    """Hands out each message once, in id order, over one connection after another.
 
-    At most one network read's worth of items is held.
+    It holds at most the items of one network read.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Reader(Stream[Item]):
                 pass  # Presence and the events of later versions are for others.
 
     def _accept_ready(self, cursor: int) -> None:
-        # Behind messages not yet handed out it has to wait its turn, else the cursor would run ahead of them.
+        # It has to wait behind messages not yet handed out, else the cursor would skip them.
         if self._waiting:
             self._waiting.append(_Ready(cursor))
         else:
@@ -109,7 +110,7 @@ class Reader(Stream[Item]):
             item = self._waiting.popleft()
             match item:
                 case Message():
-                    # Below a cursor that was brought from other channels something may be committed later.
+                    # A cursor of other channels does not exclude that a lower id is committed later.
                     if self.cursor is None or item.id > self.cursor or self._carried:
                         self._reconnects.progressed()
                         self._carried = False
@@ -130,7 +131,7 @@ class Reader(Stream[Item]):
         self._carried = False
 
     def _is_news(self, gap: Gap) -> bool:
-        """Whether the gap is not the one told already before a reconnect."""
+        """Whether the gap was not reported before a reconnect already."""
         name, upto = ("", gap.ids[1]) if gap.ids is not None else (gap.channel, gap.first_seq)
         if self._gaps.get(name, -1) >= upto:
             return False
@@ -141,7 +142,7 @@ class Reader(Stream[Item]):
         return True
 
     def _settle(self, gap: Gap) -> bool:
-        """Does what the caller wants done at a gap; True when it is to be yielded."""
+        """Does at a gap what the caller asked for; True if the gap is to be yielded."""
         if callable(self._on_gap):
             self._on_gap(gap)
             return False
@@ -167,7 +168,7 @@ def reader(
     give_up_after: float | None = None,
     **options: Any,
 ) -> Reader:
-    """A reader for what a caller asked of `subscribe`. Raises `ValueError` when that is no interest."""
+    """A reader for the arguments of `subscribe`. Raises `ValueError` if they do not fit."""
     return Reader(
         Interest(channels, **options),
         on_gap=on_gap,

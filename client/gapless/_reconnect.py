@@ -1,4 +1,4 @@
-"""When a stream that is to last for ever is opened again, and when it is given up."""
+"""Decides when an endless stream is reopened and when it is given up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gapless._errors import CredentialExpired, GaplessError, Unreachable
 from gapless._retry import Break, Ended, backoff, error_from
 
 RETRY_SECONDS = 1.0
-"""The first backoff when the server named none."""
+"""The first backoff if the server gave none."""
 FLOOR_SECONDS = 0.1
-"""A server that asks for no pause at all gets this one, so that a failing one is not hammered."""
+"""The shortest pause, even if the server asks for none: a failing server must not be flooded."""
 CAP_SECONDS = 30.0
 STEADY_SECONDS = 5.0
-"""A connection that held this long, or brought something, is no failure when it ends."""
+"""A connection that lasted this long, or brought something, does not count as a failure when it ends."""
 
 
 class Pause(NamedTuple):
@@ -25,10 +25,10 @@ class Pause(NamedTuple):
 
 
 class Reconnects:
-    """Judges the ends of one connection after another.
+    """Decides, when a connection ends, on the next one.
 
-    `renews_token` says that the next request may carry a fresh credential, so that an expired one only costs
-    a reconnect. `give_up_after` is in seconds since the first failure in a row; None is never.
+    `renews_token` says that the next request may carry a fresh credential, so an expired one costs only a
+    reconnect. `give_up_after` is in seconds since the first failure in a row; None is never.
     """
 
     def __init__(
@@ -43,17 +43,18 @@ class Reconnects:
         self._down_since: float | None = None
 
     def opened(self, now: float) -> None:
-        """A connection stands."""
+        """A connection is open."""
         self._opened_at = now
 
     def progressed(self) -> None:
-        """It brought something."""
+        """The connection brought something."""
         self._progressed = True
 
     def lost(self, cause: Break, now: float, *, goodbye: str | None, retry_ms: int | None) -> Pause:
-        """`goodbye` is the reason the server gave, `retry_ms` the pause it asked for.
+        """The pause before the next connection. `goodbye` is the reason that the server gave, `retry_ms` the
+        pause that it asked for.
 
-        Raises the error that no further connection would mend, or the last one when it is time to give up.
+        Raises an error that no further connection would mend, or the last error when it is time to give up.
         """
         if goodbye == "credential_expired" and not self._renews_token:
             raise CredentialExpired("the credential expired", code="credential_expired", status=401)
@@ -68,7 +69,7 @@ class Reconnects:
         return Pause(delay, goodbye or (error.detail if error else "the server ended the stream"))
 
     def _judge_connection(self, now: float) -> None:
-        """Whether the connection that just ended was worth something, so that failures count from anew."""
+        """Counts failures from zero again if the connection that just ended was not a failure."""
         steady = self._opened_at is not None and now - self._opened_at >= STEADY_SECONDS
         if steady or self._progressed:
             self._failures = 0

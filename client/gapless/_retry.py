@@ -1,4 +1,4 @@
-"""When to try again: decided from the outcome, the time and chance, all passed in; nothing here waits."""
+"""Decides on retries from the outcome, the time and a random number, all passed in. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gapless._errors import GaplessError, ProtocolError, Unreachable, error_from
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the server, whole. Names in `headers` are lower case."""
+    """A complete answer of the server. Names in `headers` are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -23,9 +23,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """No complete answer came. `sent` is false when certainly nothing of the request reached a server.
+    """No complete answer came. `sent` is false if certainly nothing of the request reached a server.
 
-    `passing` is false when another attempt would fail the same way.
+    `passing` is false if another attempt would fail in the same way.
     """
 
     reason: str
@@ -40,17 +40,17 @@ class Ended:
 
 
 Outcome = Reply | NoReply
-"""How one attempt of a call came out."""
+"""The outcome of one attempt of a call."""
 Break = Reply | NoReply | Ended
-"""What ended, or prevented, one connection of a stream."""
+"""The event that ended or prevented one connection of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a call is tried: at most `attempts` times, starting none after `total_seconds`.
+    """How often a call is tried: at most `attempts` times. No attempt starts after `total_seconds`.
 
-    The wait before attempt n+1 is drawn evenly from 0 to `base_seconds` x 2^(n-1), at most `cap_seconds`
-    (exponential backoff with full jitter), and follows the server's `Retry-After` where there is one.
+    The wait before attempt n+1 is drawn uniformly from 0 to `base_seconds` x 2^(n-1), at most `cap_seconds`
+    (exponential backoff with full jitter). If the server sent `Retry-After`, the wait is added to it.
     """
 
     attempts: int = 8
@@ -67,13 +67,13 @@ NO_RETRY = RetryPolicy(attempts=1)
 
 
 def backoff(failures: int, base_seconds: float, cap_seconds: float, chance: float) -> float:
-    """The wait in seconds after `failures` failures in a row; `chance` is even in [0, 1)."""
+    """The wait in seconds after `failures` failures in a row; `chance` is uniform in [0, 1)."""
     # The exponent is bounded so that a reader that has failed for days does not overflow a float.
     return chance * min(cap_seconds, base_seconds * 2.0 ** min(failures - 1, 60))
 
 
 def error_from(outcome: Outcome) -> GaplessError:
-    """The error a caller sees for an outcome that is no success."""
+    """The error that a caller gets for an outcome that is not a success."""
     if isinstance(outcome, NoReply):
         error: GaplessError = Unreachable(outcome.reason, code="unreachable", retryable=outcome.passing)
         error.__cause__ = outcome.cause
@@ -84,10 +84,11 @@ def error_from(outcome: Outcome) -> GaplessError:
 
 
 class Attempts:
-    """The attempts of one call: says after each outcome whether to take it, wait and repeat, or fail.
+    """The attempts of one call. After each outcome it says: accept it, wait and repeat, or fail.
 
-    `repeatable` says that the server takes a second arrival of the same request as the first. A call that is
-    not is repeated only when the first attempt was certainly not carried out. Errors name `idempotency_key`.
+    `repeatable` says that a second arrival of the same request changes nothing more than the first. A call
+    that is not repeatable is repeated only if the first attempt was certainly not carried out. Errors carry
+    `idempotency_key`.
     """
 
     def __init__(
@@ -107,9 +108,9 @@ class Attempts:
         self._failures = 0
 
     def judge(self, outcome: Outcome, now: float) -> Reply | float:
-        """The reply when it is a success, else the seconds to wait before the next attempt.
+        """The reply if it is a success, else the seconds to wait before the next attempt.
 
-        Raises the outcome's `GaplessError` when it is final, or attempts or time are used up.
+        Raises the outcome's `GaplessError` if it is final, or if attempts or time are used up.
         """
         if isinstance(outcome, Reply) and outcome.ok:
             return outcome
@@ -130,6 +131,6 @@ class Attempts:
         return self._repeatable or not_carried_out
 
     def _delay_seconds(self, error: GaplessError) -> float:
-        # Jitter on top of Retry-After spreads the many callers that were all told the same second.
+        # Jitter on top of Retry-After spreads callers that were all told the same second.
         jitter = backoff(self._failures, self._policy.base_seconds, self._policy.cap_seconds, self._chance())
         return jitter + (error.retry_after or 0.0)

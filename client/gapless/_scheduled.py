@@ -1,8 +1,8 @@
-"""Messages that are published later, as calls."""
+"""Calls for messages that are published later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,12 +11,16 @@ from gapless._call import Call, Slice, asking, json_of, path, telling, time_text
 from gapless._errors import ProtocolError
 from gapless._listing import listing
 from gapless._models import NewMessage, Payload, Published, payload_of, published_from
-from gapless._publish import MessageOptions, key_headers, member, posted, was_replayed
+from gapless._publish import MessageOptions, as_new_message, key_headers, member, posted, was_replayed
 from gapless._retry import Reply
+
+Time = float | datetime | str
+"""When a message is published: a number of seconds from now, an aware datetime, or RFC 3339 text."""
 
 
 class ScheduleOptions(MessageOptions, total=False):
-    """As in `MessageOptions`; `ttl` in seconds counts from delivery. `idempotency_key` as for any publish."""
+    """The options of `MessageOptions`; `ttl`, in seconds, counts from `deliver_at`. `idempotency_key` is as
+    for any publish."""
 
     ttl: float | None
     idempotency_key: str | None
@@ -26,7 +30,7 @@ class ScheduleOptions(MessageOptions, total=False):
 class Scheduled:
     """A message that is published at `deliver_at`, when it gets its id.
 
-    What it holds is there where scheduled messages are read; the answer to a publish says only which it is.
+    A read of scheduled messages fills all fields; the answer to a publish only identifies the message.
     `replayed`: an earlier attempt with the same key stored it.
     """
 
@@ -52,19 +56,36 @@ def schedule(
     idempotency_key: str | None = None,
     **options: Any,
 ) -> Call[Scheduled]:
-    """One message for later; one whose time has come already is published at once."""
+    """Schedules one message. If its time is past, it is published at once."""
     body = member(NewMessage(data, ttl=ttl, **options))
-    if delay is not None:
-        body["delay"] = delay
-    if deliver_at is not None:
-        at = deliver_at
-        body["deliver_at"] = time_text("deliver_at", at) if isinstance(at, datetime) else at
+    for time in (delay, deliver_at):
+        body |= {} if time is None else _time(time)
     headers = key_headers(idempotency_key or new_key(), None)
     return posted(path("channels", channel, "messages"), body, headers, _answer)
 
 
+def schedule_many(
+    channel: str,
+    messages: Iterable[tuple[Time, NewMessage | Payload]],
+    new_key: Callable[[], str],
+    *,
+    idempotency_key: str | None = None,
+) -> Call[list[Scheduled]]:
+    """Schedules several messages, all or none, each at its own time."""
+    body = [{**member(as_new_message(message)), **_time(time)} for time, message in messages]
+    headers = key_headers(idempotency_key or new_key(), None)
+    return posted(path("channels", channel, "messages"), body, headers, _answers)
+
+
+def _time(time: Time) -> dict[str, Any]:
+    """The JSON member for this time. Raises `ValueError` for a time without a zone."""
+    if isinstance(time, datetime):
+        return {"deliver_at": time_text("deliver_at", time)}
+    return {"deliver_at": time} if isinstance(time, str) else {"delay": time}
+
+
 def listed(channel: str | None, page_size: int) -> Call[Slice[Scheduled]]:
-    """What is still to be published, of one channel or all."""
+    """The messages still to be published, to one channel or to any."""
     return listing("/v1/scheduled", "scheduled", scheduled_from, {"channel": channel}, page_size)
 
 
@@ -79,7 +100,7 @@ def cancel(scheduled_id: str | int) -> Call[None]:
 
 
 def promote(scheduled_id: str | int) -> Call[Published]:
-    """Publishes it now. A repetition would find nothing and fail, so there is none."""
+    """Publishes it now. It is not repeated: a repetition would find nothing and fail."""
     where = path("scheduled", scheduled_id, "promote")
     return asking("POST", where, lambda raw: published_from(raw, replayed=False), repeatable=False)
 
@@ -100,6 +121,13 @@ def scheduled_from(raw: Any, *, replayed: bool = False) -> Scheduled:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a scheduled message: {raw!r:.200}") from error
+
+
+def _answers(reply: Reply) -> list[Scheduled]:
+    answer = json_of(reply)
+    if not isinstance(answer, dict) or not isinstance(answer.get("messages"), list):
+        raise ProtocolError(f"not the answer to a schedule: {answer!r:.200}", status=reply.status)
+    return [scheduled_from(raw, replayed=was_replayed(reply)) for raw in answer["messages"]]
 
 
 def _answer(reply: Reply) -> Scheduled:

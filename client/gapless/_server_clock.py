@@ -1,4 +1,4 @@
-"""How far the service's clock is from this machine's, as far as it matters for leases."""
+"""The difference between the service's clock and this machine's, as leases need it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 TOLERANCE_SECONDS = 2.0
-"""`Date` has whole seconds and is older than its answer's arrival: less than this is no difference."""
+"""A smaller difference is ignored: `Date` has whole seconds and is older than its answer's arrival."""
 
 
 class ServerClock:
-    """Turns the service's times into seconds from now, even where this machine's clock is wrong.
+    """Turns the service's times into seconds from now, even if this machine's clock is wrong.
 
-    Without that, a machine whose clock is half a minute late would extend every lease too late.
+    Without it, a machine whose clock is half a minute late would extend every lease too late.
     """
 
     def __init__(self, wall: Callable[[], float]) -> None:
@@ -21,7 +21,7 @@ class ServerClock:
         self._ahead_seconds = 0.0
 
     def observe(self, date: str | None) -> None:
-        """Compares the `Date` of an answer that just came; None, or no date, changes nothing."""
+        """Compares the `Date` of an answer that just came; None, or an invalid date, changes nothing."""
         try:
             seen = None if date is None else parsedate_to_datetime(date).timestamp()
         except ValueError:
@@ -32,5 +32,5 @@ class ServerClock:
             self._ahead_seconds = ahead if abs(ahead) > TOLERANCE_SECONDS else 0.0
 
     def seconds_until(self, at: datetime) -> float:
-        """From now to a time of the service's; negative when it is past."""
+        """The seconds from now to a time by the service's clock; negative if it is past."""
         return at.timestamp() - self._wall() - self._ahead_seconds

@@ -1,7 +1,7 @@
-"""A Server-Sent Events parser that follows the WHATWG specification to the letter.
+"""A Server-Sent Events parser that follows the WHATWG specification exactly.
 
-It works on bytes as they arrive, however they are cut. Two things made an own parser worth its hundred lines:
-the common one hands out a phantom event for a block that has only `retry:`, and it knows no limit on a line.
+It works on bytes as they arrive, in pieces of any size. The usual library has two faults: it gives an extra
+event for a block that has only `retry:`, and it has no limit on the length of a line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gapless._errors import ProtocolError
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024
-"""The longest event taken: a message of 1 MiB with every character escaped, several times over."""
+"""The longest event accepted: several times a message of 1 MiB with every character escaped."""
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -29,7 +29,7 @@ class ServerEvent:
 
 
 class LineSplitter:
-    """Cuts arriving bytes into lines that end with CR, LF or CRLF; a CRLF cut in two still ends one line."""
+    """Cuts arriving bytes into lines that end with CR, LF or CRLF. A CRLF cut in two still ends one line."""
 
     def __init__(self, max_line_bytes: int) -> None:
         self._max_line_bytes = max_line_bytes
@@ -55,7 +55,7 @@ class LineSplitter:
         return lines
 
     def rest(self) -> bytes:
-        """What came after the last line end."""
+        """The bytes after the last line end."""
         return b"".join(self._pieces)
 
     def _keep(self, piece: bytes) -> None:
@@ -67,7 +67,7 @@ class LineSplitter:
 
 
 class SSEParser:
-    """Turns the bytes of one response into events. A new connection takes a new parser.
+    """Turns the bytes of one response into events. A new connection needs a new parser.
 
     `retry_ms` is the reconnection time the server last asked for, in milliseconds, or None.
     """
@@ -116,7 +116,7 @@ class SSEParser:
                 pass  # A comment (its name is empty) or a field of a later version: both are ignored.
 
     def _dispatch(self) -> ServerEvent | None:
-        """The block that a blank line ended; a block without `data:` is no event, whatever else it says."""
+        """The event of the block that a blank line ended. A block without `data:` is not an event."""
         event = ServerEvent(self._type or "message", "\n".join(self._data), self._id) if self._data else None
         self._type, self._data, self._data_bytes = "", [], 0
         return event

@@ -1,6 +1,6 @@
-"""What a streamed answer is to the faces: bytes go in, items come out, and a break is answered with a delay.
+"""A streamed answer for the faces: it takes bytes, gives items, and says how long to wait after a break.
 
-A `Stream` decides and never waits; `AsyncStream` and `SyncStream` carry it out and decide nothing.
+A `Stream` decides and never waits. `AsyncStream` and `SyncStream` carry it out and decide nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger("gapless")
 class Stream(ABC, Generic[T]):
     """A sequence of items read over one connection after another.
 
-    In turn: `request` is sent; `opened` takes the head of a successful answer; `feed` takes its bytes and
-    `take` gives the items; when the connection is over, or could not be made, `lost` says how long to wait
-    before the next, in seconds, or None when the stream is complete. Each may raise the `GaplessError` that
-    ends the stream, except `take`, after which it goes on.
+    The order of calls: `request` gives the request to send. `opened` takes the head of a successful answer.
+    `feed` takes its bytes, and `take` gives the items. When the connection has ended or could not be made,
+    `lost` gives the seconds to wait before the next one, or None when the stream is complete. Each may raise
+    the `GaplessError` that ends the stream; after an error of `take` the stream goes on.
     """
 
     cursor: int | None
-    """The id of the last message handed out, or where the server said the reader stands; else None."""
+    """The id of the last message handed out, or the reader's place as the server gave it; else None."""
 
     @abstractmethod
     def request(self) -> Request: ...
@@ -50,16 +50,16 @@ class Stream(ABC, Generic[T]):
     @property
     @abstractmethod
     def started(self) -> bool:
-        """Whether it is settled where the stream begins: nothing published from now on can be missed."""
+        """Whether the stream's start is fixed: no message published from now on can be missed."""
 
     @property
     def leaving(self) -> bool:
-        """Whether the server said that this connection is over, so that no more bytes need be awaited."""
+        """Whether the server said that this connection ends, so that no more bytes will come."""
         return False
 
 
 def expect_type(head: Reply, media_type: str) -> None:
-    """Raises `ProtocolError` unless the answer is of this type: a login page must not look like silence."""
+    """Raises `ProtocolError` unless the answer has this type: a login page must not look like silence."""
     actual = head.headers.get("content-type", "").partition(";")[0].strip().lower()
     if actual != media_type:
         raise ProtocolError(f"expected {media_type}, got {actual or 'no type'}", status=head.status)
@@ -74,7 +74,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def event_member(event: ServerEvent, name: str, kind: type[Any]) -> Any:
-    """A member of an event's JSON object. Raises `ProtocolError` when it is not there or of another kind."""
+    """A member of an event's JSON object. Raises `ProtocolError` if it is missing or has another type."""
     data = parse_json(event.data)
     value = data.get(name) if isinstance(data, dict) else None
     if not isinstance(value, kind):

@@ -1,4 +1,4 @@
-"""What a durable subscription is, as immutable values, and how it is read from JSON."""
+"""A durable subscription as immutable values, and how it is read from JSON."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Literal
 from gapless._errors import ProtocolError
 
 Ordering = Literal["key", "channel", "none"]
-"""What is in flight one at a time, in order: messages of one channel and key, of one channel, or nothing."""
+"""Which messages are in flight one at a time: those of one channel and key, of one channel, or none."""
 
 Start = Literal["earliest", "latest"] | int | str | datetime
-"""Where delivery begins: at an end of what there is, behind the message with this id, or with messages made
-at or after a time: an aware datetime, RFC 3339, or an age such as `10m`, `2h`, `1d`."""
+"""Where delivery begins: at `earliest` or `latest`, behind the message with this id, or with messages made at
+or after a time, given as an aware datetime, as RFC 3339, or as an age such as `10m`, `2h`, `1d`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Only messages of these types and of these keys are delivered; an empty one lets all through."""
+    """Only messages with one of these types and one of these keys are delivered; an empty list allows all."""
 
     types: Sequence[str] = ()
     keys: Sequence[str] = ()
@@ -27,9 +27,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRoute:
-    """Where dead letters are published too: a channel, or a template with `{channel}` and `{subscription}`.
+    """Where dead letters are also published: a channel, or a template with `{channel}` and `{subscription}`.
 
-    None: nowhere, whatever a policy says. They stand in the list of dead letters in every case.
+    None: nowhere, even if a policy names a channel. They are in the list of dead letters in any case.
     """
 
     channel: str | None
@@ -45,11 +45,11 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Where a subscription stands, in messages, read at one moment.
+    """The state of a subscription at one moment, in numbers of messages.
 
-    `lag`: neither settled nor in flight; of these `delayed` wait for their time and `waiting` for an earlier
-    message of their key. `dead_letters` are in the list now, `dead_lettered` were ever.
-    `removed_by_retention` were never settled, and neither were those `purged`. `oldest_unacked_seconds` is
+    `lag`: neither settled nor in flight. Of these, `delayed` wait for their time and `waiting` for an earlier
+    message of their key. `dead_letters` are in the list now; `dead_lettered` is the total so far.
+    `removed_by_retention` and `purged` were removed before they were settled. `oldest_unacked_seconds` is
     None when nothing is unsettled.
     """
 
@@ -71,7 +71,7 @@ class Stats:
 class Length:
     """How many messages are neither settled nor in flight, and how many are in flight.
 
-    At least so many, where it is not `exact`.
+    If it is not `exact`, the numbers are lower bounds.
     """
 
     lag: int
@@ -83,10 +83,11 @@ class Length:
 class Subscription:
     """A durable subscription with the settings in force; times are in seconds.
 
-    `origins` says of each setting whether it is the subscription's `own`, a `default`, or of `policy:<name>`.
-    `max_deliver` 0 is no end; `backoff` holds the waits after each nack. `stats` are there where one
-    subscription was asked for, and so is `etag`, for `if_match`: each change of the definition changes it.
-    After a dry run of a seek `stats` are what they would be, and `before` what they are.
+    `origins` says for each setting whether it is the subscription's `own`, a `default`, or comes from
+    `policy:<name>`. `max_deliver` 0 is no limit. `backoff` holds the waits after each nack. `stats` and
+    `etag` are set when one subscription was asked for. `etag` is for `if_match`; each change of the
+    definition changes it. After a dry run of a seek, `stats` shows the values after the seek and `before`
+    those of now.
     """
 
     name: str

@@ -1,16 +1,27 @@
-"""Keeping durable subscriptions, as calls."""
+"""Calls that manage durable subscriptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypedDict
 
-from gapless._call import Call, Slice, asking, matching, params_from, path, telling, time_text, trying
+from gapless._call import (
+    Call,
+    Slice,
+    asking,
+    changing,
+    matching,
+    params_from,
+    path,
+    tagged,
+    telling,
+    time_text,
+    trying,
+)
 from gapless._errors import ProtocolError
 from gapless._listing import listing
-from gapless._retry import Reply
 from gapless._subscription import (
     DeadLetterRoute,
     Filter,
@@ -25,14 +36,14 @@ from gapless._subscription import (
 
 
 class SubscriptionOptions(TypedDict, total=False):
-    """The settings of a subscription. What is left out comes from a policy, else from the defaults.
+    """The settings of a subscription, defaults in parentheses. A policy may replace the defaults.
 
-    `ack_wait` (30): seconds a lease lasts. `max_deliver` (5): attempts before a message becomes a dead
-    letter, 0 for no end. `backoff` (1, 5, 30): seconds to wait after the first nack, the second, and so on.
+    `ack_wait` (30): seconds that a lease lasts. `max_deliver` (5): attempts before a message becomes a dead
+    letter, 0 for no limit. `backoff` (1, 5, 30): seconds to wait after the first nack, the second, and so on.
     `max_in_flight` (1000): unsettled deliveries at a time. `ordering` (`key`). `message_ttl`: seconds after
-    which an unsettled message is a dead letter. `max_backlog`: messages that may lie unsettled. `retain`:
-    retention waits until they are settled. `expires`: seconds without use after which the subscription is
-    removed. `push`: the service sends the messages to a URL.
+    which an unsettled message becomes a dead letter. `max_backlog`: the most messages that may be unsettled.
+    `retain`: retention waits until messages are settled. `expires`: seconds without use after which the
+    subscription is removed. `push`: the service sends the messages to a URL.
     """
 
     ack_wait: float | None
@@ -49,15 +60,6 @@ class SubscriptionOptions(TypedDict, total=False):
     push: Push | None
 
 
-def _tagged(call: Call[Subscription]) -> Call[Subscription]:
-    """With the tag that the answer's header tells."""
-
-    def decode(reply: Reply) -> Subscription:
-        return replace(call.decode(reply), etag=reply.headers.get("etag"))
-
-    return replace(call, decode=decode)
-
-
 def create(
     name: str,
     channels: Sequence[str],
@@ -65,7 +67,7 @@ def create(
     options: Mapping[str, Any],
     if_match: str | None = None,
 ) -> Call[Subscription]:
-    """Makes the subscription, or finds the same definition there, or replaces the one of this tag."""
+    """Creates the subscription, finds an equal one, or replaces the one that has this tag."""
     begin = None if start is None else position(start)
     said = {"channels": _names(channels), "start": begin, **_members(options)}
     body = {member: value for member, value in said.items() if value is not None}
@@ -73,8 +75,8 @@ def create(
 
 
 def get(name: str) -> Call[Subscription]:
-    """The settings in force, and where it stands."""
-    return _tagged(asking("GET", path("subscriptions", name), subscription_from))
+    """The settings in force, and the stats."""
+    return tagged(asking("GET", path("subscriptions", name), subscription_from))
 
 
 def length(name: str) -> Call[Length]:
@@ -91,7 +93,7 @@ def listed(pattern: str | None, page_size: int) -> Call[Slice[Subscription]]:
 def update(
     name: str, channels: Sequence[str] | None, options: Mapping[str, Any], if_match: str | None = None
 ) -> Call[Subscription]:
-    """Changes the settings that are said; None takes one away."""
+    """Changes the given settings; None removes one."""
     said = _members(options)
     if channels is not None:
         said["channels"] = _names(channels)
@@ -99,15 +101,13 @@ def update(
 
 
 def bind(name: str, channels: Sequence[str], bound: bool, if_match: str | None = None) -> Call[Subscription]:
-    """Adds channels or patterns to those it reads, or takes them away."""
+    """Adds channels or patterns to those that it reads, or removes them."""
     where = path("subscriptions", name, "bind" if bound else "unbind")
     return _changing("POST", where, {"channels": _names(channels)}, if_match)
 
 
 def _changing(method: str, where: str, body: Any, if_match: str | None) -> Call[Subscription]:
-    """Not repeated where it may have been done to the tag named: that is another by then."""
-    repeatable, headers = if_match is None, matching(if_match)
-    return _tagged(asking(method, where, subscription_from, body, repeatable=repeatable, headers=headers))
+    return tagged(changing(method, where, subscription_from, body, if_match))
 
 
 def delete(
@@ -119,41 +119,45 @@ def delete(
     return telling("DELETE", where, params_from(asked), headers=matching(if_match))
 
 
-def purge(name: str) -> Call[int]:
-    """Removes what waits. Not repeated when it may have been done: what came since would go too."""
+def purge(name: str, if_match: str | None = None) -> Call[int]:
+    """Removes all messages not in flight. Not repeated if it may have been done: newer ones would go too."""
 
     def decode(raw: Any) -> int:
         if not isinstance(raw, dict) or not isinstance(raw.get("purged"), int):
             raise ProtocolError(f"not the answer to a purge: {raw!r:.200}")
         return int(raw["purged"])
 
-    return asking("POST", path("subscriptions", name, "purge"), decode, repeatable=False)
+    where = path("subscriptions", name, "purge")
+    return asking("POST", where, decode, repeatable=False, headers=matching(if_match))
 
 
-def seek(name: str, to: Start, dry_run: bool) -> Call[Subscription]:
-    """Moves it. Not repeated when it may have been done: what was settled since would be forgotten again."""
+def seek(name: str, to: Start, dry_run: bool, if_match: str | None = None) -> Call[Subscription]:
+    """Moves it. Not repeated if it may have been done: what was settled since would be forgotten."""
     body, where = {"to": position(to)}, path("subscriptions", name, "seek")
-    return asking("POST", where, subscription_from, body, params=trying(dry_run), repeatable=dry_run)
+    headers, params = matching(if_match), trying(dry_run)
+    return tagged(
+        asking("POST", where, subscription_from, body, params=params, repeatable=dry_run, headers=headers)
+    )
 
 
-def pause(name: str, paused: bool) -> Call[Subscription]:
-    """Stops handing out, or goes on."""
-    verb = "pause" if paused else "resume"
-    return asking("POST", path("subscriptions", name, verb), subscription_from)
+def pause(name: str, paused: bool, if_match: str | None = None) -> Call[Subscription]:
+    """Pauses or resumes it."""
+    where = path("subscriptions", name, "pause" if paused else "resume")
+    return _changing("POST", where, None, if_match)
 
 
 def position(start: Start) -> int | str:
-    """Where to begin, as JSON. Raises `ValueError` for a time without a zone."""
+    """The start as JSON. Raises `ValueError` for a time without a zone."""
     return time_text("a start", start) if isinstance(start, datetime) else start
 
 
 def _names(channels: Sequence[str]) -> list[str]:
-    """One name where a list is asked for would become a list of its letters."""
+    """The names as a list. A single name is made a list of one, not a list of its letters."""
     return [channels] if isinstance(channels, str) else list(channels)
 
 
 def _members(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as JSON members; one that is None stays as null."""
+    """The settings as JSON members; None becomes null."""
     unknown = set(options) - set(SubscriptionOptions.__annotations__)
     if unknown:
         raise TypeError(f"no setting of a subscription: {', '.join(sorted(unknown))}")

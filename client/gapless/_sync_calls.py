@@ -1,4 +1,5 @@
-"""Carries out calls on the calling thread: what every part of the face is built on."""
+# Written by client/unasync.py from _async_calls.py: change that file, and run the script.
+"""Carries out calls on the calling thread. Every part of the blocking face is built on it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class SyncCalls:
-    """A connection pool with credentials and patience, and how a call is carried out over it."""
+    """A connection pool with credentials and a retry policy, and the loop that carries out a call over it."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class SyncCalls:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections, which ends open subscriptions; those of the caller's `http_client` stay."""
+        """Closes the connections, which ends open subscriptions. A caller's own `http_client` stays open."""
         if self._owns_http:
             self._http.close()
 

@@ -1,4 +1,4 @@
-"""Consuming a durable subscription on threads."""
+"""Consumes a durable subscription on threads."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ log = logging.getLogger("gapless")
 
 
 class SyncDelivery(InHand):
-    """One message in hand, leased to this consumer: used as a block, or settled by hand.
+    """One message leased to this consumer. Use it as a block, or settle it by hand.
 
-    In `with`, its lease is extended until the end of the block. There the message is acked, or, when
-    the block raises, nacked with the exception as the reason, which then goes on its way; a block that is
-    broken off from outside gives the message back without waiting for that. What was settled by hand is left
-    alone.
+    `with` extends the lease until the end of the block. At its end the message is acked. If the block
+    raises, the message is nacked with the exception as the reason, and the exception is raised on. If the
+    block is interrupted, the message is given back without waiting for the service. A message that was
+    settled by hand is left alone.
 
-    `lost` says that the message is or will be handed out again: the lease ended, or the stream that gave it.
-    That is logged, and raised as `LeaseLost` at the end of the block where `raise_lost` asks for it; an ack
-    is tried all the same, and its answer has the last word.
+    `lost` says that the message is or will be handed out again, because the lease or its stream ended. The
+    loss is logged. With `raise_lost` it is also raised as `LeaseLost` at the end of the block. The ack is
+    tried in any case, and its answer decides.
     """
 
     def __init__(self, lease: Lease, consumer: SyncConsumer) -> None:
         super().__init__(lease)
-        # The stream, and with it the lease, lives as long as somebody holds the delivery.
+        # This reference keeps the stream, and with it the lease, alive as long as the delivery exists.
         self._consumer = consumer
 
     def ack(self) -> Settled:
-        """Settles the message for good. The status tells: `acked`; `lease_expired`: it will come again;
-        `unknown`: it was settled before, or a seek forgot it."""
+        """Settles the message for good. The result's status is `acked`, `lease_expired` (the message will
+        come again), or `unknown` (it was settled before, or a seek forgot it)."""
         return self._consumer._member.ack(self._lease)
 
     def nack(
         self, *, delay: float | None = None, dead_letter: bool = False, reason: str | None = None
     ) -> Settled:
-        """Gives the message back, to come again after `delay` seconds, else as the backoff says; as a
-        `dead_letter` it does not come again. `reason` stands in the dead letter that comes of it at last."""
+        """Gives the message back. It comes again after `delay` seconds, by default as the backoff says. As a
+        `dead_letter` it does not come again. If it becomes a dead letter, that holds the `reason`."""
         return self._consumer._member.nack(self._lease, delay, dead_letter, reason)
 
     def extend(self, ack_wait: float | None = None) -> Settled:
-        """Moves the deadline to `ack_wait` seconds from now, else as the subscription has it."""
+        """Moves the deadline to `ack_wait` seconds from now; the default is the subscription's `ack_wait`."""
         return self._consumer._member.extend(self._lease, ack_wait)
 
     def __enter__(self) -> Self:
@@ -86,12 +86,12 @@ class SyncDelivery(InHand):
             self._raise_lost(cause)
 
     def _give_back(self, error: Exception) -> None:
-        """After a failure. That the service cannot be told must not hide it."""
+        """Gives the message back after a failure. An error of the nack must not hide that failure."""
         if self._lease.settled:
             return
         try:
             self.nack(reason=reason_of(error))
-        except Exception as trouble:  # noqa: BLE001 (what went wrong first is what the caller has to see)
+        except Exception as trouble:  # noqa: BLE001 (the caller has to see the first error)
             self._consumer._member.leases.lose(self._lease, f"it could not be nacked: {trouble}")
 
 
@@ -100,12 +100,13 @@ SyncHandler = Callable[[SyncDelivery], object]
 
 
 class SyncConsumer:
-    """An iterator over the deliveries of a subscription, whose stream outlives its connections.
+    """An iterator over the deliveries of a subscription. It reconnects after a lost connection.
 
-    It reads ahead up to `prefetch` and keeps those leases alive until they are handed out. With a lost
-    connection its leases end, and their messages come again. Several threads may iterate over one consumer.
-    `with` opens it and ends it: what is being settled is waited for, all other leases end at once. One
-    that nobody holds any more is ended too. Giving up a wait for the next delivery loses nothing.
+    It reads ahead up to `prefetch` deliveries and keeps their leases alive until they are handed out. When
+    the connection is lost, its leases end, and their messages come again. Several threads may iterate over
+    one consumer. `with` opens and ends it. At the end it waits for the settling under way, and all other
+    leases end at once. A consumer that is garbage collected ends too. Interrupting a wait for the next
+    delivery loses nothing.
     """
 
     def __init__(self, member: SyncMember, asked: Consumption, patience_seconds: float) -> None:
@@ -117,7 +118,7 @@ class SyncConsumer:
         return f"<{type(self).__name__} {self._asked.subscription} {self._member.state}>"
 
     def __del__(self) -> None:
-        # Threads that the end of the interpreter froze keep their locks for ever: nobody may wait for one.
+        # Threads frozen by the interpreter's exit keep their locks for ever, so nothing may wait for them.
         if not sys.is_finalizing():
             self._member.forsake()
 
@@ -144,15 +145,15 @@ class SyncConsumer:
         return SyncDelivery(lease, self)
 
     def work(self, handler: SyncHandler, *, concurrency: int = 1) -> None:
-        """Calls the handler with each delivery, `concurrency` at a time, as within its block.
+        """Calls the handler with each delivery inside the delivery's block, `concurrency` at a time.
 
-        Where the handler raises, that is logged, the message nacked, and work goes on. It ends with `stop`,
-        after the handlers under way, or with an error that no patience mends, such as `NotFound`. Cancelled,
-        it cancels the handlers and gives their messages back; handlers on threads, which nobody can cancel,
-        come to their end first, unless it is broken off a second time.
+        If the handler raises, the error is logged, the message is nacked, and work goes on. Work ends after
+        `stop`, when the running handlers have returned, or with an error that a retry does not mend, such as
+        `NotFound`. When it is cancelled, it cancels the handlers and gives their messages back. Handlers on
+        threads cannot be cancelled: they run to their end first, unless work is interrupted a second time.
         """
         if concurrency < 1:
-            raise ValueError("somebody has to do the work")
+            raise ValueError("the concurrency must be at least 1")
         crew = _Crew()
         name = f"gapless {self._asked.subscription} worker"
         try:
@@ -168,20 +169,20 @@ class SyncConsumer:
             raise crew.failures[0]
 
     def stop(self) -> None:
-        """Hands out nothing more, which ends every iteration; what was handed out may still be settled.
+        """Stops handing out deliveries, which ends every iteration. Deliveries in hand may still be settled.
 
-        What was read ahead stays with this consumer until it is closed, which should be soon.
+        Deliveries that were read ahead stay leased until this consumer is closed: close it soon.
         """
         self._member.stop()
 
     def close(self) -> None:
-        """Ends the stream, after what is being settled; the leases of all else end. Twice is harmless."""
+        """Ends the stream after the settling under way; all other leases end. Closing twice is harmless."""
         self._member.close(self._patience_seconds)
 
     def _work(self, handler: SyncHandler, crew: _Crew) -> None:
         try:
             for delivery in self:
-                # A lost lease is logged, and there is nobody here to raise it to.
+                # A lost lease is logged; no caller could catch `LeaseLost` here.
                 with suppress(LeaseLost), delivery:
                     self._attempt(handler, delivery)
         except BaseException as error:  # noqa: BLE001 (it is raised where `work` was called)
@@ -198,9 +199,10 @@ class SyncConsumer:
 
 
 class _Crew:
-    """How many threads work. Never joined: once Ctrl-C broke that off, Python 3.11 takes them for ended.
+    """Counts the threads that work. They are not joined: after a join that Ctrl-C interrupted, Python 3.11
+    takes the threads for ended.
 
-    Nor are those counted that were not begun when Ctrl-C came: they find the consumer stopped.
+    Threads that had not begun when Ctrl-C came are not counted either: they find the consumer stopped.
     """
 
     def __init__(self) -> None:

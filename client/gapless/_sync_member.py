@@ -21,9 +21,9 @@ from gapless._sync_stream import SyncStream
 T = TypeVar("T")
 
 JOIN_SECONDS = 1.0
-"""How long closing waits for a thread that is amid a connection attempt; it ends by itself soon after."""
+"""How long closing waits for a thread that is still connecting; that thread ends by itself soon after."""
 SIGNAL_S = 0.5
-"""A signal that comes just before CPython blocks does not wake the main thread: it looks so often."""
+"""A signal just before CPython blocks does not wake the main thread, so it looks at this interval."""
 
 
 class SyncCaller(Protocol):
@@ -48,8 +48,8 @@ class _Ticket:
 class SyncMember:
     """Two threads, one that reads and one that extends. Acks go out on the threads that wait for them.
 
-    Nobody but its own threads and its consumer refers to it, so that a consumer nobody holds any more can end
-    it. They are daemons: a process that ends does not wait for them.
+    Only its own threads and its consumer refer to it, so that a garbage-collected consumer can end it. The
+    threads are daemons: a process that ends does not wait for them.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class SyncMember:
 
     @property
     def state(self) -> str:
-        """For people."""
+        """The member's state as text for people."""
         if self._ended:
             return "closed"
         return "stopped" if self._stopped else "open" if self._threads else "not connected"
 
     def start(self) -> None:
-        """Begins to read, if it does not yet."""
+        """Begins to read, unless it already does."""
         with self._news:
             if self._threads or self._ended or self._closing:
                 return
@@ -92,14 +92,14 @@ class SyncMember:
                 thread.start()
 
     def opened(self) -> None:
-        """Returns once the stream stands. Raises what prevents that for good."""
+        """Returns once the stream is open. Raises the error that prevents that for good."""
         self.start()
         with self._news:
             self._news.wait_for(lambda: self.consuming.started or self._ended or self._stopped)
             self._raise_failure()
 
     def take(self) -> Lease | None:
-        """The next lease; None when there will be none. Raises once what ended the stream."""
+        """The next lease, or None when there will be none. Raises, once, the error that ended the stream."""
         self.start()
         with self._news:
             while not self._stopped:
@@ -113,7 +113,7 @@ class SyncMember:
         return None
 
     def ack(self, lease: Lease) -> Settled:
-        """One of the threads that wait sends for all of them; meanwhile the next ones gather."""
+        """One of the waiting threads sends the acks of all of them; meanwhile the next acks gather."""
         self.leases.let_go(lease)
         ticket = _Ticket(lease)
         with self._settling:
@@ -149,9 +149,10 @@ class SyncMember:
         self._replan(lease)
 
     def abandon(self, lease: Lease, reason: str) -> None:
-        """Gives it back at once without waiting, for who is interrupted must not wait for a network.
+        """Gives it back at once without waiting, because an interrupted caller must not wait for the network.
 
-        On the way to the end, the end gives it back: sooner it would come to this same stream once more.
+        While the member is ending, the end of the stream gives it back: a nack before that would bring the
+        message to this same stream once more.
         """
         self.leases.let_go(lease)
         if not self._stopped:
@@ -159,13 +160,13 @@ class SyncMember:
             self._plan_changed.set()
 
     def stop(self) -> None:
-        """Hands out nothing more."""
+        """Stops handing out leases."""
         with self._news:
             self._stopped = True
             self._news.notify_all()
 
     def close(self, patience_seconds: float) -> None:
-        """Ends the stream, after what is being settled; with it all leases end."""
+        """Ends the stream after the settling under way; all leases end with it."""
         self.stop()
         try:
             with self._settling:
@@ -192,7 +193,7 @@ class SyncMember:
                         self._inbox.put(lease)
                         self._news.notify()
                     self._replan(lease)
-        except Exception as error:  # noqa: BLE001 (whatever it is, whoever takes has to hear of it)
+        except Exception as error:  # noqa: BLE001 (every error has to reach the caller that takes)
             self._failure = error
         finally:
             self._ended = True
@@ -210,7 +211,7 @@ class SyncMember:
             if receipts:
                 self._extend_due(receipts)
                 continue
-            # Until the plan is made, whoever brings a lease has to ask for another one.
+            # Until the plan is made, a thread that brings a lease has to ask for another plan.
             self._planned_at = NEVER
             self._planned_at = planned_at = self.leases.next_at()
             self._plan_changed.wait(None if planned_at == NEVER else planned_at - now)
@@ -218,9 +219,9 @@ class SyncMember:
 
     def _extend_due(self, receipts: list[str]) -> None:
         try:
-            # One attempt: what failed is due again, and by then it may be others that are.
+            # One attempt: the leases that failed are due again, and by then others may be due too.
             results = self._call(self.consuming.extension(receipts), NO_RETRY)
-        except Exception as error:  # noqa: BLE001 (the other leases have to be looked after all the same)
+        except Exception as error:  # noqa: BLE001 (the other leases still have to be extended)
             self.consuming.not_extended(receipts, error)
         else:
             self.leases.extended(results, self._clock())
@@ -232,7 +233,7 @@ class SyncMember:
             results = self._call(
                 _delivery.ack(self.consuming.subscription, [receipt for receipt, _ in batch])
             )
-        except Exception as error:  # noqa: BLE001 (whatever it is, who waits for an ack has to hear of it)
+        except Exception as error:  # noqa: BLE001 (every error has to reach the callers that wait for acks)
             failure = error
         except BaseException as error:
             failure = Unreachable(f"broken off by {error!r}", code="unreachable", retryable=True)
@@ -252,7 +253,7 @@ class SyncMember:
         call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
         try:
             self._call(call, NO_RETRY)
-        except Exception as error:  # noqa: BLE001 (nobody waits for it, and the loop goes on)
+        except Exception as error:  # noqa: BLE001 (no caller waits for it, and the loop goes on)
             self.consuming.not_given_back(lease, error)
         self.leases.settle(lease)
         with self._settling:

@@ -1,4 +1,4 @@
-"""Carries out a stream on the calling thread."""
+"""Reads a stream on the calling thread."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class SyncStream(Generic[T]):
-    """An iterator over a stream that outlives its connections, until it is closed.
+    """An iterator over a stream. It reconnects after a lost connection, until it is closed.
 
-    `with` opens it and returns once nothing published from then on can be missed. For one thread at a time,
-    except `close`.
+    `with` opens it and returns once no message published from then on can be missed. One thread at a time may
+    use it, except `close`.
     """
 
     def __init__(self, stream: Stream[T], http: httpx.Client, config: Config, effects: SyncEffects) -> None:
@@ -46,9 +46,9 @@ class SyncStream(Generic[T]):
 
     @property
     def cursor(self) -> int | None:
-        """The id of the last message handed out, or where the server said the reader stands.
+        """The id of the last message handed out, or the reader's place as the server gave it.
 
-        Stored once that message is dealt with, it is the `after` of the next subscription.
+        Store it when that message is processed, and give it as `after` to the next subscription.
         """
         return self._stream.cursor
 
@@ -76,7 +76,7 @@ class SyncStream(Generic[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration, also one that another thread waits in. Closing twice is harmless."""
+        """Ends the iteration, even while another thread waits in it. Closing twice is harmless."""
         self._closing.set()
         if self._stepping.acquire(blocking=False):
             try:
@@ -84,7 +84,7 @@ class SyncStream(Generic[T]):
             finally:
                 self._stepping.release()
         else:
-            # Another thread reads: its socket must not be closed under it, only brought to its end.
+            # Another thread reads: its socket must only be shut down, not closed.
             self._hang_up()
 
     @property
@@ -92,7 +92,7 @@ class SyncStream(Generic[T]):
         return self._closing.is_set() or self._http.is_closed
 
     def _step(self) -> None:
-        """Brings the stream one read further; a connection that is over is dropped and its loss judged."""
+        """Makes one read. A connection that has ended is dropped, and the stream decides what follows."""
         with self._stepping:
             try:
                 cause = self._advance()
@@ -112,7 +112,7 @@ class SyncStream(Generic[T]):
                 self._drop()
 
     def _advance(self) -> Break | None:
-        """Waits, opens or reads, whichever is due; tells what ended the connection, None while it goes on."""
+        """Waits, opens or reads, as is due. Returns why the connection ended, or None while it goes on."""
         if self._stream.leaving:
             return Ended()
         try:
@@ -153,5 +153,5 @@ class SyncStream(Generic[T]):
         if network is None:
             return
         with suppress(OSError):
-            # The plain socket's method: that of a TLS socket would pull the session from under the reader.
+            # The plain socket's method: that of a TLS socket would drop the session that the reader uses.
             socket.socket.shutdown(network.get_extra_info("socket"), socket.SHUT_RDWR)

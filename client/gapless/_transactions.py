@@ -1,4 +1,4 @@
-"""Publishing and settling in one transaction, as a call."""
+"""The call that publishes and settles in one transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gapless._retry import Reply
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a transaction published, in order, and how many receipts it settled."""
+    """The messages that a transaction published, in order, and how many receipts it settled."""
 
     messages: tuple[Published, ...]
     acked: int
@@ -28,7 +28,7 @@ def transaction(
     new_key: Callable[[], str],
     idempotency_key: str | None,
 ) -> Call[Committed]:
-    """All of it or nothing."""
+    """Publishes the messages and acks the receipts, all of it or nothing."""
     body: dict[str, Any] = {}
     messages = [{"channel": channel, **member(as_new_message(message))} for channel, message in publish]
     if messages:

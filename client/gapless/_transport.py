@@ -1,4 +1,4 @@
-"""Between requests as values and httpx, for both faces: building, and telling failures apart."""
+"""Builds httpx requests for both faces, and classifies the failures of httpx."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gapless._config import Config
 from gapless._retry import NoReply, Reply
 
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
-"""Every open subscription holds a connection; past this many, a call waits its timeout and fails."""
+"""The most connections. Every open subscription holds one; beyond, a call waits its timeout and fails."""
 
 
 def build(http: httpx.Client | httpx.AsyncClient, config: Config, request: Request) -> httpx.Request:
@@ -26,7 +26,7 @@ def build(http: httpx.Client | httpx.AsyncClient, config: Config, request: Reque
 
 
 def head_of(response: httpx.Response) -> Reply:
-    """Status and headers of an answer whose body is still to come."""
+    """Status and headers of an answer whose body was not read yet."""
     return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()})
 
 
@@ -37,7 +37,7 @@ def reply_of(response: httpx.Response) -> Reply:
 
 
 def no_reply(error: httpx.RequestError) -> NoReply:
-    """What a failure of httpx means for the request it happened to."""
+    """The outcome of a request that failed in httpx."""
     never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
     # These say that the request itself cannot be sent, such as a line break in the token.
     hopeless = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)

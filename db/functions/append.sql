@@ -1,15 +1,25 @@
--- The only way into the log: a batch gets its ids and seqs here. Locks: see migrations/0001_log.sql.
+-- The only way into the log: gapless.append gives a batch its ids and seqs. Locks: see
+-- migrations/0001_log.sql.
 
--- Settles what each request of a batch is, before ids are taken. Status: 0 to store, 1 replayed,
--- 2 other body under this idempotency key, 3 head mismatch, 4 no such channel.
--- A request with an expected seq is the first of its batch to touch its channel (gapless.append sees to it).
-create or replace function gapless.judge(
+-- Decides for each request of a batch what happens to it, before ids are taken. Status: 0 to store, 1
+-- replayed, 2 other body under this idempotency key, 3 head mismatch, 4 no such channel. A request with an
+-- expected seq has to be the first of its batch to touch its channel.
+create or replace function gapless_internal.judge(
     p_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[],
-    p_expected_channel integer[], p_channel_ids bigint[], p_last_seqs bigint[],
-    out statuses smallint[], out answers json
+    p_expected_channel integer[], p_request integer[], p_channel integer[], p_channel_ids bigint[],
+    p_last_seqs bigint[], out statuses smallint[], out answers json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    -- A key is remembered for 24 hours; a stale one that nobody has purged yet counts as absent.
+    if array_remove(p_expected, null) <> '{}' and exists (
+        select from unnest(p_expected, p_expected_channel) with ordinality as r (expected, channel, ord)
+        join unnest(p_request, p_channel) as m (request, channel) on m.channel = r.channel and m.request < r.ord
+        where r.expected is not null)
+    then
+        -- Otherwise it would be compared with another head than the one that it follows.
+        raise exception 'a request expects a seq of a channel that comes before it in its batch'
+            using errcode = '22023';
+    end if;
+    -- A key is remembered for 24 hours; an older one that is not purged yet counts as absent.
     delete from gapless.idempotency i
     using unnest(p_namespaces, p_keys) as r (namespace_id, key)
     where i.namespace_id = r.namespace_id and i.key = r.key and i.stored_at <= now() - interval '24 hours';
@@ -31,6 +41,135 @@ begin
     from r left join gapless.idempotency i on i.namespace_id = r.namespace_id and i.key = r.key;
 end $$;
 
+-- The statuses if some channels do not exist: 4 for each request that publishes to one of them.
+create or replace function gapless_internal.refuse_missing(
+    p_statuses smallint[], p_request integer[], p_channel integer[], p_channel_ids bigint[]
+) returns smallint[]
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select array_agg(case when coalesce(p_statuses[r.ord], 0::smallint) = 0 and exists (
+               select from unnest(p_request, p_channel) as m (request, channel)
+               where m.request = r.ord and p_channel_ids[m.channel] is null)
+           then 4::smallint else coalesce(p_statuses[r.ord], 0::smallint) end order by r.ord)
+    from generate_series(1, (select max(m) from unnest(p_request) m)) as r (ord)
+$$;
+
+-- Removes channels that this transaction created for requests that are refused: a refused request leaves
+-- nothing behind. Only a channel of this transaction can have no settings and be invisible to all other
+-- sessions.
+create or replace function gapless_internal.unmake_channels(
+    p_statuses smallint[], p_request integer[], p_channel integer[], p_channel_ids bigint[]
+) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    delete from gapless.channels c
+    where c.id = any(p_channel_ids) and c.last_seq = 0 and c.xmin = pg_current_xact_id()::xid
+      and not exists (
+          select from unnest(p_request, p_channel) as m (request, channel)
+          where p_channel_ids[m.channel] = c.id and p_statuses[m.request] = 0)
+$$;
+
+-- Takes ids for p_live messages, those of requests with status 0 (null statuses: all), stores the messages
+-- and moves the heads of their channels, which are locked and stand at p_last_seqs. Returns them in the order
+-- in which they were stored.
+create or replace function gapless_internal.store(
+    p_channel_ids bigint[], p_last_seqs bigint[], p_channel_ttls double precision[], p_statuses smallint[],
+    p_live integer, p_now timestamptz, p_request integer[], p_channel integer[], p_types text[],
+    p_message_keys text[], p_data text[], p_binary bytea[], p_headers text[], p_senders text[],
+    p_ttls double precision[], out ids bigint[], out seqs bigint[], out expires_at timestamptz[]
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    taken constant bigint[] := array(select nextval('gapless.message_id') from generate_series(1, p_live));
+    gained bigint;
+    unfit bigint;
+begin
+    with m as materialized (
+        select m.*, row_number() over (order by m.ord) as nth,
+               p_last_seqs[m.channel] + row_number() over (partition by m.channel order by m.ord) as seq,
+               least(m.ttl, p_channel_ttls[m.channel]) as life
+        from unnest(p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers,
+                    p_senders, p_ttls) with ordinality
+            as m (request, channel, type, key, data, bin, headers, sender, ttl, ord)
+        where p_statuses is null or p_statuses[m.request] = 0
+    ), stored as (
+        insert into gapless.messages
+            (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary", size)
+        select taken[m.nth], p_channel_ids[m.channel], m.seq, p_now, p_now + m.life * interval '1 second',
+               m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin,
+               gapless_internal.size_of(m.data, m.bin, m.headers)
+        from m
+        order by m.nth
+    ), heads as (
+        select p_channel_ids[m.channel] as id, p_last_seqs[m.channel] as before, max(m.seq) as last_seq,
+               max(taken[m.nth]) as last_id, min(taken[m.nth]) as first_id
+        from m
+        group by m.channel
+    ), moved as (
+        update gapless.channels c
+        set last_id = h.last_id, last_seq = h.last_seq,
+            first_id = case when c.last_seq < c.first_seq then h.first_id else c.first_id end
+        from heads h
+        where c.id = h.id and c.last_seq = h.before and c.last_id < h.first_id
+        returning h.last_seq - h.before as n
+    )
+    select array_agg(taken[m.nth] order by m.ord), array_agg(m.seq order by m.ord),
+           case when count(m.life) > 0 then array_agg(p_now + m.life * interval '1 second' order by m.ord) end,
+           (select sum(x.n) from moved x),
+           min(m.ord) filter (where gapless_internal.is_misshapen(m.type, m.key, m.data, m.headers))
+    into ids, seqs, expires_at, gained, unfit
+    from m;
+    if unfit is not null then
+        raise exception 'message % is no line of its own, or its type or key does not fit', unfit
+            using errcode = '22023';
+    end if;
+    if gained is distinct from p_live then
+        -- Each channel's head must have moved from p_last_seqs by the number of messages stored in it;
+        -- otherwise a seq would be used twice or never. No other session can move it while its row is locked.
+        raise exception 'the heads of channels moved by % for % messages', gained, p_live using errcode = 'XX001';
+    end if;
+end $$;
+
+-- Puts the positions of stored messages among all messages of the batch; messages not stored get null.
+create or replace function gapless_internal.place_stored(
+    p_statuses smallint[], p_request integer[], inout ids bigint[], inout seqs bigint[], inout expires_at timestamptz[]
+) language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select array_agg(ids[p.nth] order by p.ord), array_agg(seqs[p.nth] order by p.ord),
+           case when expires_at is not null then array_agg(expires_at[p.nth] order by p.ord) end
+    from (
+        select r.ord, case when p_statuses[r.request] = 0
+               then count(*) filter (where p_statuses[r.request] = 0) over (order by r.ord) end as nth
+        from unnest(p_request) with ordinality as r (request, ord)
+    ) p
+$$;
+
+-- Keeps the answers of requests that were stored and have a key. Raises 40001 if another transaction has
+-- stored one of these keys since gapless_internal.judge ran: the requests have to be judged again.
+create or replace function gapless_internal.keep_answers(
+    p_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_statuses smallint[], p_names text[],
+    p_request integer[], p_channel integer[], p_ids bigint[], p_seqs bigint[], p_now timestamptz
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    kept integer;
+begin
+    insert into gapless.idempotency
+        (namespace_id, key, fingerprint, created_at, stored_at, channels, ids, seqs)
+    select r.namespace_id, r.key, r.fingerprint, p_now, p_now, m.channels, m.ids, m.seqs
+    from unnest(p_namespaces, p_keys, p_fingerprints) with ordinality as r (namespace_id, key, fingerprint, ord)
+    cross join lateral (
+        select array_agg(p_names[x.channel] order by x.ord) as channels,
+               array_agg(p_ids[x.ord] order by x.ord) as ids, array_agg(p_seqs[x.ord] order by x.ord) as seqs
+        from unnest(p_request, p_channel) with ordinality as x (request, channel, ord)
+        where x.request = r.ord
+    ) m
+    where r.key is not null and p_statuses[r.ord] = 0
+    order by r.namespace_id, r.key
+    on conflict do nothing;
+    get diagnostics kept = row_count;
+    if kept < (select count(*) from unnest(p_keys) with ordinality as k (key, ord)
+               where k.key is not null and p_statuses[k.ord] = 0) then
+        raise exception 'an idempotency key was stored meanwhile' using errcode = '40001';
+    end if;
+end $$;
+
 -- Appends a batch: many requests, each atomic and judged on its own, in one transaction.
 --   channels: p_namespaces, p_names            one entry a distinct channel
 --   requests: p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel
@@ -38,7 +177,7 @@ end $$;
 --   messages: p_request, p_channel (1-based), p_types, p_message_keys, p_data, p_binary, p_headers,
 --             p_senders, p_ttls; in the order in which they get their ids
 -- Out: ids and seqs a message (null where its request was not stored), the channels' ids and heads before,
--- statuses and answers as gapless.judge gives them (null: all stored), the time of the append, and when each
+-- statuses and answers as gapless_internal.judge gives them (null: all stored), the time of the append, and when each
 -- message expires (null as a whole: none does), and how many fences the log had then.
 create or replace function gapless.append(
     p_namespaces integer[], p_names text[], p_create boolean,
@@ -52,18 +191,11 @@ create or replace function gapless.append(
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     ttls double precision[];
-    taken bigint[];
     live integer := cardinality(p_request);
-    kept integer;
     made boolean;
     judged integer;
-    gained bigint;
-    unfit bigint;
 begin
-    -- As gapless.commit_to_disk.
-    if current_setting('synchronous_commit') = 'off' then
-        perform set_config('synchronous_commit', 'on', true);
-    end if;
+    perform gapless_internal.commit_to_disk();
     -- One null stands for a column of them; every other array goes with the messages, or with the requests. A channel's
     -- number that points to nothing is found further on: there is no row without its channel.
     if live is distinct from cardinality(p_channel) or live is distinct from cardinality(p_types) or live = 0
@@ -73,140 +205,46 @@ begin
     then
         raise exception 'the arrays do not belong together' using errcode = '22023';
     end if;
-    if not gapless.is_same_history() then
+    if not gapless_internal.is_same_history() then
         perform gapless.fence();
     end if;
     lock table gapless.publishing_lock in row share mode;
     select max(f.number) into fences from gapless.fences f;
-
     select l.ids, l.last_ids, l.last_seqs, l.ttls, l.made into channel_ids, last_ids, last_seqs, ttls, made
-    from gapless.lock_channels(p_namespaces, p_names, p_create) l;
+    from gapless_internal.lock_channels(p_namespaces, p_names, p_create) l;
 
     if p_request_namespaces is not null then
-        if array_remove(p_expected, null) <> '{}' and exists (
-            select from unnest(p_expected, p_expected_channel) with ordinality as r (expected, channel, ord)
-            join unnest(p_request, p_channel) as m (request, channel) on m.channel = r.channel and m.request < r.ord
-            where r.expected is not null)
-        then
-            -- It would be judged by a head that is not the one it follows.
-            raise exception 'a request expects a seq of a channel that comes before it in its batch'
-                using errcode = '22023';
-        end if;
         select j.statuses, j.answers into statuses, answers
-        from gapless.judge(p_request_namespaces, p_keys, p_fingerprints, p_expected,
-                           p_expected_channel, channel_ids, last_seqs) j;
+        from gapless_internal.judge(p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel,
+                                    p_request, p_channel, channel_ids, last_seqs) j;
     end if;
     if array_position(channel_ids, null) is not null then
-        select array_agg(case when coalesce(statuses[r.ord], 0::smallint) = 0 and exists (
-                   select from unnest(p_request, p_channel) as m (request, channel)
-                   where m.request = r.ord and channel_ids[m.channel] is null)
-               then 4::smallint else coalesce(statuses[r.ord], 0::smallint) end order by r.ord)
-        into statuses
-        from generate_series(1, (select max(m) from unnest(p_request) m)) as r (ord);
+        statuses := gapless_internal.refuse_missing(statuses, p_request, p_channel, channel_ids);
     end if;
     if statuses is not null then
-        select count(*) filter (where statuses[r] = 0), count(statuses[r]) into live, judged from unnest(p_request) as r;
+        select count(*) filter (where statuses[r] = 0), count(statuses[r]) into live, judged
+        from unnest(p_request) as r;
         if judged < cardinality(p_request) then
             raise exception 'a message belongs to no request' using errcode = '22023';
         end if;
         if made and live < cardinality(p_request) then
-            -- A refused request leaves nothing behind, the channel it would have made least of all. Only a
-            -- channel made by this very transaction can be without settings and unseen by everybody else.
-            delete from gapless.channels c
-            where c.id = any(channel_ids) and c.last_seq = 0 and c.xmin = pg_current_xact_id()::xid
-              and not exists (
-                  select from unnest(p_request, p_channel) as m (request, channel)
-                  where channel_ids[m.channel] = c.id and statuses[m.request] = 0);
+            perform gapless_internal.unmake_channels(statuses, p_request, p_channel, channel_ids);
         end if;
     end if;
 
     appended_at := clock_timestamp();
-    if live = 0 then
-        ids := array_fill(null::bigint, array[cardinality(p_request)]);
-        seqs := ids;
-        return;
+    if live > 0 then
+        select x.ids, x.seqs, x.expires_at into ids, seqs, expires_at
+        from gapless_internal.store(
+            channel_ids, last_seqs, ttls, statuses, live, appended_at, p_request, p_channel, p_types, p_message_keys,
+            p_data, p_binary, p_headers, p_senders, p_ttls) x;
     end if;
-
-    taken := array(select nextval('gapless.message_id') from generate_series(1, live));
-
-    with m as materialized (
-        select m.*, row_number() over (order by m.ord) as nth,
-               last_seqs[m.channel] + row_number() over (partition by m.channel order by m.ord) as seq,
-               least(m.ttl, ttls[m.channel]) as life
-        from unnest(p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers,
-                    p_senders, p_ttls) with ordinality
-            as m (request, channel, type, key, data, bin, headers, sender, ttl, ord)
-        where statuses is null or statuses[m.request] = 0
-    ), stored as (
-        insert into gapless.messages
-            (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary", size)
-        select taken[m.nth], channel_ids[m.channel], m.seq, appended_at,
-               appended_at + m.life * interval '1 second',
-               m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin,
-               gapless.size_of(m.data, m.bin, m.headers)
-        from m
-        order by m.nth
-    ), heads as (
-        select channel_ids[m.channel] as id, last_seqs[m.channel] as before, max(m.seq) as last_seq,
-               max(taken[m.nth]) as last_id, min(taken[m.nth]) as first_id
-        from m
-        group by m.channel
-    ), moved as (
-        update gapless.channels c
-        set last_id = h.last_id, last_seq = h.last_seq,
-            first_id = case when c.last_seq < c.first_seq then h.first_id else c.first_id end
-        from heads h
-        where c.id = h.id and c.last_seq = h.before and c.last_id < h.first_id
-        returning h.last_seq - h.before as n
-    )
-    select array_agg(taken[m.nth] order by m.ord), array_agg(m.seq order by m.ord),
-           case when count(m.life) > 0
-                then array_agg(appended_at + m.life * interval '1 second' order by m.ord) end,
-           (select sum(x.n) from moved x), min(m.ord) filter (where gapless.is_misshapen(m.type, m.key, m.data, m.headers))
-    into ids, seqs, expires_at, gained, unfit
-    from m;
-    if unfit is not null then
-        raise exception 'message % is no line of its own, or its type or key does not fit', unfit using errcode = '22023';
+    if live < cardinality(p_request) then
+        select x.ids, x.seqs, x.expires_at into ids, seqs, expires_at
+        from gapless_internal.place_stored(statuses, p_request, ids, seqs, expires_at) x;
     end if;
-    if gained is distinct from live then
-        -- Each channel's head has moved by what was stored in it, from where it stood: else a seq would be there twice
-        -- or never. Nothing else can move it while its row is locked.
-        raise exception 'the heads of channels moved by % for % messages', gained, live using errcode = 'XX001';
-    end if;
-
-    if statuses is not null and live < cardinality(p_request) then
-        -- Give the stored messages their places among those that were not.
-        with placed as (
-            select p.ord, case when statuses[p.request] = 0
-                   then count(*) filter (where statuses[p.request] = 0) over (order by p.ord) end as nth
-            from unnest(p_request) with ordinality as p (request, ord)
-        )
-        select array_agg(ids[p.nth] order by p.ord), array_agg(seqs[p.nth] order by p.ord),
-               case when expires_at is not null then array_agg(expires_at[p.nth] order by p.ord) end
-        into ids, seqs, expires_at
-        from placed p;
-    end if;
-
-    if p_request_namespaces is not null then
-        insert into gapless.idempotency
-            (namespace_id, key, fingerprint, created_at, stored_at, channels, ids, seqs)
-        select r.namespace_id, r.key, r.fingerprint, appended_at, appended_at, m.channels, m.ids, m.seqs
-        from unnest(p_request_namespaces, p_keys, p_fingerprints) with ordinality
-                as r (namespace_id, key, fingerprint, ord)
-        cross join lateral (
-            select array_agg(p_names[x.channel] order by x.ord) as channels,
-                   array_agg(ids[x.ord] order by x.ord) as ids, array_agg(seqs[x.ord] order by x.ord) as seqs
-            from unnest(p_request, p_channel) with ordinality as x (request, channel, ord)
-            where x.request = r.ord
-        ) m
-        where r.key is not null and statuses[r.ord] = 0
-        order by r.namespace_id, r.key
-        on conflict do nothing;
-        get diagnostics kept = row_count;
-        if kept < (select count(*) from unnest(p_keys) with ordinality as k (key, ord)
-                   where k.key is not null and statuses[k.ord] = 0) then
-            -- Another transaction stored this key between the judgement and here: judge again.
-            raise exception 'an idempotency key was stored meanwhile' using errcode = '40001';
-        end if;
+    if live > 0 and p_request_namespaces is not null then
+        perform gapless_internal.keep_answers(p_request_namespaces, p_keys, p_fingerprints, statuses, p_names,
+                                              p_request, p_channel, ids, seqs, appended_at);
     end if;
 end $$;

@@ -1,8 +1,9 @@
--- What a subscription has not settled yet.
+-- What a subscription has not settled yet: counts and ages.
 
--- Matching messages above an id that are not settled ahead. Counted by seq, which is dense, where nothing is
--- filtered; else one by one, up to p_most.
-create or replace function gapless.ahead(s gapless.subscriptions, p_frontier bigint, p_most bigint default 1000000) returns bigint
+-- The number of matching messages above an id that are not settled ahead. Without a filter they are counted
+-- by seq, which is dense; with one, they are counted one by one, up to p_most.
+create or replace function gapless.ahead(s gapless.subscriptions, p_frontier bigint, p_most bigint default 1000000)
+returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     since timestamptz := (select p.not_before from gapless.progress p where p.subscription_id = s.id);
@@ -24,7 +25,7 @@ begin
     where a.subscription_id = s.id and a.message_id > greatest(p_frontier, c.trimmed_id)
       and c.namespace_id = s.namespace_id and (c.name = any(s.names) or c.name ~ s.regex);
     if since is not null then
-        -- A start in time lies a few seconds behind the first message that counts.
+        -- A start in time lies a few seconds before the first message that counts.
         passed := passed + (
             select count(*) from gapless.messages m join gapless.channels c on c.id = m.channel_id
             where m.id > p_frontier and m.id <= gapless.id_before(since + interval '20 seconds')
@@ -40,7 +41,7 @@ begin
               and (c.name = any(s.names) or c.name ~ s.regex));
 end $$;
 
--- When the first of them was created, among the first that match; null where there is none.
+-- When the first of these messages was created, among the first that match; null if there is none.
 create or replace function gapless.oldest_ahead(s gapless.subscriptions, p_frontier bigint) returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -50,7 +51,7 @@ declare
     found_at timestamptz;
 begin
     for i in 1 .. 20 loop
-        select * into seen from gapless.scan(s, at, 9007199254740991, 100 * i);
+        select * into seen from gapless_internal.scan(s, at, 9007199254740991, 100 * i);
         select x.created into found_at
         from unnest(seen.ids, seen.created) as x (id, created)
         where (since is null or x.created >= since)
@@ -63,16 +64,18 @@ begin
     return found_at;
 end $$;
 
--- Messages that are neither settled nor leased. No more than about p_most are counted where that takes work.
-create or replace function gapless.backlog(s gapless.subscriptions, p_frontier bigint, p_most bigint) returns bigint
+-- The number of messages that are neither settled nor leased. If they must be counted one by one, at most
+-- about p_most are.
+create or replace function gapless_internal.backlog(s gapless.subscriptions, p_frontier bigint, p_most bigint)
+returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select gapless.ahead(s, p_frontier, p_most)
          + (select count(*) from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2))
 $$;
 
--- How many messages are neither settled nor leased, and how many are leased, at a bounded cost: each channel that has
--- something takes a look into an index; rows under way, and what a filter looks at, are counted up to p_most. If there
--- are more, `exact` is false and there are at least so many.
+-- How many messages are neither settled nor leased, and how many are leased, at a bounded cost. Each channel
+-- with messages needs one look into an index. Rows under way, and messages that a filter looks at, are
+-- counted up to p_most. If there are more, `exact` is false and the counts are lower bounds.
 create or replace function gapless.length_of(
     s gapless.subscriptions, p_most integer, out waiting bigint, out leased bigint, out exact boolean
 ) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -84,7 +87,7 @@ declare
 begin
     select * into p from gapless.progress x where x.subscription_id = s.id;
     if not found then
-        perform gapless.no_progress(s.id);
+        perform gapless_internal.no_progress(s.id);
     end if;
     leased := p.leased;
     select count(*) into waiting
@@ -96,7 +99,7 @@ begin
         return;
     end if;
     for i in 1 .. max_rounds loop
-        select * into seen from gapless.scan(s, p.frontier, gapless.last_id(), p_most / max_rounds);
+        select * into seen from gapless_internal.scan(s, p.frontier, gapless_internal.last_id(), p_most / max_rounds);
         select count(*) into n from unnest(seen.ids, seen.created) as x (id, created)
         where (p.not_before is null or x.created >= p.not_before)
           and not exists (select from gapless.settled_ahead a where a.subscription_id = s.id and a.message_id = x.id);
@@ -107,13 +110,14 @@ begin
     exact := exact and not seen.cut;
 end $$;
 
--- Whether anything of it is not settled: leased, under way, or ahead. For whoever holds its lock.
-create or replace function gapless.holds_messages(s gapless.subscriptions) returns boolean
+-- Whether the subscription has any message that is not settled: leased, under way, or ahead. The caller holds
+-- its lock.
+create or replace function gapless_internal.holds_messages(s gapless.subscriptions) returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     frontier constant bigint := (select p.frontier from gapless.progress p where p.subscription_id = s.id);
 begin
-    -- Without its progress nobody knows.
+    -- Without its progress this is unknown.
     return frontier is null or exists (select from gapless.deliveries d where d.subscription_id = s.id)
            or gapless.ahead(s, frontier, 1) > 0;
 end $$;

@@ -1,7 +1,7 @@
 -- Making dead letters.
 
--- Whether somebody made this step as it is made below. A journey that arrives in a header may be anything.
-create or replace function gapless.is_step(p_step jsonb) returns boolean
+-- Whether this step was made as below. A journey that arrives in a header may hold any JSON.
+create or replace function gapless_internal.is_step(p_step jsonb) returns boolean
 language sql immutable as $$
     select jsonb_typeof(p_step) = 'object' and jsonb_typeof(p_step -> 'count') = 'number'
            and p_step ->> 'count' ~ '^[1-9][0-9]{0,5}$'
@@ -10,9 +10,9 @@ language sql immutable as $$
                where jsonb_typeof(p_step -> name) is distinct from 'string')
 $$;
 
--- One death more, after those known here or else those in the headers: whatever a publisher sent, what is no step
--- of a journey counts as none.
-create or replace function gapless.journey_after(
+-- Adds one death to the journey: to the deaths known here, or else to those in the headers. Entries in the
+-- headers that are not steps of a journey are ignored.
+create or replace function gapless_internal.journey_after(
     p_known json, p_headers json, p_subscription text, p_channel text, p_reason text, p_now timestamptz,
     out journey jsonb, out hops bigint
 ) language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as $$
@@ -35,7 +35,8 @@ begin
                                       and x.step ->> 'reason' = p_reason)
         into journey, hops, place
         from (select e.step, row_number() over (order by e.ord) - 1 as n
-              from jsonb_array_elements(before) with ordinality as e (step, ord) where gapless.is_step(e.step)) x;
+              from jsonb_array_elements(before) with ordinality as e (step, ord)
+              where gapless_internal.is_step(e.step)) x;
     end if;
     if place is not null then
         journey := jsonb_set(jsonb_set(journey, array[place::text, 'count'],
@@ -49,8 +50,8 @@ begin
     hops := hops + 1;
 end $$;
 
--- The headers of a copy. What jsonb cannot hold, which no face lets in, is left out.
-create or replace function gapless.with_journey(p_headers json, p_journey json) returns text
+-- The headers of a copy. Headers that jsonb cannot hold, which no face accepts, are left out.
+create or replace function gapless_internal.with_journey(p_headers json, p_journey json) returns text
 language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     return (coalesce(p_headers, '{}')::jsonb || jsonb_build_object('gapless-journey', p_journey::text))::text;
@@ -58,8 +59,9 @@ exception when data_exception or program_limit_exceeded then
     return json_build_object('gapless-journey', p_journey::text)::text;
 end $$;
 
--- Publishes copies to the channels given (null: not), with their journeys; where each came to lie.
-create or replace function gapless.publish_kept(
+-- Publishes copies to the channels given (null: none), with their journeys; returns where each copy was
+-- stored.
+create or replace function gapless_internal.publish_kept(
     p_namespace_id integer, p_copies bigint[], p_targets text[], p_journeys json[]
 ) returns table (ord integer, channel_id bigint, id bigint, seq bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -73,10 +75,11 @@ begin
     from unnest(p_targets) with ordinality as t (target, ord) where t.target is not null;
 
     select x.* into a from (
-        select array_agg(1 order by o.ord) as request, array_agg(array_position(names, p_targets[o.ord]) order by o.ord) as channel,
+        select array_agg(1 order by o.ord) as request,
+               array_agg(array_position(names, p_targets[o.ord]) order by o.ord) as channel,
                array_agg(k.type order by o.ord) as types, array_agg(k.key order by o.ord) as keys,
                array_agg(k.data::text order by o.ord) as data, array_agg(k."binary" order by o.ord) as bin,
-               array_agg(gapless.with_journey(k.headers, p_journeys[o.ord]) order by o.ord) as headers,
+               array_agg(gapless_internal.with_journey(k.headers, p_journeys[o.ord]) order by o.ord) as headers,
                array_agg(k.sender order by o.ord) as senders,
                array_agg(null::double precision order by o.ord) as ttls
         from unnest(ords) as o (ord) join gapless.kept k on k.id = p_copies[o.ord]
@@ -89,24 +92,73 @@ begin
         from unnest(ords) with ordinality as o (ord, n);
 end $$;
 
--- Makes dead letters, and publishes copies where a dead-letter channel is set, all in the caller's transaction.
--- The caller has removed the rows. At most once a transaction: it may take the log's locks. More bytes at once than
--- a transaction should hold raise GL413: the caller is to decide about fewer.
--- Out: the entries' ids in the order of the deaths (null: retention has taken that message), and which channels
--- were published to.
-create or replace function gapless.bury(
-    s gapless.subscriptions, p_deaths gapless.death[], p_now timestamptz, out ids bigint[], out touched json
+-- Makes copies of the messages that died, in the order of the deaths. A replayed message is its own copy. For
+-- a message that retention removed, the number is returned without a copy.
+create or replace function gapless_internal.keep_copies(p_deaths gapless.death[]) returns bigint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    copies constant bigint[] := array(select coalesce(d.kept_id, nextval('gapless.kept_id_seq'))
+                                      from unnest(p_deaths) with ordinality as d order by d.ordinality);
+begin
+    insert into gapless.kept (id, channel_id, message_id, channel, seq, created_at, expires_at, type, key, sender,
+                              headers, data, "binary", size)
+    overriding system value
+    select copies[d.ordinality], m.channel_id, m.id, c.name, m.seq, m.created_at, m.expires_at, m.type, m.key,
+           m.sender, m.headers, m.data, m."binary", m.size
+    from unnest(p_deaths) with ordinality as d
+    join gapless.messages m on m.id = d.message_id
+    join gapless.channels c on c.id = m.channel_id
+    where d.kept_id is null;
+    return copies;
+end $$;
+
+-- Where each copy goes by the subscription's dead_letter: targets (null: nowhere), how many copies have a
+-- target, why the others have none, and each one's journey and reason. It is read in the transaction that
+-- settles the message, so the setting of that moment counts.
+create or replace function gapless_internal.route(
+    s gapless.subscriptions, p_deaths gapless.death[], p_copies bigint[], p_now timestamptz, out journeys json[],
+    out reasons text[], out targets text[], out obstacles text[], out routed bigint
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     hop_limit constant integer := 1000;
+begin
+    select array_agg(x.journey order by x.ord), array_agg(x.reason order by x.ord),
+           array_agg(case when x.obstacle is null then x.target end order by x.ord),
+           array_agg(x.obstacle order by x.ord),
+           count(*) filter (where x.target is not null and x.obstacle is null)
+    into journeys, reasons, targets, obstacles, routed
+    from (
+        select d.ordinality as ord, j.journey::json as journey, r.target,
+               case when r.hopped then 'hops' else d.reason end as reason,
+               case when r.target is null then null
+                    when r.hopped then 'the journey has counted ' || hop_limit || ' hops'
+                    when not gapless_internal.is_channel_name(r.target)
+                    then 'no channel can be named ' || left(r.target, 300) end as obstacle
+        from unnest(p_deaths) with ordinality as d
+        left join gapless.kept k on k.id = p_copies[d.ordinality]
+        left join lateral gapless_internal.journey_after(
+            k.letter -> 'journey', k.headers, s.name, k.channel, d.reason, p_now) j on k.id is not null
+        cross join lateral (
+            select case when k.id is not null
+                   then replace(replace(s.dead_letter, '{channel}', k.channel), '{subscription}', s.name) end as target,
+                   s.dead_letter is not null and j.hops > hop_limit as hopped
+        ) r
+    ) x;
+end $$;
+
+-- Makes dead letters, and publishes copies if a dead-letter channel is set, all in the caller's transaction.
+-- The caller has removed the rows. Call it at most once in a transaction: it may take the log's locks. Raises
+-- GL413 for more bytes than one transaction should hold: the caller has to decide about fewer messages. Out:
+-- the entries' ids in the order of the deaths (null: retention has removed that message), and which channels
+-- were published to.
+create or replace function gapless_internal.bury(
+    s gapless.subscriptions, p_deaths gapless.death[], p_now timestamptz, out ids bigint[], out touched json
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
     most_bytes constant bigint := 33554432;
     total constant integer := coalesce(cardinality(p_deaths), 0);
     copies bigint[];
-    journeys json[];
-    reasons text[];
-    targets text[];
-    obstacles text[];
-    routed integer;
+    r record;
     published json[];
 begin
     if total = 0 then
@@ -118,77 +170,40 @@ begin
     ) then
         raise exception 'too much to bury at once' using errcode = 'GL413';
     end if;
-    copies := array(select coalesce(d.kept_id, nextval('gapless.kept_id_seq'))
-                    from unnest(p_deaths) with ordinality as d order by d.ordinality);
-    insert into gapless.kept (id, channel_id, message_id, channel, seq, created_at, expires_at, type, key, sender,
-                              headers, data, "binary", size)
-    overriding system value
-    select copies[d.ordinality], m.channel_id, m.id, c.name, m.seq, m.created_at, m.expires_at, m.type, m.key,
-           m.sender, m.headers, m.data, m."binary", m.size
-    from unnest(p_deaths) with ordinality as d
-    join gapless.messages m on m.id = d.message_id
-    join gapless.channels c on c.id = m.channel_id
-    where d.kept_id is null;
-
-    -- The route is read here, in the transaction that settles the message: as it stands at this moment.
-    select array_agg(x.journey order by x.ord), array_agg(x.reason order by x.ord),
-           array_agg(case when x.obstacle is null then x.target end order by x.ord),
-           array_agg(x.obstacle order by x.ord),
-           count(*) filter (where x.target is not null and x.obstacle is null)
-    into journeys, reasons, targets, obstacles, routed
-    from (
-        select d.ordinality as ord, j.journey::json as journey, r.target,
-               case when r.hopped then 'hops' else d.reason end as reason,
-               case when r.target is null then null
-                    when r.hopped then 'the journey has counted ' || hop_limit || ' hops'
-                    when not gapless.is_channel_name(r.target)
-                    then 'no channel can be named ' || left(r.target, 300) end as obstacle
-        from unnest(p_deaths) with ordinality as d
-        left join gapless.kept k on k.id = copies[d.ordinality]
-        left join lateral gapless.journey_after(
-            k.letter -> 'journey', k.headers, s.name, k.channel, d.reason, p_now) j on k.id is not null
-        cross join lateral (
-            select case when k.id is not null
-                   then replace(replace(s.dead_letter, '{channel}', k.channel), '{subscription}', s.name) end as target,
-                   s.dead_letter is not null and j.hops > hop_limit as hopped
-        ) r
-    ) x;
-
-    if routed > 0 then
+    copies := gapless_internal.keep_copies(p_deaths);
+    select * into r from gapless_internal.route(s, p_deaths, copies, p_now);
+    if r.routed > 0 then
         select array_agg(case when x.id is not null then json_build_object(
-                   'channel', targets[x.ord], 'id', x.id, 'seq', x.seq) end order by x.ord),
-               json_agg(distinct jsonb_build_object('namespace_id', s.namespace_id, 'channel', targets[x.ord],
+                   'channel', r.targets[x.ord], 'id', x.id, 'seq', x.seq) end order by x.ord),
+               json_agg(distinct jsonb_build_object('namespace_id', s.namespace_id, 'channel', r.targets[x.ord],
                    'channel_id', x.channel_id, 'last_id', x.last_id, 'last_seq', x.last_seq))
                    filter (where x.id = x.last_id)
         into published, touched
         from (
             select t.ord, a.id, a.seq, a.channel_id, max(a.id) over (partition by a.channel_id) as last_id,
                    max(a.seq) over (partition by a.channel_id) as last_seq
-            from generate_subscripts(targets, 1) as t (ord)
-            left join gapless.publish_kept(s.namespace_id, copies, targets, journeys) a on a.ord = t.ord
+            from generate_subscripts(r.targets, 1) as t (ord)
+            left join gapless_internal.publish_kept(s.namespace_id, copies, r.targets, r.journeys) a on a.ord = t.ord
         ) x;
     end if;
-
     with entries as (
         insert into gapless.dead_letters
             (namespace_id, subscription_id, subscription, channel, kept_id, reason, attempts, last_error,
              created_at, journey, published, unroutable)
-        select s.namespace_id, s.id, s.name, k.channel, k.id, reasons[d.ordinality], d.attempts, d.last_error,
-               p_now, journeys[d.ordinality], published[d.ordinality], obstacles[d.ordinality]
+        select s.namespace_id, s.id, s.name, k.channel, k.id, r.reasons[d.ordinality], d.attempts, d.last_error,
+               p_now, r.journeys[d.ordinality], published[d.ordinality], r.obstacles[d.ordinality]
         from unnest(p_deaths) with ordinality as d join gapless.kept k on k.id = copies[d.ordinality]
         order by d.ordinality
         returning id, kept_id
     )
     select array_agg(e.id order by c.ord) into ids
     from unnest(copies) with ordinality as c (kept_id, ord) left join entries e on e.kept_id = c.kept_id;
-
     if array_position(ids, null) is not null then
         -- A channel that was deleted leaves no gap.
-        perform gapless.note_gaps(s.id, array_agg(c.id), array_agg(c.first_seq), array_agg(1::bigint))
+        perform gapless_internal.note_gaps(s.id, array_agg(c.id), array_agg(c.first_seq), array_agg(1::bigint))
         from unnest(p_deaths) with ordinality as d join gapless.channels c on c.id = d.channel_id
         where ids[d.ordinality] is null having count(*) > 0;
     end if;
-
     update gapless.progress p
     set dead_lettered = p.dead_lettered + (select count(i) from unnest(ids) i),
         removed = p.removed + total - (select count(i) from unnest(ids) i)

@@ -1,8 +1,8 @@
--- Channels: making, locking, settings, deleting.
+-- Channels: creating, locking, settings, deleting.
 
--- Locks the named channels in one order, making those that are missing with what policies give them; arrays come
--- back in the order asked.
-create or replace function gapless.lock_channels(
+-- Locks the named channels in one order. Missing ones are created with the settings that policies give them.
+-- Arrays come back in the order of p_names.
+create or replace function gapless_internal.lock_channels(
     p_namespaces integer[], p_names text[], p_create boolean,
     out ids bigint[], out last_ids bigint[], out last_seqs bigint[], out ttls double precision[],
     out made boolean
@@ -11,8 +11,8 @@ declare
     repeated boolean;
 begin
     made := false;
-    -- Making comes before locking: a writer that waits for another's new row holds no other row yet. Nobody
-    -- deletes a channel between the two, for that takes the publishing lock alone.
+    -- Create before locking: a writer that waits for another's new row holds no other row yet. No session
+    -- deletes a channel in between, because that takes the publishing lock exclusively.
     if p_create and exists (
         select from unnest(p_namespaces, p_names) as w (namespace_id, name)
         where not exists (
@@ -21,15 +21,16 @@ begin
     then
         lock table gapless.definitions_lock in row share mode;
         if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-            -- Policies are read as of the transaction's snapshot. Where they changed since, this row did: it fails with
-            -- 40001, and whoever repeats the transaction gets them.
+            -- Policies are read with the transaction's snapshot. If they changed since, this row changed too:
+            -- the statement fails with 40001, and a retry of the transaction sees the new policies.
             perform from gapless.namespaces n where n.id = any(p_namespaces) order by n.id for share;
         end if;
         insert into gapless.channels (namespace_id, name, max_age, max_messages, message_ttl, origins)
         select w.namespace_id, w.name, (r.settings ->> 'max_age')::integer, (r.settings ->> 'max_messages')::bigint,
                (r.settings ->> 'message_ttl')::double precision, coalesce(r.origins, '{}')
         from unnest(p_namespaces, p_names) as w (namespace_id, name)
-        left join gapless.policy_settings(p_namespaces, p_names) r on r.namespace_id = w.namespace_id and r.name = w.name
+        left join gapless_internal.policy_settings(p_namespaces, p_names) r
+               on r.namespace_id = w.namespace_id and r.name = w.name
         where not exists (
             select from gapless.channels c
             where c.namespace_id = w.namespace_id and c.name = w.name)
@@ -61,27 +62,30 @@ begin
     end if;
 end $$;
 
--- Called before channels are made otherwise than by publishing: nobody deletes one until this transaction ends. An
--- insertion takes its id first and then waits for whoever deletes the channel of that name; if others made and
--- deleted that channel again meanwhile, the id would be smaller than theirs.
-create or replace function gapless.make_channels() returns void
+-- Called before channels are created in another way than by publishing: no channel is deleted until this
+-- transaction ends. An insertion takes its id first and then waits for a session that deletes the channel of
+-- that name. If other sessions created and deleted that channel again meanwhile, the id would be smaller than
+-- theirs.
+create or replace function gapless_internal.make_channels() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    -- Publishers hold it in row share mode; this one takes no ids of messages and holds no watermark back.
+    -- Publishers hold it in row share mode. This lock takes no ids of messages and does not hold back the
+    -- watermark.
     lock table gapless.publishing_lock in row exclusive mode;
 end $$;
 
--- Makes or changes a channel's own settings, then puts in force what follows. p_patch: only the given members change
--- ('max_age', 'max_messages', 'message_ttl'; a JSON null clears one); otherwise the settings become exactly
--- p_settings. A null id: p_patch was asked of a channel that is not there. `made` says that this call created it.
+-- Creates a channel or changes its own settings, then updates the settings in force. p_patch: only the given
+-- members change ('max_age', 'max_messages', 'message_ttl'; a JSON null clears one); otherwise the settings
+-- become exactly p_settings. A null id: p_patch was asked for a channel that does not exist. `made`: this
+-- call created the channel.
 create or replace function gapless.set_channel(
     p_namespace_id integer, p_name text, p_settings jsonb, p_patch boolean, out channel_id bigint, out made boolean
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     made := false;
-    perform gapless.share_definitions();
+    perform gapless_internal.share_definitions();
     if not p_patch then
-        perform gapless.make_channels();
+        perform gapless_internal.make_channels();
         insert into gapless.channels (namespace_id, name) values (p_namespace_id, p_name)
         on conflict do nothing returning id into channel_id;
         made := channel_id is not null;
@@ -90,14 +94,14 @@ begin
     set own = jsonb_strip_nulls(case when p_patch then c.own || p_settings else p_settings end)
     where c.namespace_id = p_namespace_id and c.name = p_name
     returning c.id into channel_id;
-    perform gapless.refresh_channels(p_namespace_id, array[p_name], null);
+    perform gapless_internal.refresh_channels(p_namespace_id, array[p_name], null);
 end $$;
 
--- The same of many, in full: for an import, that holds the definitions lock.
+-- As gapless.set_channel without p_patch, for many channels: for an import, which holds the definitions lock.
 create or replace function gapless.set_channels(p_namespace_id integer, p_names text[], p_settings jsonb[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform gapless.make_channels();
+    perform gapless_internal.make_channels();
     perform gapless.lock_definitions();
     insert into gapless.channels (namespace_id, name, own)
     select p_namespace_id, w.name, jsonb_strip_nulls(w.settings) from unnest(p_names, p_settings) as w (name, settings)
@@ -106,30 +110,33 @@ begin
     update gapless.channels c set own = jsonb_strip_nulls(w.settings)
     from unnest(p_names, p_settings) as w (name, settings)
     where c.namespace_id = p_namespace_id and c.name = w.name and c.own <> jsonb_strip_nulls(w.settings);
-    perform gapless.refresh_channels(p_namespace_id, p_names, null);
+    perform gapless_internal.refresh_channels(p_namespace_id, p_names, null);
 end $$;
 
--- Locks, in the order of all who lock channels, those that an import is about to change: by themselves it takes
--- them in the order of its document. What it will make nobody else can see.
-create or replace function gapless.lock_defined_channels(p_namespace_id integer, p_names text[], p_regex text) returns void
+-- Locks the channels that an import is about to change, in the order in which all sessions lock channels: the
+-- import itself would take them in the order of its document. Channels that it will create are not visible to
+-- others.
+create or replace function gapless.lock_defined_channels(p_namespace_id integer, p_names text[], p_regex text)
+returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform from gapless.channels c
-    where c.id in (select gapless.channels_of(p_namespace_id, p_names, p_regex))
+    where c.id in (select gapless_internal.channels_of(p_namespace_id, p_names, p_regex))
     order by c.id for no key update;
 end $$;
 
--- Holds the publishing lock alone: a publisher that found its channel gone half way would have to make it anew
--- while it holds others, and two such publishers could wait for one another in a circle.
+-- Deletes a channel under the exclusive publishing lock. Without it, a publisher that finds its channel
+-- deleted half way would have to create it again while it holds others, and two such publishers could
+-- deadlock.
 create or replace function gapless.delete_channel(p_namespace_id integer, p_name text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '1s' as $$
 declare
     gone record;
 begin
-    perform gapless.needs_fresh_snapshots();
+    perform gapless_internal.needs_fresh_snapshots();
     lock table gapless.publishing_lock in exclusive mode;
-    perform gapless.share_definitions();
+    perform gapless_internal.share_definitions();
     delete from gapless.channels c where c.namespace_id = p_namespace_id and c.name = p_name
     returning c.id, c.last_id into gone;
     if gone.id is null then

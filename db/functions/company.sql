@@ -1,16 +1,18 @@
--- Which message kills its members. A lease that ends without a word (stream gone, deadline passed) puts the message in
--- doubt: it or one of those that its member held beside it did that. Each of them gets a company: a member that holds
--- it holds no more than so many, the first time as many as were held, then half as many each time. So what is in doubt
--- is handed out again in ever smaller company, the innocent are acked, and what ends a lease all by itself gets a
--- strike. Only strikes and nacks bring a message nearer to max_deliver. Of n messages in one hand the one at fault is
--- alone after log2(n) + 1 such ends, so it comes to its end however its neighbours fare. A member that went away once
--- has mostly been stopped: that costs nobody anything.
+-- Finds the message that kills its members. A lease that ends without a word (stream gone, deadline passed)
+-- puts the message in doubt: it, or one of those that its member held beside it, caused the end. Each of them
+-- gets a company: a limit on how many messages a member that holds it may hold. The first time it is as many
+-- as were held, then half as many each time. So messages in doubt are handed out again in ever smaller
+-- company, the harmless ones are acked, and a message that ends a lease alone gets a strike. Only strikes and
+-- nacks count towards max_deliver. Of n messages in one hand the one at fault is alone after log2(n) + 1 such
+-- ends, whatever happens to the others. A member that goes away once has usually just been stopped: no
+-- message gets a strike for that.
 --
--- A stream is a member, and who leases for it says how many it holds. Whose a pull is nobody knows: all pulls together
--- count as one member, of which only what is in doubt is held apart. Else one such message would stop all who pull.
+-- A stream is a member, and the claiming process says how many messages it holds. For pulls the member is
+-- unknown: all pulls together count as one member, and only its messages in doubt are limited. Otherwise one
+-- such message would stop all pulls.
 
--- Whether anything is in doubt; the flag may be older than that.
-create or replace function gapless.doubts(p_subscription_id integer, p_doubt boolean) returns boolean
+-- Whether any message is in doubt. The flag p_doubt may be out of date.
+create or replace function gapless_internal.doubts(p_subscription_id integer, p_doubt boolean) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if p_doubt and not exists (select from gapless.deliveries d
@@ -21,16 +23,16 @@ begin
     return p_doubt;
 end $$;
 
--- The company of what was in this one (null: none yet) while so many were held.
-create or replace function gapless.less_company(p_company integer, p_held integer) returns integer
+-- The next company of a message with this company (null: none yet), when p_held messages were held.
+create or replace function gapless_internal.less_company(p_company integer, p_held integer) returns integer
 language sql immutable as $$
     select case when p_company is null then p_held else greatest(1, least(p_company, p_held) / 2) end
 $$;
 
--- Leases whose deadline has passed, at most p_limit, and the company of each from now on. alone: the member held this
--- one and no other. A member's leases end one after the other: only one that began after the last silent
--- end can be said to have been alone.
-create or replace function gapless.judge_silence(s gapless.subscriptions, p_limit integer, p_now timestamptz)
+-- Leases whose deadline has passed, at most p_limit, and the company of each from now on. alone: the member
+-- held only this message. The leases of a member end one after the other: only a lease that began after the
+-- last silent end is known to have been alone.
+create or replace function gapless_internal.judge_silence(s gapless.subscriptions, p_limit integer, p_now timestamptz)
 returns table (message_id bigint, strikes integer, alone boolean, company integer)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     with ended as materialized (
@@ -48,17 +50,17 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select e.message_id, e.strikes,
            coalesce(e.company = 1, false)
            or h.held = 1 and e.lease > p.silent,
-           gapless.less_company(e.company, case when e.company is not null and e.member = 0 then pulled.doubted
+           gapless_internal.less_company(e.company, case when e.company is not null and e.member = 0 then pulled.doubted
                                                 else h.held end)
     from ended e join hands h on h.member = e.member cross join pulled
     join gapless.progress p on p.subscription_id = s.id
 $$;
 
--- What is due again, and who gets it: ids in the order of handing out, the index in p_hands for each, and which of
--- p_hands are free for something else. What is in doubt comes first, in the order in which it became due, and as far
--- as a hand is small enough. If for the first no stream's is, none is given anything: the hands get smaller, and the
--- first that is small enough takes it.
-create or replace function gapless.seat(
+-- Assigns messages that are due again to hands: ids in the order of handing out, the index in p_hands for
+-- each, and which of p_hands are left for other messages. Messages in doubt come first, in the order in which
+-- they became due, as far as a hand is small enough. If no stream's hand is small enough for the first of
+-- them, no stream gets a message: the hands get smaller, and the first one small enough takes it.
+create or replace function gapless_internal.seat(
     p_subscription_id integer, p_doubt boolean, p_now timestamptz, p_hands bigint[], p_places integer[],
     p_room integer, out ids bigint[], out seats integer[], out open integer[]
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -78,12 +80,12 @@ begin
               where d.subscription_id = p_subscription_id and d.state = 1 and d.at <= p_now and d.company is not null
               order by d.at, d.message_id limit p_room) d;
         if doubted.ids is not null then
-            select * into fit from gapless.seat_streams(doubted.companies, p_hands, p_places);
+            select * into fit from gapless_internal.seat_streams(doubted.companies, p_hands, p_places);
             ids := doubted.ids[:cardinality(fit.seats)];
             seats := fit.seats;
             open := fit.open;
             if 0 = any(p_hands) then
-                select * into fit from gapless.seat_pulls(
+                select * into fit from gapless_internal.seat_pulls(
                     p_subscription_id, doubted.companies[cardinality(seats) + 1:], p_hands, open);
                 ids := doubted.ids[:cardinality(seats) + cardinality(fit.seats)];
                 seats := seats || fit.seats;
@@ -101,9 +103,9 @@ begin
     open := open[cardinality(others) + 1:];
 end $$;
 
--- As many of them as find a place in a hand that is small enough for all of these together. Loops, for as joins of a
--- thousand hands with themselves this takes a second.
-create or replace function gapless.seat_streams(
+-- As many of them as fit into a hand that is small enough for all of its messages together. It loops, because
+-- joins of a thousand hands with themselves take a second.
+create or replace function gapless_internal.seat_streams(
     p_companies integer[], p_hands bigint[], p_places integer[], out seats integer[], out open integer[]
 ) language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -147,8 +149,8 @@ begin
     end loop;
 end $$;
 
--- The same for pulls: all that is leased to them of what is in doubt is one company.
-create or replace function gapless.seat_pulls(
+-- The same for pulls: all messages in doubt that pulls hold are one company.
+create or replace function gapless_internal.seat_pulls(
     p_subscription_id integer, p_companies integer[], p_hands bigint[], p_open integer[],
     out seats integer[], out open integer[]
 ) language sql stable security definer set search_path = pg_catalog, pg_temp as $$

@@ -1,17 +1,16 @@
 -- Replaying and removing dead letters.
 
-drop function if exists gapless.give_back(bigint[]);
-drop function if exists gapless.replay_some(integer, text, text, text, bigint[], bigint, bigint, integer);
-
--- Gives dead letters, locked by the caller, back to the subscription that failed them. As its only copy is the
--- kept one, it travels along. Returns the ids given back: not those whose subscription is gone. Where they are given back
--- at a rate, each is due 1/p_rate seconds after the one before it; the first at p_from.
-create or replace function gapless.give_back(
+-- Gives dead letters, locked by the caller, back to the subscription that failed them. The kept copy goes
+-- with the message, because it may be the only one. Returns the ids given back, without those whose
+-- subscription is gone. With a rate, each is due 1/p_rate seconds after the one before it; the first at
+-- p_from.
+create or replace function gapless_internal.give_back(
     p_ids bigint[], p_rate double precision default null, p_from timestamptz default null
 ) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    -- Another subscription of the same name may come while this waits: it is not locked, and not given anything.
+    -- Another subscription of the same name may be created while this waits: it is not locked, and gets
+    -- nothing.
     held constant integer[] := array(
         select s.id from gapless.dead_letters e
         join gapless.subscriptions s on s.namespace_id = e.namespace_id and s.name = e.subscription
@@ -19,7 +18,7 @@ declare
     t timestamptz;
     given record;
 begin
-    perform gapless.lock_subscriptions(held);
+    perform gapless_internal.lock_subscriptions(held);
     t := clock_timestamp();
     with gone as materialized (
         delete from gapless.dead_letters e using gapless.subscriptions s
@@ -27,9 +26,10 @@ begin
           and s.id = any(held)
         returning e.id, e.kept_id, e.last_error, to_json(e) as letter, s.id as subscription_id
     ), letters as (
-        -- By the ordering that the rows beside it have: where another is in force now, the next claim changes all.
-        select g.*, k.message_id, k.channel_id, p.frontier, gapless.lane_of(p.ordering, k.key) as lane,
-               -- One message may have died several times, of a subscription that was moved back.
+        -- Uses the ordering that the existing rows have. If another one is in force now, the next claim
+        -- changes all rows.
+        select g.*, k.message_id, k.channel_id, p.frontier, gapless_internal.lane_of(p.ordering, k.key) as lane,
+               -- One message may have died several times, in a subscription that was moved back.
                row_number() over (partition by g.subscription_id, k.message_id order by g.id) as nth,
                greatest(t, p_from + (row_number() over (order by g.id) - 1) / p_rate * interval '1 second') as due
         from gone g join gapless.kept k on k.id = g.kept_id
@@ -46,8 +46,8 @@ begin
                case when l.lane is not null and l.due = t then 'epoch' else l.due end, l.due, l.kept_id, 0,
                case when l.lane is not null then 2 else 1 end, l.lane, l.last_error
         from letters l where l.nth = 1
-        -- It is under way already: then it begins again there, with the lease that is out, if there is one, and
-        -- with this copy: what comes of a dead letter does not go with retention.
+        -- It is under way already: then it starts again there, with the lease that is out, if any, and with
+        -- this copy: retention does not remove the message of a dead letter.
         on conflict (subscription_id, message_id)
             do update set attempts = (gapless.deliveries.state = 0)::integer, strikes = 0, company = null,
                           entered_at = excluded.entered_at, expires_at = null,
@@ -64,14 +64,15 @@ begin
            array_agg(l.channel_id) filter (where l.lane is not null) as channels,
            array_agg(l.lane) filter (where l.lane is not null) as lanes
     into given from letters l;
-    -- Those with a lane wait behind whatever of it is under way; where nothing is, the first becomes due.
+    -- Those with a lane wait behind messages of it under way; if there are none, the first becomes due.
     if given.lanes is not null then
-        perform gapless.promote(given.subscriptions, given.channels, given.lanes, t);
+        perform gapless_internal.promote(given.subscriptions, given.channels, given.lanes, t);
     end if;
     return given.ids;
 end $$;
 
--- Replays one. Status: 0 done, 1 there is no such dead letter (any more), 2 its subscription is gone.
+-- Replays one dead letter. Status: 0 done, 1 the dead letter does not exist (any more), 2 its subscription is
+-- gone.
 create or replace function gapless.replay(
     p_namespace_id integer, p_id bigint, out status integer, out subscription text, out message_id bigint
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -83,12 +84,12 @@ begin
         status := 1;
         return;
     end if;
-    status := case when gapless.give_back(array[p_id]) is null then 2 else 0 end;
+    status := case when gapless_internal.give_back(array[p_id]) is null then 2 else 0 end;
 end $$;
 
--- The filter of the functions below: null members match all. Planned for what is asked: a plan for every filter reads
--- every dead letter for each. p_done were replayed before by the same request, whose first call was at p_begun (null:
--- this is it).
+-- Replays dead letters by a filter; here and below, null members match all. It is planned for each call: a
+-- generic plan would read every dead letter for each. p_done were replayed before by the same request, whose
+-- first call was at p_begun (null: this is the first).
 create or replace function gapless.replay_some(
     p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[], p_after bigint,
     p_upto bigint, p_limit integer, p_rate double precision default null, p_done bigint default 0,
@@ -107,12 +108,12 @@ begin
           and (p_ids is null or e.id = any(p_ids))
         order by e.id limit p_limit for update skip locked);
     reached := (select max(x) from unnest(chosen) x);
-    replayed := coalesce(cardinality(gapless.give_back(
+    replayed := coalesce(cardinality(gapless_internal.give_back(
         chosen, p_rate, begun + p_done / p_rate * interval '1 second')), 0);
 end $$;
 
--- How many a replay of at most p_most would give back, and how many it would pass over on its way because their
--- subscription is no more. What another replay holds at the moment counts as there.
+-- How many a replay of at most p_most would give back, and how many it would skip on its way because their
+-- subscription is gone. Dead letters locked by another replay are counted.
 create or replace function gapless.replayable(
     p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[], p_most bigint,
     out replayed bigint, out skipped bigint
@@ -135,7 +136,7 @@ begin
     where p_most is null or x.n < p_most or x.n = p_most and x.there;
 end $$;
 
--- Removes dead letters for good, and their copies. What is being replayed at the moment is passed over.
+-- Removes dead letters for good, with their copies. Those that are being replayed at the moment are skipped.
 create or replace function gapless.purge_dead_letters(
     p_namespace_id integer, p_subscription text, p_channel text, p_reason text, p_ids bigint[],
     p_before timestamptz, p_limit integer
@@ -161,7 +162,7 @@ begin
     return n;
 end $$;
 
--- Removes one, waiting for whoever holds it.
+-- Removes one dead letter; waits if another session holds it.
 create or replace function gapless.delete_dead_letter(p_namespace_id integer, p_id bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

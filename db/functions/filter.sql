@@ -1,18 +1,19 @@
--- What a change of the filter does to messages under way.
+-- Applying a changed filter to messages under way.
 
--- What a filter lets through, in short; null: everything.
-create or replace function gapless.filter_of(s gapless.subscriptions) returns text
+-- A short text for the messages that the filter lets through; null: all.
+create or replace function gapless_internal.filter_of(s gapless.subscriptions) returns text
 language sql immutable as $$
     select case when s.types is not null or s.keys is not null then md5(row(s.types, s.keys)::text) end
 $$;
 
--- Rows that the filter in force does not let through are over, unless they are leased. So are those that come back from
--- a lease of before: as long as there may be such leases, each decision looks again, before anything that is back could
--- have to wait in a lane. What was replayed stays, for somebody asked for that very message.
-create or replace function gapless.refilter(s gapless.subscriptions, p gapless.progress, p_now timestamptz) returns void
+-- Removes rows that the filter in force excludes, unless they are leased. Leases from before the change may
+-- still give such rows back. While there may be such leases, each decision looks again, before a row that
+-- came back could have to wait in a lane. Replayed messages stay: a client asked for that very message.
+create or replace function gapless_internal.refilter(s gapless.subscriptions, p gapless.progress, p_now timestamptz)
+returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    changed constant boolean := p.filter is distinct from gapless.filter_of(s);
+    changed constant boolean := p.filter is distinct from gapless_internal.filter_of(s);
     dropped record;
 begin
     with unfit as materialized (
@@ -28,10 +29,10 @@ begin
            array_agg(g.channel_id) as channels, array_agg(g.lane) as lanes
     into dropped from gone g where g.lane is not null;
     if dropped.lanes is not null then
-        perform gapless.promote(dropped.subscriptions, dropped.channels, dropped.lanes, p_now);
+        perform gapless_internal.promote(dropped.subscriptions, dropped.channels, dropped.lanes, p_now);
     end if;
     if changed or not dropped.mixed then
-        update gapless.progress x set filter = gapless.filter_of(s), mixed = dropped.mixed
+        update gapless.progress x set filter = gapless_internal.filter_of(s), mixed = dropped.mixed
         where x.subscription_id = s.id;
     end if;
 end $$;

@@ -1,7 +1,7 @@
--- What retention took from subscriptions: counted, and told to whoever streams their deliveries.
+-- Gaps: messages that retention removed from subscriptions, counted, and told to members.
 
--- Notes losses for the streams to be told. For whoever holds the subscription's lock.
-create or replace function gapless.note_gaps(
+-- Notes losses, to be told to members. The caller holds the subscription's lock.
+create or replace function gapless_internal.note_gaps(
     p_subscription_id integer, p_channels bigint[], p_first_seqs bigint[], p_missed bigint[]
 ) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
@@ -19,8 +19,8 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
         missed = g.missed + excluded.missed
 $$;
 
--- As gapless.lost, for whoever moves the frontier there: they are noted too.
-create or replace function gapless.lose(
+-- As gapless_internal.lost, and also notes the losses. For callers that move the frontier there.
+create or replace function gapless_internal.lose(
     p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
 ) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -33,15 +33,16 @@ begin
     select array_agg(l.channel_id) as channels, array_agg(l.first_seq) as first_seqs, array_agg(l.missed) as missed,
            coalesce(sum(l.missed), 0)::bigint as total
     into lost
-    from gapless.losses(p_subscription_id, p_channels, p_trims, p_from, p_to) l where l.missed <> 0;
+    from gapless_internal.losses(p_subscription_id, p_channels, p_trims, p_from, p_to) l where l.missed <> 0;
     if lost.channels is not null then
-        perform gapless.note_gaps(p_subscription_id, lost.channels, lost.first_seqs, lost.missed);
+        perform gapless_internal.note_gaps(p_subscription_id, lost.channels, lost.first_seqs, lost.missed);
     end if;
     return lost.total;
 end $$;
 
--- The same of all that retention has taken by now.
-create or replace function gapless.lose_between(s gapless.subscriptions, p_from bigint, p_to bigint) returns bigint
+-- The same for all that retention has removed by now.
+create or replace function gapless_internal.lose_between(s gapless.subscriptions, p_from bigint, p_to bigint)
+returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     trimmed record;
@@ -52,11 +53,11 @@ begin
     select array_agg(c.id) as channels, array_agg(c.trimmed_id) as trims into trimmed
     from gapless.channels c
     where c.namespace_id = s.namespace_id and c.trimmed_id > p_from and (c.name = any(s.names) or c.name ~ s.regex);
-    return gapless.lose(s.id, trimmed.channels, trimmed.trims, p_from, p_to);
+    return gapless_internal.lose(s.id, trimmed.channels, trimmed.trims, p_from, p_to);
 end $$;
 
--- What no stream was told yet, of channels that are there: at most so many, the oldest first.
-create or replace function gapless.gaps_of(p_subscription_id integer, p_limit integer) returns json
+-- Losses that no member was told yet, of channels that exist: at most p_limit, the oldest first.
+create or replace function gapless_internal.gaps_of(p_subscription_id integer, p_limit integer) returns json
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select json_agg(json_build_object('channel', x.name, 'first_seq', x.first_seq, 'missed', x.missed,
                                       'channel_id', x.channel_id, 'since', x.since, 'number', x.number))
@@ -64,13 +65,13 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
           where g.subscription_id = p_subscription_id order by g.number limit p_limit) x
 $$;
 
--- A stream was told. What was lost since then is left.
+-- Notes that a member was told. Losses since then are kept.
 create or replace function gapless.told_gaps(
     p_subscription_id integer, p_channels bigint[], p_numbers bigint[], p_missed bigint[]
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform gapless.lock_subscriptions(array[p_subscription_id]);
+    perform gapless_internal.lock_subscriptions(array[p_subscription_id]);
     delete from gapless.gaps g using unnest(p_channels, p_numbers) as x (channel_id, number)
     where g.subscription_id = p_subscription_id and g.channel_id = x.channel_id and g.number = x.number;
     update gapless.gaps g set missed = g.missed - x.missed, since = x.number + 1

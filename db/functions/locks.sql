@@ -1,8 +1,8 @@
--- What "take the lock, then read" rests on. The locks themselves: see migrations/0001_log.sql.
+-- Basics for functions that take a lock and then read. The locks themselves: see migrations/0001_log.sql.
 
--- Refuses a transaction that keeps one snapshot from its first statement on: whoever takes a lock there and then reads
--- sees what was before others held that lock, and would write it back.
-create or replace function gapless.needs_fresh_snapshots() returns void
+-- Refuses a transaction that keeps one snapshot from its first statement on: after taking a lock it would
+-- still read the state from before others held that lock, and write it back.
+create or replace function gapless_internal.needs_fresh_snapshots() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
@@ -12,30 +12,31 @@ begin
     end if;
 end $$;
 
--- Holds off every other change of definitions until the transaction ends, and retention: it may come to wait.
+-- Blocks all other changes of definitions, and retention, until the transaction ends. It may wait for them.
 create or replace function gapless.lock_definitions() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform gapless.needs_fresh_snapshots();
-    perform gapless.hold_retention();
+    perform gapless_internal.needs_fresh_snapshots();
+    perform gapless_internal.hold_retention();
     lock table gapless.definitions_lock in exclusive mode;
 end $$;
 
--- Holds off changes of policies. Publishers, which may have any isolation, do it themselves: see gapless.lock_channels.
-create or replace function gapless.share_definitions() returns void
+-- Blocks changes of policies. Publishers, which may have any isolation level, do it themselves: see
+-- gapless_internal.lock_channels.
+create or replace function gapless_internal.share_definitions() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform gapless.needs_fresh_snapshots();
+    perform gapless_internal.needs_fresh_snapshots();
     lock table gapless.definitions_lock in row share mode;
 end $$;
 
--- Subscription locks, by id. Whoever decides comes to gapless.progress first, and to the other tables of what is under
--- way after it: see gapless.compact.
-create or replace function gapless.lock_subscriptions(p_ids integer[]) returns void
+-- Takes subscription locks, in order of ids. Every decision uses gapless.progress first, and the other queue
+-- tables after it: see gapless.compact.
+create or replace function gapless_internal.lock_subscriptions(p_ids integer[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        perform gapless.needs_fresh_snapshots();
+        perform gapless_internal.needs_fresh_snapshots();
     end if;
     lock table gapless.progress in row exclusive mode;
     if cardinality(p_ids) = 1 then
@@ -45,8 +46,18 @@ begin
     end if;
 end $$;
 
--- Nobody may read what a crash could take back, so a commit is on disk before it is seen.
-create or replace function gapless.commit_to_disk() returns void
+-- The same for one, without waiting: false if another session is deciding at the moment.
+create or replace function gapless_internal.try_lock_subscription(p_id integer) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform gapless_internal.needs_fresh_snapshots();
+    lock table gapless.progress in row exclusive mode;
+    perform from gapless.progress p where p.subscription_id = p_id for update skip locked;
+    return found or not exists (select from gapless.progress p where p.subscription_id = p_id);
+end $$;
+
+-- A reader must never see what a crash could take back, so a commit is on disk before it is visible.
+create or replace function gapless_internal.commit_to_disk() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if current_setting('synchronous_commit') = 'off' then
@@ -54,19 +65,23 @@ begin
     end if;
 end $$;
 
--- The same of one, without waiting: false where somebody else decides at the moment.
-create or replace function gapless.try_lock_subscription(p_id integer) returns boolean
+-- For a transaction that is about to hold ids and locks of channels: the database ends it if it stays longer
+-- than 5 s.
+create or replace function gapless_internal.limit_waits() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    setting text;
 begin
-    perform gapless.needs_fresh_snapshots();
-    lock table gapless.progress in row exclusive mode;
-    perform from gapless.progress p where p.subscription_id = p_id for update skip locked;
-    return found or not exists (select from gapless.progress p where p.subscription_id = p_id);
+    foreach setting in array '{lock_timeout,idle_in_transaction_session_timeout,transaction_timeout}'::text[] loop
+        if current_setting(setting, true) is not null then
+            perform set_config(setting, '5s', true);
+        end if;
+    end loop;
 end $$;
 
--- Who holds the publishing lock and so may have taken ids. A lock in row share mode may be known to its own backend
--- only (pg_locks.fastpath); pg_locks looks there first and at the shared table afterwards, and a lock moves in that
--- direction only, so one that is held all the time is seen.
+-- The transactions that hold the publishing lock and so may have taken ids. A lock in row share mode may be
+-- known only to its own backend (pg_locks.fastpath). pg_locks reads the backends first and the shared table
+-- afterwards, and a lock moves only in that direction, so a lock that is held all the time is seen.
 create or replace function gapless.holders() returns text[]
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(array_agg(distinct l.virtualtransaction), '{}')
@@ -76,8 +91,9 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
       and l.mode = 'RowShareLock' and l.granted
 $$;
 
--- Ends the sessions that hold the publishing lock in these transactions: how many, and how many it may not end. The
--- owner of this function may end its own, and others with the role pg_signal_backend.
+-- Ends the sessions that hold the publishing lock in these transactions. Returns how many it ended, and how
+-- many it may not end. The owner of this function may end its own sessions, and others with the role
+-- pg_signal_backend.
 create or replace function gapless.end_holders(p_holders text[], out ended integer, out refused integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -1,6 +1,6 @@
 -- Namespaces.
 
--- Makes the namespace of this name if it is missing; its id.
+-- Creates the namespace of this name if it is missing; returns its id.
 create or replace function gapless.ensure_namespace(p_name text) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -14,8 +14,8 @@ begin
     return found_id;
 end $$;
 
--- Whether this definitions file is another than the one imported last; from now on it is that one. For whoever
--- holds the definitions lock.
+-- Notes this definitions file as the last one imported; returns whether it differs from the one before. The
+-- caller holds the definitions lock.
 create or replace function gapless.import_once(p_namespace_id integer, p_digest bytea) returns boolean
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     with taken as (

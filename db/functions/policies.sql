@@ -1,16 +1,16 @@
 -- Policies, and the settings in force. The definitions lock: see migrations/0002_definitions.sql.
 
--- Whether a policy is about a name. A regular expression is compiled anew wherever several dozens of them are in turn:
--- only what begins as the pattern does is looked at with it.
-create or replace function gapless.is_about(p_pattern text, p_regex text, p_name text) returns boolean
+-- Whether a policy applies to a name. With several dozen regular expressions in turn, Postgres compiles each
+-- one again: so it is used only for names that begin as the pattern does.
+create or replace function gapless_internal.is_about(p_pattern text, p_regex text, p_name text) returns boolean
 language sql immutable as $$
     select case when starts_with(p_name, split_part(replace(p_pattern, '>', '*'), '*', 1)) then p_name ~ p_regex
                 else false end
 $$;
 
--- Own settings over policies over defaults, each setting by itself; among policies the higher priority, then
--- the lesser name.
-create or replace function gapless.resolve(
+-- Resolves settings: own settings before policies before defaults, each setting by itself; among policies the
+-- higher priority, then the lesser name.
+create or replace function gapless_internal.resolve(
     p_namespace_id integer, p_applies_to text, p_name text, p_own jsonb, p_defaults jsonb
 ) returns table (setting text, value jsonb, origin text)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -21,7 +21,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
         union all
         select d.key, d.value, 'policy:' || p.name, 1, -p.priority, p.name
         from gapless.policies p cross join lateral jsonb_each(p.definition) d
-        where p.namespace_id = p_namespace_id and p.applies_to = p_applies_to and gapless.is_about(p.pattern, p.regex, p_name)
+        where p.namespace_id = p_namespace_id and p.applies_to = p_applies_to
+          and gapless_internal.is_about(p.pattern, p.regex, p_name)
           and d.value <> 'null'::jsonb
         union all
         select d.key, d.value, 'default', 2, 0, '' from jsonb_each(p_defaults) d
@@ -29,19 +30,20 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     order by x.setting, x.rank, x.priority, x.policy
 $$;
 
--- What channels have by policies: of each setting that of the highest priority, then the lesser name. One
--- policy after the other looks at all of them, so each regular expression is compiled once.
-create or replace function gapless.policy_settings(p_namespaces integer[], p_names text[])
+-- The settings that policies give to channels: for each setting the policy with the highest priority, then
+-- the lesser name. Each policy in turn looks at all channels, so each regular expression is compiled once.
+create or replace function gapless_internal.policy_settings(p_namespaces integer[], p_names text[])
 returns table (namespace_id integer, name text, settings jsonb, origins jsonb)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select b.namespace_id, b.name, jsonb_object_agg(b.setting, b.value), jsonb_object_agg(b.setting, 'policy:' || b.policy)
+    select b.namespace_id, b.name, jsonb_object_agg(b.setting, b.value),
+           jsonb_object_agg(b.setting, 'policy:' || b.policy)
     from (
         select distinct on (p.namespace_id, w.name, d.key) p.namespace_id, w.name, d.key as setting, d.value,
                p.name as policy
         from gapless.policies p
         cross join lateral (
             select w.name from unnest(p_namespaces, p_names) as w (namespace_id, name)
-            where w.namespace_id = p.namespace_id and gapless.is_about(p.pattern, p.regex, w.name) offset 0
+            where w.namespace_id = p.namespace_id and gapless_internal.is_about(p.pattern, p.regex, w.name) offset 0
         ) w cross join lateral jsonb_each(p.definition) d
         where p.namespace_id = any(p_namespaces) and p.applies_to = 'channels' and d.value <> 'null'::jsonb
         order by p.namespace_id, w.name, d.key, p.priority desc, p.name
@@ -49,8 +51,10 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     group by b.namespace_id, b.name
 $$;
 
--- The channels of these names, and those that match. One by one: an index finds the former only where they are alone.
-create or replace function gapless.channels_of(p_namespace_id integer, p_names text[], p_regex text) returns setof bigint
+-- The channels with these names, and those that match. They are two queries: an index finds the names only if
+-- they are alone.
+create or replace function gapless_internal.channels_of(p_namespace_id integer, p_names text[], p_regex text)
+returns setof bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select c.id from unnest(p_names) n join gapless.channels c on c.namespace_id = p_namespace_id and c.name = n
     union
@@ -58,16 +62,18 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     where p_regex is not null and c.namespace_id = p_namespace_id and c.name ~ p_regex
 $$;
 
--- Puts in force what channels are to keep: those named, and those that match. Rows are locked in one order.
-create or replace function gapless.refresh_channels(p_namespace_id integer, p_names text[], p_regex text) returns void
+-- Updates the settings in force of channels: those named, and those that match. Rows are locked in one order.
+create or replace function gapless_internal.refresh_channels(p_namespace_id integer, p_names text[], p_regex text)
+returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     with locked as materialized (
         select c.id, c.name, c.own from gapless.channels c
-        where c.id in (select gapless.channels_of(p_namespace_id, p_names, p_regex))
+        where c.id in (select gapless_internal.channels_of(p_namespace_id, p_names, p_regex))
         order by c.id for no key update
     ), given as materialized (
         select g.* from (select array_agg(l.name) as names from locked l) l
-        cross join lateral gapless.policy_settings(array_fill(p_namespace_id, array[cardinality(l.names)]), l.names) g
+        cross join lateral gapless_internal.policy_settings(
+            array_fill(p_namespace_id, array[cardinality(l.names)]), l.names) g
         where l.names is not null
     ), wanted as (
         select l.id, coalesce(g.settings, '{}') || l.own as v,
@@ -86,7 +92,8 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- The same for subscriptions. A subscription that is pushed retries as Standard Webhooks suggests.
-create or replace function gapless.refresh_subscriptions(p_namespace_id integer, p_names text[], p_regex text) returns void
+create or replace function gapless_internal.refresh_subscriptions(p_namespace_id integer, p_names text[], p_regex text)
+returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     with locked as materialized (
         select s.id, s.name, s.own from gapless.subscriptions s
@@ -94,7 +101,7 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
         order by s.id for no key update
     ), wanted as (
         select l.id, jsonb_object_agg(r.setting, r.value) as v, jsonb_object_agg(r.setting, r.origin) as origins
-        from locked l cross join lateral gapless.resolve(
+        from locked l cross join lateral gapless_internal.resolve(
             p_namespace_id, 'subscriptions', l.name, l.own,
             '{"ack_wait": 30, "max_in_flight": 1000, "ordering": "key"}'::jsonb ||
             case when l.own ? 'push'
@@ -119,23 +126,27 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     where s.id = w.id
 $$;
 
-create or replace function gapless.follow_policy(p_namespace_id integer, p_applies_to text, p_regex text) returns void
+-- Updates the settings in force of all that a policy's pattern matches.
+create or replace function gapless_internal.follow_policy(p_namespace_id integer, p_applies_to text, p_regex text)
+returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if p_applies_to = 'channels' then
-        perform gapless.refresh_channels(p_namespace_id, '{}', p_regex);
+        perform gapless_internal.refresh_channels(p_namespace_id, '{}', p_regex);
     else
-        perform gapless.refresh_subscriptions(p_namespace_id, '{}', p_regex);
+        perform gapless_internal.refresh_subscriptions(p_namespace_id, '{}', p_regex);
     end if;
 end $$;
 
--- A publisher with an older snapshot must not make a channel by the policies that it still sees: see
--- gapless.lock_channels.
-create or replace function gapless.note_policy_change(p_namespace_id integer) returns void
+-- Notes a change, so that a publisher with an older snapshot does not create a channel by the old policies:
+-- see gapless_internal.lock_channels.
+create or replace function gapless_internal.note_policy_change(p_namespace_id integer) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     update gapless.namespaces n set policy_changes = n.policy_changes + 1 where n.id = p_namespace_id
 $$;
 
+-- Creates or replaces a policy, and updates the settings in force of all that it applies to, or applied to
+-- before. Returns whether it is new. GL429: there are already as many as allowed.
 create or replace function gapless.put_policy(
     p_namespace_id integer, p_name text, p_pattern text, p_regex text, p_applies_to text, p_priority integer,
     p_definition jsonb
@@ -146,7 +157,7 @@ declare
     old gapless.policies;
 begin
     perform gapless.lock_definitions();
-    perform gapless.note_policy_change(p_namespace_id);
+    perform gapless_internal.note_policy_change(p_namespace_id);
     select * into old from gapless.policies p where p.namespace_id = p_namespace_id and p.name = p_name;
     if old.name is null and most <= (select count(*) from gapless.policies p where p.namespace_id = p_namespace_id) then
         raise exception 'there are % policies already', most using errcode = 'GL429';
@@ -157,17 +168,18 @@ begin
     set pattern = excluded.pattern, regex = excluded.regex, applies_to = excluded.applies_to,
         priority = excluded.priority, definition = excluded.definition;
     if old.applies_to = p_applies_to and old.regex <> p_regex then
-        -- In one step: rows are locked in one order.
-        perform gapless.follow_policy(p_namespace_id, p_applies_to, p_regex || '|' || old.regex);
+        -- In one step, because rows are locked in one order.
+        perform gapless_internal.follow_policy(p_namespace_id, p_applies_to, p_regex || '|' || old.regex);
     else
-        perform gapless.follow_policy(p_namespace_id, p_applies_to, p_regex);
+        perform gapless_internal.follow_policy(p_namespace_id, p_applies_to, p_regex);
         if old.applies_to <> p_applies_to then
-            perform gapless.follow_policy(p_namespace_id, old.applies_to, old.regex);
+            perform gapless_internal.follow_policy(p_namespace_id, old.applies_to, old.regex);
         end if;
     end if;
     return old.name is null;
 end $$;
 
+-- Removes a policy, and updates the settings in force. Returns whether it existed.
 create or replace function gapless.delete_policy(p_namespace_id integer, p_name text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -179,7 +191,7 @@ begin
     if old.name is null then
         return false;
     end if;
-    perform gapless.note_policy_change(p_namespace_id);
-    perform gapless.follow_policy(p_namespace_id, old.applies_to, old.regex);
+    perform gapless_internal.note_policy_change(p_namespace_id);
+    perform gapless_internal.follow_policy(p_namespace_id, old.applies_to, old.regex);
     return true;
 end $$;

@@ -1,9 +1,10 @@
--- What retention removes.
+-- Retention: removing old messages.
 
--- The oldest message of a channel that a subscription with `retain` has not settled; null: there is none. Where a
--- subscription is restored without its progress, all of them. In one statement: what a claim moves from ahead of the
--- frontier to its rows is seen in one of the two places. Rows first means nothing here.
-create or replace function gapless.retained_from(c gapless.channels) returns bigint
+-- The oldest message of a channel that a subscription with `retain` has not settled; null: there is none. If
+-- a subscription is restored without its progress, all messages count. It is one statement: a message that a
+-- claim moves from ahead of the frontier to a row is seen in one of the two places. Reading rows first makes
+-- no difference here.
+create or replace function gapless_internal.retained_from(c gapless.channels) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select min(least(coalesce(p.frontier, 0) + 1, (
         select d.message_id from gapless.deliveries d
@@ -12,36 +13,76 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     where s.retain and s.namespace_id = c.namespace_id and (c.name = any(s.names) or c.name ~ s.regex)
 $$;
 
--- Holds off the next round of retention, and waits for one that runs: for whoever is about to make unsettled what was
--- settled, or to let a subscription wait that did not. So meanwhile what is settled only grows, and retention needs no
--- subscription's lock. That never waits for anybody here.
-create or replace function gapless.hold_retention() returns void
+-- Blocks the next round of retention, and waits for one that runs. For callers that make settled messages
+-- unsettled, or that make retention wait for a subscription that it did not wait for. So during a round the
+-- settled messages only grow, and retention needs no subscription's lock. Retention never waits for this
+-- lock.
+create or replace function gapless_internal.hold_retention() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     lock table gapless.trimming_lock in row share mode;
 end $$;
 
--- Moves the floors of channels with a retention rule; p_limit channels a call. Returns how many moved. Reads each
--- channel by its index: see gapless.seq_at.
+-- The newest message of a channel that its rules remove; nulls: none. p_retained: some subscription has
+-- `retain`, and the messages that it has not settled stay. Reads the channel by its index: see
+-- gapless.seq_at, which also says why this is volatile.
+create or replace function gapless_internal.cut_of(
+    c gapless.channels, p_retained boolean, out cut_id bigint, out cut_seq bigint
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    held bigint;
+begin
+    if c.max_age is not null then
+        -- Walks forward over the messages to remove: the work depends on them, not on what is kept.
+        select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+        where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
+          and (m.channel_id, m.id) < ((select c.id), coalesce((
+              select k.id from gapless.messages k
+              where (k.channel_id, k.id) > ((select c.id), c.trimmed_id)
+                and (k.channel_id, k.id) <= ((select c.id), 9223372036854775807)
+                and k.id >= c.trimmed_id - c.trimmed_id % 16777216
+                and k.created_at >= clock_timestamp() - c.max_age * interval '1 second'
+              order by k.channel_id, k.id limit 1), 9223372036854775807))
+          and m.id >= c.trimmed_id - c.trimmed_id % 16777216
+        order by m.channel_id desc, m.id desc limit 1;
+    end if;
+    if c.max_messages is not null and c.last_seq - c.max_messages > coalesce(cut_seq, c.first_seq - 1) then
+        select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+        where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
+          and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807)
+          and m.id >= c.trimmed_id - c.trimmed_id % 16777216
+        order by m.channel_id, m.id offset c.last_seq - c.max_messages - c.first_seq limit 1;
+    end if;
+    if p_retained and cut_id is not null then
+        held := gapless_internal.retained_from(c);
+        if held <= cut_id then
+            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
+            where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
+              and (m.channel_id, m.id) < ((select c.id), (select held))
+              and m.id >= c.trimmed_id - c.trimmed_id % 16777216
+            order by m.channel_id desc, m.id desc limit 1;
+        end if;
+    end if;
+end $$;
+
+-- Moves the floors of channels with a retention rule; p_limit channels in each call. Returns how many moved.
 create or replace function gapless.trim_channels(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     c gapless.channels;
-    cut_id bigint;
-    cut_seq bigint;
+    cut record;
     kept_id bigint;
     moved integer := 0;
-    held bigint;
     retained boolean;
 begin
-    perform gapless.needs_fresh_snapshots();
-    -- One at a time: two that lock the same channels would only wait for one another.
+    perform gapless_internal.needs_fresh_snapshots();
+    -- One at a time: two calls that lock the same channels would only wait for one another.
     begin
         lock table gapless.trimming_lock in exclusive mode nowait;
     exception when lock_not_available then
         return 0;
     end;
-    -- Waits for whoever rewrites it, and sees all of it afterwards.
+    -- Waits while gapless.compact rewrites it, and sees all of it afterwards.
     lock table gapless.progress in access share mode;
     retained := exists (select from gapless.subscriptions s where s.retain);
     for c in
@@ -51,61 +92,30 @@ begin
         order by id
     loop
         exit when moved >= p_limit;
-        cut_id := null;
-        cut_seq := null;
-        if c.max_age is not null then
-            -- Walks forward over what goes: work in proportion to what is removed, not to what is kept.
-            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
-            where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
-              and (m.channel_id, m.id) < ((select c.id), coalesce((
-                  select k.id from gapless.messages k
-                  where (k.channel_id, k.id) > ((select c.id), c.trimmed_id)
-                    and (k.channel_id, k.id) <= ((select c.id), 9223372036854775807)
-                    and k.id >= c.trimmed_id - c.trimmed_id % 16777216
-                    and k.created_at >= clock_timestamp() - c.max_age * interval '1 second'
-                  order by k.channel_id, k.id limit 1), 9223372036854775807))
-              and m.id >= c.trimmed_id - c.trimmed_id % 16777216
-            order by m.channel_id desc, m.id desc limit 1;
-        end if;
-        if c.max_messages is not null and c.last_seq - c.max_messages > coalesce(cut_seq, c.first_seq - 1) then
-            select m.id, m.seq into cut_id, cut_seq from gapless.messages m
-            where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
-              and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807)
-              and m.id >= c.trimmed_id - c.trimmed_id % 16777216
-            order by m.channel_id, m.id offset c.last_seq - c.max_messages - c.first_seq limit 1;
-        end if;
-        if retained and cut_id is not null then
-            held := gapless.retained_from(c);
-            if held <= cut_id then
-                select m.id, m.seq into cut_id, cut_seq from gapless.messages m
-                where (m.channel_id, m.id) > ((select c.id), c.trimmed_id)
-                  and (m.channel_id, m.id) < ((select c.id), (select held))
-                  and m.id >= c.trimmed_id - c.trimmed_id % 16777216
-                order by m.channel_id desc, m.id desc limit 1;
-            end if;
-        end if;
-        continue when cut_id is null;
+        select * into cut from gapless_internal.cut_of(c, retained);
+        continue when cut.cut_id is null;
         select m.id into kept_id from gapless.messages m
-        where (m.channel_id, m.id) > ((select c.id), cut_id)
-          and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807) and m.id >= cut_id - cut_id % 16777216
+        where (m.channel_id, m.id) > ((select c.id), cut.cut_id)
+          and (m.channel_id, m.id) <= ((select c.id), 9223372036854775807)
+          and m.id >= cut.cut_id - cut.cut_id % 16777216
         order by m.channel_id, m.id limit 1;
         update gapless.channels u
-        set first_seq = cut_seq + 1, trimmed_id = cut_id, first_id = coalesce(kept_id, u.last_id + 1)
-        where u.id = c.id and u.first_seq <= cut_seq
-          -- A message that arrived since changes which one is the first kept: leave that to the next run.
-          and (kept_id is not null or u.last_seq = cut_seq);
+        set first_seq = cut.cut_seq + 1, trimmed_id = cut.cut_id, first_id = coalesce(kept_id, u.last_id + 1)
+        where u.id = c.id and u.first_seq <= cut.cut_seq
+          -- A message that arrived since changes which one is the first kept: the next run handles that.
+          and (kept_id is not null or u.last_seq = cut.cut_seq);
         if found then
             moved := moved + 1;
-            update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut_id) where l.trimmed_id < cut_id;
+            update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut.cut_id) where l.trimmed_id < cut.cut_id;
         end if;
     end loop;
     return moved;
 end $$;
 
--- Removes rows that are gone for their channel while others keep the segment they lie in: those of deleted channels,
--- and of trimmed channels where the whole segment lies below their floor. At most p_limit rows. Reads each channel by
--- its index: see gapless.seq_at. Of what goes, the places where subscriptions stand are marked: from there on they
--- lose it.
+-- Removes rows of messages that retention already removed, in segments that other channels keep: those of
+-- deleted channels, and of trimmed channels whose floor is above the whole segment. At most p_limit rows.
+-- Reads each channel by its index: see gapless.seq_at. The places among the removed rows at which
+-- subscriptions stand are marked: subscriptions count their losses from there.
 create or replace function gapless.purge_rows(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -114,7 +124,7 @@ declare
     d record;
     g record;
 begin
-    perform gapless.needs_fresh_snapshots();
+    perform gapless_internal.needs_fresh_snapshots();
     for d in select * from gapless.deleted_channels order by channel_id for update skip locked loop
         delete from gapless.messages m where m.id in (
             select x.id from gapless.messages x
@@ -158,6 +168,7 @@ begin
     return gone;
 end $$;
 
+-- Removes idempotency keys that are older than 24 hours, at most p_limit of them; returns how many.
 create or replace function gapless.purge_idempotency(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

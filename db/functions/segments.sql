@@ -1,7 +1,7 @@
 -- Segments: partitions of gapless.messages by id.
 
--- Makes an empty segment, of 2^24 ids at most: after the last one, or from p_lower.
-create or replace function gapless.add_segment(p_lower bigint default null) returns bigint
+-- Creates an empty segment of at most 2^24 ids: after the last one, or from p_lower.
+create or replace function gapless_internal.add_segment(p_lower bigint default null) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     span constant bigint := 16777216;
@@ -17,7 +17,8 @@ begin
 end $$;
 
 -- Starts a new segment when the newest one in use is older than p_age seconds or nearly full, by moving the
--- sequence to the next lower bound. Nobody publishes meanwhile: it holds the publishing lock alone.
+-- sequence to the next lower bound. No session publishes meanwhile: this holds the publishing lock
+-- exclusively.
 create or replace function gapless.roll_segment(p_age double precision) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms' as $$
@@ -26,14 +27,14 @@ declare
     active gapless.segments;
     spare bigint;
 begin
-    perform gapless.needs_fresh_snapshots();
+    perform gapless_internal.needs_fresh_snapshots();
     loop
         select count(*) into spare from gapless.segments g
-        where g.lower > gapless.last_id();
+        where g.lower > gapless_internal.last_id();
         exit when spare >= 2;
-        perform gapless.add_segment();
+        perform gapless_internal.add_segment();
     end loop;
-    current_id := gapless.last_id();
+    current_id := gapless_internal.last_id();
     select g.* into active from gapless.segments g where g.lower <= current_id and g.upper > current_id;
     update gapless.segments g set opened_at = now() where g.lower = active.lower and g.opened_at is null;
     if found or active.opened_at > now() - p_age * interval '1 second'
@@ -41,7 +42,7 @@ begin
         return false;
     end if;
     lock table gapless.publishing_lock in exclusive mode;
-    current_id := gapless.last_id();
+    current_id := gapless_internal.last_id();
     if current_id >= active.upper then
         return false;
     end if;
@@ -50,9 +51,9 @@ begin
     return true;
 end $$;
 
--- Drops the oldest segment if it is closed and nothing in it is kept. Returns its lower bound, or null. Subscriptions
--- behind it are moved past it first: what each loses can be counted while it is there. A thousand a call; then the
--- segment stays until the next.
+-- Drops the oldest segment if it is closed and nothing in it is kept. Returns its lower bound, or null.
+-- Subscriptions behind it are moved past it first, because their losses can be counted only while it is
+-- there. One call moves a thousand of them; if there are more, the segment stays until the next call.
 create or replace function gapless.drop_segment(p_settled bigint) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms' as $$
@@ -61,8 +62,8 @@ declare
     oldest gapless.segments;
     behind integer[];
 begin
-    perform gapless.needs_fresh_snapshots();
-    -- A segment that a fence left behind without a message, wherever it lies.
+    perform gapless_internal.needs_fresh_snapshots();
+    -- A segment that a fence left behind without a message, at any place.
     select * into oldest from gapless.segments g
     where g.upper - 1 <= p_settled and g.lower > (select min(lower) from gapless.segments)
       and not exists (select from gapless.messages m where m.id >= g.lower and m.id < g.upper)
@@ -83,9 +84,10 @@ begin
     end if;
     behind := array(select p.subscription_id from gapless.progress p
                     where p.frontier < oldest.upper - 1 order by p.subscription_id limit most_behind);
-    perform gapless.lock_subscriptions(behind);
+    perform gapless_internal.lock_subscriptions(behind);
     update gapless.progress p
-    set removed = p.removed + gapless.lose_between(s, p.frontier, oldest.upper - 1), frontier = oldest.upper - 1
+    set removed = p.removed + gapless_internal.lose_between(s, p.frontier, oldest.upper - 1),
+        frontier = oldest.upper - 1
     from gapless.subscriptions s
     where p.subscription_id = any(behind) and s.id = p.subscription_id and p.frontier < oldest.upper - 1;
     delete from gapless.settled_ahead a where a.subscription_id = any(behind) and a.message_id < oldest.upper;
@@ -109,7 +111,7 @@ end $$;
 do $$
 begin
     if not exists (select from gapless.segments) then
-        perform gapless.add_segment() from generate_series(1, 3);
+        perform gapless_internal.add_segment() from generate_series(1, 3);
         update gapless.segments set opened_at = now() where lower = 1;
     end if;
 end $$;

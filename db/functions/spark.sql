@@ -1,6 +1,7 @@
 -- Publishing from Spark: staging, binding, publishing. See migrations/0005_spark.sql.
 
-create or replace function gapless.spark_namespace(p_name text) returns integer
+-- The id of the namespace of this name. Raises an error if it does not exist.
+create or replace function gapless_internal.spark_namespace(p_name text) returns integer
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     found_id integer;
@@ -12,9 +13,9 @@ begin
     return found_id;
 end $$;
 
--- Refuses rows that gapless.publish would refuse, and gives the bytes of the others' payloads. The sink has
--- named the bad row before: this is for whoever calls without it.
-create or replace function gapless.spark_check(
+-- Refuses rows that gapless.publish would refuse, and returns the bytes of the payloads of all rows. The sink
+-- has already named a bad row: this check is for other callers.
+create or replace function gapless_internal.spark_check(
     p_names text[], p_channel integer[], p_types text[], p_keys text[], p_data text[], p_binary bytea[],
     p_headers text[], p_ttls double precision[]
 ) returns bigint
@@ -30,12 +31,12 @@ begin
        or coalesce(cardinality(p_headers), n) <> n or coalesce(cardinality(p_ttls), n) <> n
        or (select count(distinct x) from unnest(p_names) x) is distinct from cardinality(p_names)::bigint
        or exists (select from unnest(p_channel) x where coalesce(x, 0) not between 1 and cardinality(p_names))
-       -- A channel without a message would be made all the same.
+       -- Otherwise a channel without a message would be created.
        or (select count(distinct x) from unnest(p_channel) x) <> cardinality(p_names)
     then
         raise exception 'the arrays do not belong together' using errcode = '22023';
     end if;
-    select min(m.ord) filter (where gapless.flaw(
+    select min(m.ord) filter (where gapless_internal.flaw(
                p_names[m.channel], case when p_types is null then 'message' else m.type end, m.key, m.data, m.bin,
                m.headers, m.ttl) is not null),
            sum(coalesce(octet_length(m.data), octet_length(m.bin)))
@@ -43,7 +44,7 @@ begin
     from unnest(p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls) with ordinality
         as m (channel, type, key, data, bin, headers, ttl, ord);
     if unfit is not null then
-        raise exception 'row % does not fit: %', unfit, gapless.flaw(
+        raise exception 'row % does not fit: %', unfit, gapless_internal.flaw(
             p_names[p_channel[unfit]], case when p_types is null then 'message' else p_types[unfit] end, p_keys[unfit],
             p_data[unfit], p_binary[unfit], p_headers[unfit], p_ttls[unfit]) using errcode = '22023';
     end if;
@@ -53,10 +54,10 @@ begin
     return bytes;
 end $$;
 
--- Keeps some rows of one attempt at a partition; p_number counts the calls of the attempt, from 0. Repeating a
--- call changes nothing. False: the batch is bound already, to rows that were staged before. With its first call
--- an attempt removes what earlier runs staged for the same batch: a query that dies again and again piles up
--- nothing.
+-- Keeps some rows of one attempt at a partition; p_number counts the calls of the attempt, from 0. Repeating
+-- a call changes nothing. False: the batch is already bound, to rows that were staged before. With its first
+-- call an attempt removes what earlier runs staged for the same batch: so a query that dies again and again
+-- does not accumulate rows.
 create or replace function gapless.spark_stage(
     p_namespace text, p_query text, p_batch bigint, p_run text, p_attempt uuid, p_number integer,
     p_names text[], p_channel integer[], p_types text[], p_keys text[], p_data text[], p_binary bytea[],
@@ -64,7 +65,7 @@ create or replace function gapless.spark_stage(
 ) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless.spark_namespace(p_namespace);
+    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
     bytes bigint;
 begin
     if p_query is null or length(p_query) not between 1 and 255 or p_batch is null or p_batch < -1
@@ -82,8 +83,8 @@ begin
               and not x.bound and x.started_at < now() - interval '10 minutes'
             limit 1000 for update skip locked);
     end if;
-    perform gapless.may_publish_to(array_fill(owner_id, array[cardinality(p_names)]), p_names);
-    bytes := gapless.spark_check(p_names, p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls);
+    perform gapless_internal.may_publish_to(array_fill(owner_id, array[cardinality(p_names)]), p_names);
+    bytes := gapless_internal.spark_check(p_names, p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls);
     insert into gapless.spark_attempts (id, namespace_id, query, batch, run, row_count, byte_count, channel_count)
     values (p_attempt, owner_id, p_query, p_batch, p_run, 0, 0, 0)
     on conflict do nothing;
@@ -104,16 +105,16 @@ begin
     return true;
 end $$;
 
--- Decides which rows a batch is: those of p_attempts, unless that was decided before. p_rows are the rows of
--- each attempt; p_total those that Spark counts in the whole batch now. p_verify refuses a batch that was
--- bound before with another number of rows: then it is not the same batch.
+-- Decides which rows a batch consists of: those of p_attempts, unless that was decided before. p_rows: the
+-- number of rows of each attempt; p_total: the number that Spark counts in the whole batch now. p_verify
+-- refuses a batch that was bound before with another number of rows: then it is not the same batch.
 create or replace function gapless.spark_bind(
     p_namespace text, p_query text, p_batch bigint, p_attempts uuid[], p_rows bigint[], p_total bigint,
     p_verify boolean
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless.spark_namespace(p_namespace);
+    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
     bound_rows bigint;
     newest bigint;
     staged bigint;
@@ -130,7 +131,7 @@ begin
         end if;
         return;
     end if;
-    -- Batches of a query are written in order, so one that comes after a later one is no new batch.
+    -- Batches of a query are written in order, so one that comes after a later one is not a new batch.
     select max(b.batch) into newest from gapless.spark_batches b
     where b.namespace_id = owner_id and b.query = p_query;
     if p_batch >= 0 and newest > p_batch then
@@ -149,17 +150,51 @@ begin
     end if;
 end $$;
 
+-- The rows of these attempts as arguments of gapless.append. One append takes all of them, because it moves
+-- every channel's head once. Names are numbered across chunks, and each chunk's own numbers are looked up in
+-- `places`: a join by name would be planned without knowing the number of names.
+create or replace function gapless_internal.spark_rows(
+    p_attempts uuid[], out request integer[], out channel integer[], out types text[], out keys text[], out data text[],
+    out bin bytea[], out headers text[], out ttls double precision[], out names text[]
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    with chunks as materialized (
+        select k.*, o.ord
+        from unnest(p_attempts) with ordinality as o (id, ord)
+        join gapless.spark_chunks k on k.attempt_id = o.id
+    ), named as materialized (
+        select c.ord as attempt, c.number, n.ord, n.name, dense_rank() over (order by n.name collate "C") as place
+        from chunks c cross join unnest(c.names) with ordinality as n (name, ord)
+    ), numbered as materialized (
+        select n.attempt, n.number, array_agg(n.place::integer order by n.ord) as places
+        from named n
+        group by n.attempt, n.number
+    ), messages as (
+        select n.places[m.local] as channel, m.type, m.key, m.data, m.bin, m.headers, m.ttl
+        from chunks c
+        join numbered n on n.attempt = c.ord and n.number = c.number
+        cross join unnest(c.channel, c.types, c.keys, c.data, c."binary", c.headers, c.ttls) with ordinality
+            as m (local, type, key, data, bin, headers, ttl, ord)
+        order by c.ord, c.number, m.ord
+    )
+    select array_agg(1) as request, array_agg(m.channel) as channel,
+           array_agg(coalesce(m.type, 'message')) as types, array_agg(m.key) as keys, array_agg(m.data) as data,
+           array_agg(m.bin) as bin, array_agg(m.headers) as headers, array_agg(m.ttl) as ttls,
+           (select array_agg(d.name order by d.place)
+            from (select distinct n.name, n.place from named n) d) as names
+    into request, channel, types, keys, data, bin, headers, ttls, names
+    from messages m;
+end $$;
+
 -- Publishes the next partitions of a bound batch in one transaction: as many as stay within p_max_rows,
--- p_max_bytes and p_max_channels together, but one at least. Out: how many are published now, and of how many.
+-- p_max_bytes and p_max_channels together, but at least one. Out: how many are published now, and of how
+-- many.
 create or replace function gapless.spark_publish(
     p_namespace text, p_query text, p_batch bigint, p_max_rows bigint, p_max_bytes bigint, p_max_channels bigint,
     out published integer, out partitions integer
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless.spark_namespace(p_namespace);
-    limits constant text[] := array['lock_timeout', 'idle_in_transaction_session_timeout',
-                                    'transaction_timeout'];
-    setting text;
+    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
     batch gapless.spark_batches;
     last integer;
     rows record;
@@ -186,42 +221,8 @@ begin
         where o.ord > published
     ) s;
 
-    -- One append takes all, for it moves every channel's head once. Names are numbered across chunks, and the
-    -- chunk's own numbers looked up in `places`: a join by name would be planned without knowing how many there
-    -- are.
-    with chunks as materialized (
-        select k.*, o.ord
-        from unnest(batch.attempts[published + 1 : last]) with ordinality as o (id, ord)
-        join gapless.spark_chunks k on k.attempt_id = o.id
-    ), named as materialized (
-        select c.ord as attempt, c.number, n.ord, n.name, dense_rank() over (order by n.name collate "C") as place
-        from chunks c cross join unnest(c.names) with ordinality as n (name, ord)
-    ), numbered as materialized (
-        select n.attempt, n.number, array_agg(n.place::integer order by n.ord) as places
-        from named n
-        group by n.attempt, n.number
-    ), messages as (
-        select n.places[m.local] as channel, m.type, m.key, m.data, m.bin, m.headers, m.ttl
-        from chunks c
-        join numbered n on n.attempt = c.ord and n.number = c.number
-        cross join unnest(c.channel, c.types, c.keys, c.data, c."binary", c.headers, c.ttls) with ordinality
-            as m (local, type, key, data, bin, headers, ttl, ord)
-        order by c.ord, c.number, m.ord
-    )
-    select array_agg(1) as request, array_agg(m.channel) as channel,
-           array_agg(coalesce(m.type, 'message')) as types, array_agg(m.key) as keys, array_agg(m.data) as data,
-           array_agg(m.bin) as bin, array_agg(m.headers) as headers, array_agg(m.ttl) as ttls,
-           (select array_agg(d.name order by d.place)
-            from (select distinct n.name, n.place from named n) d) as names
-    into rows
-    from messages m;
-
-    -- From here on ids and channel locks are held: whoever stays longer than 5 s is ended by the database.
-    foreach setting in array limits loop
-        if current_setting(setting, true) is not null then
-            perform set_config(setting, '5s', true);
-        end if;
-    end loop;
+    select * into rows from gapless_internal.spark_rows(batch.attempts[published + 1 : last]);
+    perform gapless_internal.limit_waits();
     perform gapless.append(
         array_fill(owner_id, array[cardinality(rows.names)]), rows.names, true, null, null, null, null, null,
         rows.request, rows.channel, rows.types, rows.keys, rows.data, rows.bin, rows.headers, null, rows.ttls);
@@ -230,19 +231,20 @@ begin
     published := last;
 end $$;
 
--- Forgets attempts of a batch that failed, unless it is bound to them.
+-- Removes attempts of a batch that failed, unless it is bound to them.
 create or replace function gapless.spark_discard(p_attempts uuid[]) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     delete from gapless.spark_attempts a where a.id = any(p_attempts) and not a.bound
 $$;
 
--- After a batch is published: removes what was staged for it and before it, and what nobody comes back for.
--- A query keeps its newest 100 batches, a write of its own its note for 30 days, an attempt that was never
--- bound its rows for 7 days. At most p_limit of each.
-create or replace function gapless.spark_tidy(p_namespace text, p_query text, p_batch bigint, p_limit integer) returns void
+-- After a batch is published: removes what was staged for it and before it, and what is no longer needed. A
+-- query keeps its newest 100 batches; a single write keeps its note for 30 days; an attempt that was never
+-- bound keeps its rows for 7 days. Removes at most p_limit of each.
+create or replace function gapless.spark_tidy(p_namespace text, p_query text, p_batch bigint, p_limit integer)
+returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless.spark_namespace(p_namespace);
+    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
 begin
     delete from gapless.spark_attempts a where a.id in (
         select x.id from gapless.spark_attempts x

@@ -1,9 +1,9 @@
 -- name: claim
--- $1 subscription, $2 settled, $3 limit, $4 and $5 for whom: members, and how many each holds then.
+-- $1 subscription, $2 settled, $3 limit, $4 members that the messages are for, $5 how many each then holds.
 select * from gapless.claim($1, $2, $3, $4, $5)
 
 -- name: claim_streamed
--- $6 the process whose streams get it: known to the claim by the setting, which is made first.
+-- $6 the process whose streams get it. The claim reads it from a setting, which is set first.
 with process as materialized (select set_config('gapless.holder', $6::bigint::text, true) as holder)
 select c.* from process, lateral gapless.claim($1::integer, $2::bigint, case when process.holder <> '' then $3::integer end,
                                              $4::bigint[], $5::integer[]) c

@@ -13,11 +13,11 @@ select current_setting('server_version') as version, current_setting('server_ver
        (select count(*) from pg_inherits i join pg_class c on c.oid = i.inhparent
         join pg_namespace n on n.oid = c.relnamespace
         where n.nspname = 'gapless' and c.relname = 'messages') as segments,
-       -- The list of connections says nothing about those of other roles; the statistics count all of them.
+       -- The list of connections hides the details of other roles; the statistics count all connections.
        (select coalesce(sum(d.numbackends), 0)::integer from pg_stat_database d) as connections,
        (select count(*) from pg_stat_activity a where a.datname = current_database()
         and a.pid <> pg_backend_pid() and a.backend_type is null) as hidden,
-       -- Of other users only those that this role may see.
+       -- Of other users only the transactions that this role may see.
        coalesce((select max(extract(epoch from clock_timestamp() - a.xact_start)) from pg_stat_activity a
                  where a.datname = current_database() and a.pid <> pg_backend_pid()), 0)::double precision
            as oldest_transaction,
@@ -33,7 +33,7 @@ select coalesce(array_agg(c.relname::text order by c.relname)
                         and not has_table_privilege(c.oid, 'select')), '{}') as unreadable,
        (select coalesce(array_agg(p.proname::text order by p.proname), '{}')
         from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-        where n.nspname = 'gapless' and p.proname = any ('{append,tick,trim_channels,set_channel}')
+        where n.nspname = 'gapless' and p.proname = any ('{append,tick,trim_channels,set_channel_if}')
           and not has_function_privilege(p.oid, 'execute')) as uncallable
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'gapless' and c.relkind in ('r', 'p')

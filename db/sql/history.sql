@@ -4,6 +4,12 @@ select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and c.name = $2
 
+-- name: described_channel
+-- A channel with its tag, both as of one moment.
+select n.name as namespace, c.*, gapless.channel_tag(c) as tag
+from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
+where n.name = $1 and c.name = $2
+
 -- name: channels
 select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
        c.max_age, c.max_messages, c.message_ttl, c.origins
@@ -12,8 +18,9 @@ where n.name = $1 and ($2::text is null or c.name ~ $2) and c.name > $3 collate 
 order by c.name limit $4
 
 -- name: history_up
--- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes. Each row has the channel's floor,
--- in the snapshot of the messages; where there is no message it is all of the one row. A null floor: the channel is gone.
+-- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes. Each row has the
+-- channel's floor, in the snapshot of the messages. Without messages there is one row with only the floor. A
+-- null floor: the channel is gone.
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
        m."binary", m.size, f.trimmed_id
 from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
@@ -53,10 +60,10 @@ from gapless.messages m
 where m.channel_id = $1 and m.id = $2 and m.id > $3
 
 -- name: set_channel
-select channel_id, made from gapless.set_channel($1, $2, $3::jsonb, $4)
+select channel_id, made from gapless.set_channel_if($1, $2, $3::jsonb, $4, $5, $6)
 
 -- name: set_channels
 select gapless.set_channels($1, $2, $3::jsonb[])
 
 -- name: delete_channel
-select gapless.delete_channel($1, $2)
+select gapless.delete_channel_if($1, $2, $3)

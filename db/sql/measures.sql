@@ -1,6 +1,7 @@
 -- name: measured_subscriptions
--- For each what its statistics say, but that no more than some thousands are counted of anything that takes counting.
--- One costs some milliseconds, but for filters that let next to nothing of a long log through: who asks bounds the time.
+-- The statistics of each subscription, but messages that must be counted one by one are counted only up to
+-- some thousands. One subscription costs some milliseconds, except with a filter that excludes nearly all of
+-- a long log: the caller sets a timeout.
 select s.id, n.name as namespace, s.name as subscription, p.acked, p.redelivered, p.dead_lettered,
        greatest(0, p.removed + gapless.removed_between(s, p.frontier, 9007199254740991)) as removed,
        gapless.ahead(s, p.frontier, 10000) + d.waiting as lag, d.leased,

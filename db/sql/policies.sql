@@ -2,7 +2,8 @@
 select gapless.put_policy($1, $2, $3, $4, $5, $6, $7::jsonb) as made
 
 -- name: put_policy_if
--- $8 tags, one of which it has to have (null: any), $9 whether it must not be there. Looked at first, under its lock.
+-- $8 tags, one of which it must have (null: any), $9 whether it must not exist. Checked first, under its
+-- lock.
 with expected as materialized (select gapless.expect_policy($1, $2, $8, $9) as fits),
 put as materialized (
     select case when e.fits then gapless.put_policy($1, $2, $3, $4, $5, $6, $7::jsonb) end as made from expected e

@@ -12,8 +12,8 @@ select gapless.fence($1::uuid, $2)
 select hint_secret from gapless.log
 
 -- name: lost
--- Where a cursor lies in a past that was lost: the ids that may have been seen up to it. Of one channel ($1 namespace,
--- $2 name) what was lost lies above what is left of it.
+-- The lost ids that a reader with this cursor may have seen. For one channel ($1 namespace, $2 name) the lost
+-- ids lie above the messages that are left.
 select greatest(f.lost_from, (
            select m.id + 1 from gapless.messages m
            join gapless.channels c on c.id = m.channel_id join gapless.namespaces n on n.id = c.namespace_id
@@ -30,13 +30,13 @@ join gapless.namespaces n on n.name = w.namespace
 join gapless.channels c on c.namespace_id = n.id and c.name = w.name
 
 -- name: heads_above
--- $1 namespace, $2 names, $3 patterns as one expression: those of these channels with a newest id above $4.
+-- $1 namespace, $2 names, $3 patterns as one expression: those of these channels whose newest id is above $4.
 select c.name, c.last_id
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text) and c.last_id > $4
 
 -- name: page_channel
--- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys, $7 bytes. The row of kind 1 tells
+-- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys, $7 bytes. The row of kind 1 is
 -- the head that goes with these rows: same statement, same snapshot.
 with c as materialized (
     select c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id
@@ -63,10 +63,10 @@ order by kind, id
 
 -- name: page_channels
 -- Several channels: $1 namespace, $2 names, $3 regex of the patterns or null, $4 after, $5 up to, $6 limit,
--- $7 types, $8 keys, $9 bytes, $10 stretch. Only channels that moved after $4 are looked into. A few are read one
--- by one; whatever a channel's own bound cuts off lies beyond the bound of all. Of many, a stretch of the log is
--- read by id: work in proportion to the stretch, however many channels there are. The row of kind 1 tells how
--- far these rows are complete where no bound cut them.
+-- $7 types, $8 keys, $9 bytes, $10 stretch. Only channels with new messages after $4 are read. If they are
+-- few, each is read by itself; messages that a channel's own bound cuts off lie beyond the bound of the page.
+-- If they are many, a stretch of the log is read by id: the work depends on the stretch, not on the number of
+-- channels. The row of kind 1 says how far these rows are complete if no bound cut them.
 with c as materialized (
     select c.id, c.name, c.first_seq, c.trimmed_id
     from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
@@ -114,7 +114,7 @@ order by kind, id
 
 -- name: page_from
 -- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
--- $6 types, $7 keys, $8 bytes. Channels that have nothing more are not looked into.
+-- $6 types, $7 keys, $8 bytes. Channels without further messages are not read.
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
        m.sender, m.headers, m.data, m."binary", m.size
 from (
@@ -142,8 +142,8 @@ where c.trimmed_id > greatest($3, s.start)
 order by kind, id
 
 -- name: last_starts
--- The id right before the newest $4 messages up to $5, a channel; $6 types, $7 keys. Retention's floor where the
--- channel holds fewer.
+-- For each channel, the id right before its newest $4 messages up to $5; $6 types, $7 keys. If the channel
+-- holds fewer, its floor.
 select c.id as channel_id, coalesce((
     select m.id - 1 from gapless.messages m
     where (m.channel_id, m.id) > (c.id, c.trimmed_id) and (m.channel_id, m.id) <= (c.id, $5::bigint)
@@ -154,8 +154,9 @@ from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 
 -- name: span
--- The whole log: $1 after, $2 up to, $3 limit, $4 bytes. The last row tells where these rows end, whether or not their
--- channels still exist, and as its seq the newest id that retention removed anywhere: same snapshot.
+-- The whole log: $1 after, $2 up to, $3 limit, $4 bytes. The last row says where these rows end, even if
+-- their channels do not exist any more; its seq is the newest id that retention removed anywhere: same
+-- snapshot.
 with m as materialized (
     select * from (
         select x.*, sum(x.size) over (order by x.id) - x.size as bytes_before from (
@@ -174,8 +175,8 @@ from gapless.log l
 order by kind, id
 
 -- name: first_since
--- The id of the first message not older than $4, also where retention removed it: the reader is told of the gap.
--- Of a dropped segment only its last message is known, a channel.
+-- The id of the first message not older than $4, even if retention removed it: the reader is told of the gap.
+-- Of a dropped segment only the last message of each channel is known.
 select min(least(m.id, (
     select min(t.last_id) from gapless.trims t where t.channel_id = c.id and t.last_created_at >= $4))) as id
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id

@@ -2,7 +2,7 @@
 select subscription_id, made from gapless.create_subscription($1, $2, $3, $4, $5, $6, $7::jsonb, $8)
 
 -- name: change_subscription
--- $9 tags, one of which it has to have; null: any. They are looked at first, under the locks of the change.
+-- $9 tags, one of which it must have; null: any. They are checked first, under the locks of the change.
 with expected as materialized (select gapless.expect_subscription($1, $2, $9) as is_there)
 select case when e.is_there then gapless.change_subscription($1, $2, $3, $4, $5, $6::jsonb, $7, $8) end from expected e
 
@@ -12,13 +12,17 @@ with expected as materialized (select gapless.expect_subscription($1, $2, $8) as
 select case when e.is_there then gapless.replace_channels($1, $2, $3, $4, $5, $6, $7) end from expected e
 
 -- name: pause_subscription
-select gapless.pause_subscription($1, $2, $3)
+-- $4 as $9 above.
+with expected as materialized (select gapless.expect_subscription($1, $2, $4) as is_there)
+select case when e.is_there then gapless.pause_subscription($1, $2, $3) end from expected e
 
 -- name: pause_pushed
 select gapless.pause_pushed($1, $2, $3)
 
 -- name: seek_subscription
-select gapless.seek_subscription($1, $2, $3, $4)
+-- $5 as $9 above.
+with expected as materialized (select gapless.expect_subscription($1, $2, $5) as is_there)
+select case when e.is_there then gapless.seek_subscription($1, $2, $3, $4) end from expected e
 
 -- name: remove_subscription
 -- $5 as $9 above.
@@ -26,7 +30,11 @@ with expected as materialized (select gapless.expect_subscription($1, $2, $5) as
 select case when e.is_there then gapless.remove_subscription($1, $2, $3, $4) end from expected e
 
 -- name: purge_subscription
-select subscription_id, purged, upto, moves, more from gapless.purge_subscription($1, $2, $3, $4, $5, $6)
+-- $7 as $9 above. The function takes the name from `expected`, so it runs after the check.
+with expected as materialized (select gapless.expect_subscription($1, $2, $7) as is_there)
+select p.subscription_id, p.purged, p.upto, p.moves, p.more
+from expected e
+cross join lateral gapless.purge_subscription($1, case when e.is_there then $2 end, $3, $4, $5, $6) p
 
 -- name: subscription_length
 select l.waiting, l.leased, l.exact from gapless.subscriptions s cross join lateral gapless.length_of(s, $3) l
@@ -54,4 +62,7 @@ cross join lateral gapless.stats(s, p) x
 where s.id = $1
 
 -- name: try_seek
-select moved, before, after from gapless.try_seek($1, $2, $3, $4)
+-- $5 as $7 of a purge.
+with expected as materialized (select gapless.expect_subscription($1, $2, $5) as is_there)
+select t.moved, t.before, t.after
+from expected e cross join lateral gapless.try_seek($1, case when e.is_there then $2 end, $3, $4) t

@@ -1,4 +1,4 @@
-"""`python -m load.bench [--only NAME] [--short] [--json FILE]` measures ratios; exit code 1: one is short."""
+"""`python -m load.bench`: measures ratios to peers on this machine and checks them against goals."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
+from load import drill
 from load.bench import batch, fanout, herd, latency, memory, publish
-from load.bench.figure import Figure, UnfitError, Word
 from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
-from load.children import raise_file_limit
+from load.drill import say
+from load.figure import Figure, UnfitError, show, verdict_on
+from load.verdict import Verdict
 
-Bench = Callable[[bool, Callable[[str], None]], Awaitable[list[Figure]]]
+Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 ALL: dict[str, Bench] = {
     "publish": publish.run,
@@ -38,26 +38,6 @@ ALL: dict[str, Bench] = {
 
 DISTURBED = 0.1
 """A share of the machine that other programs may take before a measurement is called disturbed."""
-
-
-def table(figures: list[Figure]) -> Table:
-    """The figures as people read them."""
-    grid = Table("what", "Gapless", "peer", "score", "goal", "", "checked", title="Gapless against its peers")
-    for figure in figures:
-        sign = "≥" if figure.more_is_better else "≤"
-        goal = "" if figure.goal == float("inf") else f"{sign} {figure.goal:g}"
-        peer = "" if figure.peer is None else f"{_short(figure.peer)} {figure.unit}"
-        colour = "green" if figure.word is Word.PASS else "red"
-        word = f"[{colour}]{figure.word}[/]" if goal else ""
-        score = f"{figure.score:.2f}" if figure.peer is not None else f"{figure.score:.1f} {figure.unit}"
-        grid.add_row(
-            figure.name, f"{_short(figure.ours)} {figure.unit}", peer, score, goal, word, figure.checked
-        )
-    return grid
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def save(figures: list[Figure], failures: list[str], shares: dict[str, float], path: Path) -> None:
@@ -76,7 +56,8 @@ def save(figures: list[Figure], failures: list[str], shares: dict[str, float], p
 
 def parser_of_options() -> argparse.ArgumentParser:
     """What may be asked for."""
-    parser = argparse.ArgumentParser(prog="python -m load.bench", description=__doc__)
+    one = "--only fanout --short"
+    parser = drill.parser("bench", __doc__, "", one, "--json load/results/bench.json")
     parser.add_argument("--only", action="append", choices=list(ALL), help="may be given several times")
     parser.add_argument("--short", action="store_true", help="seconds in place of minutes; less steady")
     parser.add_argument("--json", type=Path, help="write the figures here too")
@@ -85,35 +66,35 @@ def parser_of_options() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen benchmarks one after the other."""
-    options = parser_of_options().parse_args()
+    options = parser_of_options().parse_args(arguments)
+    return drill.conclude(drill.played(lambda: play(options)))
+
+
+def play(options: argparse.Namespace) -> Verdict:
+    """Raises RuntimeError where one gave no figure, and none that there are is short of its goal."""
     benches = ALL | {"bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds)}
-    raise_file_limit()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=180)  # a log has no edge that the table must fit
     figures: list[Figure] = []
     failures: list[str] = []
     shares: dict[str, float] = {}
     for name in options.only or ALL:
         noise = Noise()
         try:
-            figures += uvloop.run(_run(benches[name], options.short, console))
+            figures += uvloop.run(benches[name](options.short))
         except (UnfitError, RuntimeError, OSError, TimeoutError) as error:
-            failures.append(f"{name}: {error!r}")
-            console.print(f"{name} gave no figure: {error}", style="bold red", markup=False)
+            failures.append(f"{name} gave no figure: {error!r}")
+            say(failures[-1])
         share = shares[name] = noise.share()
         warning = ": the figures above are disturbed" if share > DISTURBED else ""
-        console.print(f"{name}: other programs took {share:.0%} of the machine{warning}", highlight=False)
-    console.print(table(figures))
+        say(f"{name}: other programs took {share:.0%} of the machine{warning}")
+    show(figures)
     if options.json:
         save(figures, failures, shares, options.json)
-    return 1 if failures or any(figure.word is Word.SHORT for figure in figures) else 0
-
-
-async def _run(bench: Bench, short: bool, console: Console) -> list[Figure]:
-    return await bench(short, lambda text: console.print(text, markup=False, highlight=False))
+    verdict = verdict_on(figures)
+    if failures and verdict.ok:
+        raise RuntimeError("; ".join(failures))
+    return verdict
 
 
 if __name__ == "__main__":

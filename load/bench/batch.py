@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
-import orjson
+import msgspec
 
-from load.bench.figure import Figure, UnfitError, versus
+from load.drill import say
+from load.figure import Figure, UnfitError, versus
 from load.server import Server, serving
 from load.wire import Connection
 
@@ -23,14 +23,16 @@ One shows what a batch costs; two show what the machine bears, where the bare st
 """
 
 GOAL = 0.6
-DATA = orjson.dumps({"text": "The quick brown fox jumps over the lazy dog, a thousand at a time."}).decode()
+DATA = msgspec.json.encode(
+    {"text": "The quick brown fox jumps over the lazy dog, a thousand at a time."}
+).decode()
 STATEMENT = (Path(__file__).parent / "bare.sql").read_text()
 SCHEMA, INSERT = STATEMENT.split("-- the statement\n")
 
 
 async def through_rest(server: Server, writers: int, seconds: float, confirmed: Counter[str]) -> float:
     """Confirmed messages per second; what was confirmed is counted."""
-    body = orjson.dumps([{"data": orjson.Fragment(DATA)}] * SIZE)
+    body = msgspec.json.encode([{"data": msgspec.Raw(DATA.encode())}] * SIZE)
 
     async def write(number: int) -> int:
         connection = await Connection.open(server.target)
@@ -74,18 +76,14 @@ async def through_sql(sessions: list[asyncpg.Connection], seconds: float) -> flo
 
 async def sessions_of(server: Server) -> list[asyncpg.Connection]:
     """Sessions in the service's own Postgres, as its owner, with a table of the same shape made ready."""
-    folder, port = server.postgres_address()
-    sessions = [
-        await asyncpg.connect(host=folder, port=port, user="gapless_owner", database="gapless")
-        for _ in range(max(WRITERS))
-    ]
+    sessions = [await server.connect() for _ in range(max(WRITERS))]
     await sessions[0].execute(SCHEMA)
     for number in range(max(WRITERS)):
         await sessions[0].execute("insert into bench.channels (name) values ($1)", f"bench.batch.{number}")
     return sessions
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Rounds in turn; then the service's rows and heads must both be what it confirmed."""
     seconds, rounds = (1.5, 2) if short else (3.0, 4)
     async with serving() as server:

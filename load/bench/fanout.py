@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import orjson
+import msgspec
 
 from load.bench import faces
 from load.bench.faces import Face
-from load.bench.figure import Figure, UnfitError, versus
 from load.bench.peers import nchan
-from load.pump import pump
+from load.drill import say
+from load.figure import Figure, UnfitError, versus
 from load.server import serving
 from load.sse import Counter
-from load.wire import Response
+from load.wire import Response, pump
 
 CONNECTIONS = 64
 CROWDS = (500, 2000)
 GOAL = 5.0
 DRAIN_PATIENCE = 120.0
-BODY = orjson.dumps({"data": {"text": "The quick brown fox jumps over the lazy dog, in front of everyone."}})
+BODY = msgspec.json.encode(
+    {"data": {"text": "The quick brown fox jumps over the lazy dog, in front of everyone."}}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ async def _until_all(crowd: list[Counter], published: int) -> float:
     return ended
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Both crowds, rounds in turn."""
     seconds, rounds = (2.0, 1) if short else (5.0, 3)
     figures: list[Figure] = []

@@ -6,13 +6,13 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Callable
 
-import orjson
+import msgspec
 
 from load.bench import faces
 from load.bench.faces import Face
-from load.bench.figure import Figure, UnfitError
+from load.drill import say
+from load.figure import Figure, UnfitError
 from load.server import Server, serving
 from load.sse import Counter
 from load.wire import Connection
@@ -42,12 +42,12 @@ async def queries(server: Server) -> dict[str, float]:
 async def publish(face: Face, channel: str, count: int) -> list[int]:
     """Publish so many messages in one batch; returns their ids."""
     connection = await Connection.open(face.target)
-    body = orjson.dumps([{"data": {"n": n}} for n in range(count)])
+    body = msgspec.json.encode([{"data": {"n": n}} for n in range(count)])
     answer = await connection.ask(face.publish(channel, body))
     connection.close()
     if answer.status != 201:
         raise UnfitError(f"a batch was answered {answer.status} {answer.body[:200]!r}")
-    return [message["id"] for message in orjson.loads(answer.body)["messages"]]
+    return [message["id"] for message in msgspec.json.decode(answer.body)["messages"]]
 
 
 async def _all_of(readers: list[Counter], owed: list[int]) -> None:
@@ -72,7 +72,7 @@ def caused(spent: dict[str, float], seconds: float) -> float:
     return counted
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Connect, publish, drop everybody, and let all come back with what each had seen last."""
     readers, chance = (500 if short else READERS), random.Random(1)
     channel = "bench.herd"

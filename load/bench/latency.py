@@ -6,16 +6,16 @@ import asyncio
 import re
 import time
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-import orjson
+import msgspec
 
 from load.bench import faces
 from load.bench.faces import Face
-from load.bench.figure import Figure, UnfitError, versus
 from load.bench.peers import nchan
+from load.drill import say
+from load.figure import Figure, UnfitError, quantile, versus
 from load.server import serving
 from load.wire import Connection
 
@@ -49,10 +49,8 @@ class Board:
 
     def quantile(self, share: float) -> float:
         """A quantile of the latencies, in milliseconds; the first tenth of the run is warming up."""
-        spans = sorted(
-            last - sent for last, sent in list(zip(self.last, self.sent, strict=True))[self.size // 10 :]
-        )
-        return 1000 * spans[min(len(spans) - 1, int(share * len(spans)))]
+        spans = [last - sent for last, sent in zip(self.last, self.sent, strict=True)]
+        return 1000 * quantile(spans[self.size // 10 :], share)
 
 
 class Watcher(asyncio.Protocol):
@@ -119,7 +117,9 @@ async def _publish(face: Face, channel: str, board: Board) -> None:
     async def send(number: int) -> None:
         board.sent[number] = time.perf_counter()
         connection = await free.get()
-        body = orjson.dumps({"data": {"n": number, "text": "How long until the last one hears of this?"}})
+        body = msgspec.json.encode(
+            {"data": {"n": number, "text": "How long until the last one hears of this?"}}
+        )
         answer = await connection.ask(face.publish(channel, body))
         if answer.status not in face.accepted:
             raise UnfitError(f"{face.name}: a publish was answered {answer.status} {answer.body[:200]!r}")
@@ -133,7 +133,7 @@ async def _publish(face: Face, channel: str, board: Board) -> None:
         free.get_nowait().close()
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Rounds in turn."""
     seconds, rounds = (3.0, 2) if short else (10.0, 3)
     quantiles: dict[str, list[tuple[float, float]]] = {"p50": [], "p99": []}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from load.bench import faces
-from load.bench.figure import Figure, UnfitError
 from load.children import resident_bytes
+from load.drill import say
+from load.figure import Figure, UnfitError
 from load.server import Server, serving
 
 READERS = 5000
@@ -27,7 +27,7 @@ async def settled_bytes(server: Server) -> int:
     return last
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Readers of a hundred channels, in one process of the service; the first few are not counted."""
     readers = 1000 if short else READERS
     async with serving() as server:

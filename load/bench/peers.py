@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from load.children import Child, free_port, wait_for_port
+from load.install import debian
 from load.wire import Target
 
 MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
@@ -67,7 +66,8 @@ def plain() -> Iterator[Target]:
 @contextmanager
 def nchan() -> Iterator[Target]:
     """Nchan with one nginx worker: `/pub?channel=`, `/sub?channel=`."""
-    _install_nchan()
+    if not (MODULE.exists() and shutil.which("nginx")):
+        debian("nginx-light", "libnginx-mod-nchan")
     folder = Path(tempfile.mkdtemp(prefix="gapless-nchan-"))
     port = free_port()
     text = NGINX.format(module=MODULE, folder=folder, port=port, files=16000)
@@ -83,19 +83,3 @@ def _running(command: list[str], folder: Path, port: int) -> Iterator[Target]:
     finally:
         child.stop(patience=3.0)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _install_nchan() -> None:
-    if MODULE.exists() and shutil.which("nginx"):
-        return
-    print("installing nginx with Nchan (Debian packages nginx-light and libnginx-mod-nchan)", flush=True)
-    command = [
-        "apt-get",
-        "install",
-        "-y",
-        "-q",
-        "--no-install-recommends",
-        "nginx-light",
-        "libnginx-mod-nchan",
-    ]
-    subprocess.run(command, check=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import cycle
 
-import orjson
+import msgspec
 
-from load.bench.figure import Figure, UnfitError, versus
 from load.bench.peers import plain
-from load.pump import pump
+from load.drill import say
+from load.figure import Figure, UnfitError, versus
 from load.server import Server, serving
-from load.wire import Response, Target
+from load.wire import Response, Target, pump
 
 CONNECTIONS = 64
 CHANNELS = [f"bench.publish.{n}" for n in range(8)]
-BODY = orjson.dumps({"data": {"text": "The quick brown fox jumps over the lazy dog, and is confirmed."}})
+BODY = msgspec.json.encode(
+    {"data": {"text": "The quick brown fox jumps over the lazy dog, and is confirmed."}}
+)
 GOAL = 1.5
 
 
@@ -43,11 +44,11 @@ async def stored(server: Server) -> int:
     total = 0
     for name in CHANNELS:
         answer = await server.get(f"/v1/channels/{name}")
-        total += int(orjson.loads(answer.body)["last_seq"]) if answer and answer.status == 200 else 0
+        total += int(msgspec.json.decode(answer.body)["last_seq"]) if answer and answer.status == 200 else 0
     return total
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Rounds in turn; then as many messages must be stored as were confirmed."""
     seconds, rounds = (1.5, 2) if short else (4.0, 4)
     ours: Counter[int] = Counter()

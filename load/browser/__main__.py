@@ -1,4 +1,4 @@
-"""`python -m load.browser [--only NAME]…`: what foreign pages can do in a real Chromium, and an allowed one.
+"""`python -m load.browser`: what foreign pages can do in a real Chromium, and an allowed one; the verdict.
 
 Each attack is one page, loaded from somewhere else than the service, that tries everything; afterwards the
 service must be as it was, and the page must have read nothing.
@@ -6,26 +6,26 @@ service must be as it was, and the page must have read nothing.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shutil
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import orjson
+import msgspec
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
+from load import drill, install
 from load.browser.chromium import drawn, opened
 from load.browser.site import Rebinding, Site
 from load.browser.stake import MESSAGES, Stake
-from load.clients.install import install_chromium
+from load.drill import say
 from load.server import Server, serving
+from load.verdict import Breach, Verdict
+from load.waiting import until
 
 PATIENCE_S = 120.0
 MIN_REFUSED = 20
@@ -117,9 +117,12 @@ class Run:
         for _ in range(LEADS):
             served = self.site.served.count("/lead")
             async with opened(f"{self._site_url}/lead?{urlencode({'to': to})}", self.folder):
-                await _until(lambda served=served: self.site.served.count("/lead") > served)  # type: ignore[misc]
+                await until(partial(self._was_led, served), "the browser is led on", 30.0)
                 await asyncio.sleep(1.5)  # The browser asks the service only now.
         return "; ".join(await self._spoilt(stake, before, refused + LEADS))
+
+    def _was_led(self, before: int) -> bool:
+        return self.site.served.count("/lead") > before
 
     async def _docs(self) -> str:
         """A link on a foreign page may lead to the docs, which then work."""
@@ -146,7 +149,7 @@ class Run:
                 report = await asyncio.wait_for(self.site.reports.get(), patience_s)
             except TimeoutError:
                 return {}
-        found: dict[str, Any] = orjson.loads(report)
+        found: dict[str, Any] = msgspec.json.decode(report)
         return found
 
     @property
@@ -162,42 +165,37 @@ def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-async def _until(look: Callable[[], bool], patience_s: float = 30.0) -> None:
-    async with asyncio.timeout(patience_s):
-        while not look():
-            await asyncio.sleep(0.05)
-
-
-async def run(only: list[str], console: Console) -> bool:
-    """Whether nothing was wrong."""
-    folder = Path(tempfile.mkdtemp(prefix="gapless-browser-"))
-    site, grid, good = Site(), Table("page", "verdict"), True
+async def run(only: list[str]) -> Verdict:
+    """Each page in turn."""
+    folder = drill.home("browser")
+    site, verdict = Site(), Verdict((Breach.HARMED,))
     await site.start()
     try:
         async with serving(allowed_origins=f"http://chat.test:{site.port}") as server:
             scenarios = Run(server, site, folder).scenarios
             for name in only or scenarios:
-                with console.status(name):
-                    wrong = await scenarios[name]()
-                good = good and not wrong
-                grid.add_row(name, f"[red]{wrong}[/]" if wrong else "[green]as it should be[/]")
+                wrong = await scenarios[name]()
+                say(f"{name}: {wrong or 'as it should be'}")
+                verdict.add(Breach.HARMED, f"{name}: {wrong}", count=bool(wrong))
     finally:
         site.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    console.print(grid)
-    return good
+    return verdict
 
 
-def main() -> int:
-    """Install Chromium where it is missing, run, say how it went."""
-    parser = argparse.ArgumentParser(prog="python -m load.browser", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Install Chromium where it is missing, and run once."""
+    parser = drill.parser("browser", __doc__, "", "--only 'another site' --only 'an allowed chat'")
     names = [*PLACES, "a rebound name", "a typed address that leads on", CONTROL, "a link to the docs"]
     names.append("an allowed chat")
-    parser.add_argument("--only", action="append", default=[], choices=names)
-    options = parser.parse_args()
-    console = Console()
-    install_chromium(console.print)
-    return 0 if uvloop.run(run(options.only, console)) else 1
+    parser.add_argument("--only", action="append", default=[], choices=names, metavar="NAME")
+    options = parser.parse_args(arguments)
+
+    def play() -> Verdict:
+        install.chromium()
+        return uvloop.run(run(options.only))
+
+    return drill.conclude(drill.played(play))
 
 
 if __name__ == "__main__":

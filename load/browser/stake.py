@@ -6,10 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from load.api import Api, RefusedError
 from load.server import Server
-from load.wire import Connection
 
 MESSAGES = 10
 MARK = "top-secret"
@@ -57,11 +55,10 @@ class Stake:
         return sum(int(float(line.split()[-1])) for line in found if any(code in line for code in codes))
 
     async def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        target = self.server.target
-        connection = await Connection.open(target)
+        api = Api(self.server.target)
         try:
-            content = b"" if body is None else orjson.dumps(body)
-            answer = await connection.ask(target.request(method, path, content))
-            return orjson.loads(answer.body) if answer.body else {}
+            return await api.call(method, path, body) or {}
+        except RefusedError as error:
+            return {"refused": error.status}  # what was there before may be gone
         finally:
-            connection.close()
+            api.close()

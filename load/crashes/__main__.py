@@ -1,4 +1,4 @@
-"""`python -m load.crashes`: kill -9 of everything and a start at once, round after round, and the verdict."""
+"""`python -m load.crashes`: kills all processes with SIGKILL and restarts at once, in rounds."""
 
 from __future__ import annotations
 
@@ -6,65 +6,71 @@ import argparse
 import asyncio
 import os
 import random
-import shutil
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
+from load import archive, drill
+from load.api import Api
+from load.checker import check
 from load.children import kill, tree
-from load.crashes.books import Books, Verdict, check
 from load.crashes.dead import adopt, await_death, bury, zombies
 from load.crashes.traffic import publish, read_all
+from load.drill import say
+from load.history import History
 from load.server import Server
+from load.verdict import Breach, Verdict
 
-say = partial(print, flush=True)
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 WHILE_STARTING = 0.25
 """Of the kills, so many come while it still starts."""
+SHORT = "--rounds 3 --seconds 0.5 --seed 8"
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What can be chosen."""
-    parser = argparse.ArgumentParser(prog="python -m load.crashes", description=__doc__)
+    parser = drill.parser("crashes", __doc__, "", SHORT)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.0, help="of traffic between two kills, at most")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds a start may take")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    drill.add_seed(parser)
+    drill.add_keep(parser)
     return parser.parse_args(arguments)
 
 
-async def play(chosen: argparse.Namespace, home: Path, verdict: Verdict) -> None:
+async def play(chosen: argparse.Namespace, home: Path, history: History) -> Verdict:
     """All rounds on one home and one port."""
-    chance, books, stop = random.Random(chosen.seed), Books(), asyncio.Event()
+    chance, stop = random.Random(chosen.seed), asyncio.Event()
     server = Server(home, {"workers": str(chosen.workers)})
+    api = Api(server.target)
     server.start()
     await server.wait_ready(chosen.patience)
-    traffic = asyncio.create_task(publish(server, books, stop))
+    traffic = asyncio.create_task(publish(api, history, stop))
+    refused = ""
     try:
         for number in range(1, chosen.rounds + 1):
             await asyncio.sleep(chance.uniform(0.1, 1.0) * chosen.seconds)
-            await _crash(server, chance, number, chosen.patience)
-            verdict.broken += [f"round {number}: {traffic.exception()}"] if traffic.done() else []
-    except RuntimeError as error:
-        verdict.refused.append(str(error))
-        return
+            refused = refused or await _crash(server, chance, number, chosen.patience)
+            if refused or traffic.done():
+                break
     finally:
         stop.set()
         await traffic
-    stored = await read_all(server)
-    check(books, stored, verdict)
-    say(f"{len(books.confirmed):,} messages confirmed, {len(stored):,} in the log")
+    if refused:
+        verdict = Verdict((Breach.DOWN,))
+        verdict.add(Breach.DOWN, refused)
+        return verdict
+    await read_all(api, history)
     server.stop()
+    verdict = check(history)
+    verdict.told = (Breach.DOWN, *verdict.told)
+    return verdict
 
 
-async def _crash(server: Server, chance: random.Random, number: int, patience: float) -> None:
-    """Kill everything, a second time on the way up in some rounds, and wait until it serves. Raises
-    RuntimeError with what it said when it does not."""
+async def _crash(server: Server, chance: random.Random, number: int, patience: float) -> str:
+    """Kill everything, a second time on the way up in some rounds, and wait until it serves; what it said
+    where it does not."""
     began = time.monotonic()
     kills = 1 + (chance.random() < WHILE_STARTING)
     for again in range(kills):
@@ -76,12 +82,13 @@ async def _crash(server: Server, chance: random.Random, number: int, patience: f
     try:
         await server.wait_ready(patience)
     except RuntimeError as error:
-        raise RuntimeError(f"round {number}: {error}") from error
+        return f"round {number}: {error}"
     unburied = len(zombies(os.getpid()))
     # Those of earlier rounds only: the lock files name the dead of this one.
     bury(buried)
     took = time.monotonic() - began
     say(f"round {number}: {kills} kill(s), ready after {took:.1f} s, {unburied} not buried")
+    return ""
 
 
 def _kill_all(server: Server) -> None:
@@ -95,29 +102,17 @@ def _kill_all(server: Server) -> None:
     await_death(victims)
 
 
-def main() -> int:
-    """0: every start came up and nothing was lost. 1: not so. 2: no verdict."""
-    chosen = options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Every start must come up, and nothing that was confirmed may be lost."""
+    chosen = options(arguments)
     adopt()
-    home = Path(tempfile.mkdtemp(prefix="gapless-crashes-"))
-    verdict = Verdict()
+    home = drill.home("crashes")
     say(f"seed {chosen.seed}, {chosen.rounds} rounds")
-    try:
-        asyncio.run(play(chosen, home, verdict))
-    except Exception:  # noqa: BLE001 (a run that broke by itself has no verdict, and says why)
-        traceback.print_exc()
-        return 2
-    finally:
-        if verdict.ok:
-            shutil.rmtree(home, ignore_errors=True)
-        else:
-            kept = RESULTS / f"crashes-{chosen.seed}"
-            shutil.rmtree(kept, ignore_errors=True)
-            RESULTS.mkdir(exist_ok=True)
-            shutil.move(home, kept)
-            say(f"the home is kept in {kept}")
-    say(verdict.report())
-    return 0 if verdict.ok else 1
+    history = History(chosen.seed, in_order=True)
+    verdict = drill.played(lambda: asyncio.run(play(chosen, home, history)))
+    archive.write(history, home / "history.jsonl.gz")
+    drill.leave(home, f"crashes-{chosen.seed}", verdict, keep=chosen.keep)
+    return drill.conclude(verdict)
 
 
 if __name__ == "__main__":

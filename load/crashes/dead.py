@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import time
 from pathlib import Path
 
 from load.children import tree
+from load.waiting import wait_until
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,8 +43,4 @@ def bury(pids: list[int]) -> None:
 def await_death(pids: list[int], patience: float = 10.0) -> None:
     """Return once all are dead, be it as zombies; raises RuntimeError when one is not after `patience`
     seconds."""
-    deadline = time.monotonic() + patience
-    while living := [pid for pid in pids if not is_dead(pid)]:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"processes {living} outlive kill -9")
-        time.sleep(0.01)
+    wait_until(lambda: all(map(is_dead, pids)), f"all of {pids} are dead", patience)

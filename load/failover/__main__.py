@@ -1,30 +1,32 @@
-"""`python -m load.failover [--how standby|backup|dump] [--behind N] [--nodes 1|2] [--unfenced]`
+"""`python -m load.failover`: the primary changes under load, and no id may have two meanings; the verdict.
 
-One drill: publish, take the moment that will come back, publish on, change the primary, publish again. It
-prints a verdict and exits with 1 when an id has two meanings, or a reader lacks something or was not told of
-what it lost.
+One drill: publish, take the moment that will come back, publish on, change the primary, publish again.
 `--unfenced` is the control: the same without the fence must fail.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from load import drill
+from load.drill import say
+from load.failover.checker import TOLD, check
 from load.failover.cluster import Cluster
 from load.failover.crowd import Crowd
-from load.failover.verdict import breaches
 from load.server import Server
+from load.verdict import Verdict
 
 BEFORE, AFTER = 200, 200
+HOW = ("standby", "backup", "dump")
 
 
-async def drill(how: str, behind: int, nodes: int, *, fenced: bool = True) -> tuple[list[str], str]:
-    """One change of the primary under load; what was broken, and a line that sums it up."""
+async def change(how: str, behind: int, nodes: int, *, fenced: bool = True) -> Verdict:
+    """One change of the primary under load."""
     cluster = Cluster()
     servers: list[Server] = []
     try:
@@ -35,7 +37,7 @@ async def drill(how: str, behind: int, nodes: int, *, fenced: bool = True) -> tu
         for server in servers:
             server.start()
             await server.wait_ready()
-        return await _run(cluster, Crowd([server.url for server in servers]), how, behind)
+        return await _run(cluster, Crowd([server.target for server in servers]), how, behind)
     finally:
         for server in servers:
             server.stop()
@@ -48,26 +50,26 @@ def _node(cluster: Cluster) -> Server:
     return Server(Path(tempfile.mkdtemp(prefix="node-", dir=cluster.home)), {"database_url": url})
 
 
-async def _run(cluster: Cluster, crowd: Crowd, how: str, behind: int) -> tuple[list[str], str]:
-    change = {"standby": _standby, "backup": _backup, "dump": _dump}[how]
+async def _run(cluster: Cluster, crowd: Crowd, how: str, behind: int) -> Verdict:
+    begin = {"standby": _standby, "backup": _backup, "dump": _dump}[how]
     await crowd.start()
     try:
         await crowd.publish_until(BEFORE)
-        finish = await change(cluster)
+        finish = await begin(cluster)
         await crowd.publish_until(behind)
         await finish()
         await crowd.publish_until(AFTER)
         kept = await crowd.drain()
-        found = list(breaches(crowd, kept))
+        verdict = check(crowd, kept)
     finally:
         await crowd.stop()
     memory = crowd.memory
     told = {reader.name: reader.told for reader in crowd.readers}
-    return found, (
-        f"{how}, {behind} behind: {len(memory.confirmed)} confirmed,"
-        f" {len(set(memory.confirmed) - kept)} lost with the primary, {memory.refused} refused meanwhile;"
-        f" told: {told}; {len(found)} breaches"
+    verdict.checked = (
+        f"{how}, {behind} behind: {len(memory.confirmed)} confirmed, {len(memory.confirmed - kept)} lost with"
+        f" the primary, {memory.refused} refused meanwhile; told: {told}"
     )
+    return verdict
 
 
 Finish = Callable[[], Awaitable[None]]
@@ -90,26 +92,26 @@ async def _dump(cluster: Cluster) -> Finish:
     return lambda: cluster.load_dump(dump)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--how", choices=["standby", "backup", "dump"], action="append")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Each way, on one node and on two, near and far behind."""
+    short = "--how standby --nodes 1 --behind 60"
+    parser = drill.parser("failover", __doc__, "", short, f"{short} --unfenced     must fail")
+    parser.add_argument("--how", choices=HOW, action="append")
     parser.add_argument("--behind", type=int, action="append", help="messages that are lost (5, 60 and 500)")
     parser.add_argument("--nodes", type=int, action="append", help="services over the database (1 and 2)")
     parser.add_argument("--unfenced", action="store_true", help="without the fence: must fail")
-    chosen = parser.parse_args()
-    failed = False
-    for how in chosen.how or ["standby", "backup", "dump"]:
+    chosen = parser.parse_args(arguments)
+    total = Verdict(TOLD)
+    for how in chosen.how or HOW:
         for nodes in chosen.nodes or [1, 2]:
             for behind in chosen.behind or [5, 60, 500]:
-                found, line = asyncio.run(drill(how, behind, nodes, fenced=not chosen.unfenced))
-                print(f"{nodes} node{'s' * (nodes > 1)}, {line}", flush=True)
-                for breach in found[:20]:
-                    print(f"  {breach}")
-                failed |= bool(found)
-    print("verdict:", "broken" if failed else "0 ids with two meanings, nothing missed untold")
-    return int(failed)
+                one = change(how, behind, nodes, fenced=not chosen.unfenced)
+                verdict = drill.played(partial(asyncio.run, one))
+                if verdict is None:
+                    return drill.conclude(None)
+                say(f"{nodes} nodes, {verdict.checked}: {verdict.line()}")
+                total.include(verdict, f"{how}, {nodes} nodes, {behind} behind")
+    return drill.conclude(total)
 
 
 if __name__ == "__main__":

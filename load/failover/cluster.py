@@ -4,56 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import asyncpg
+from load.postgres import Postgres, programs, run
 
-from load.children import free_port
-from load.postgres import as_nobody, command, migrate, programs, run
-
-DATABASE = "gapless"
-ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 UNFENCED = """
-create or replace function gapless.is_same_history() returns boolean language sql as 'select true';
+create or replace function gapless_internal.is_same_history() returns boolean language sql as 'select true';
 create or replace function gapless.fence(p_disowned uuid default null, p_known integer default null)
 returns void language sql as 'select';
 """
 """The control: a log that does not notice what happens to it."""
-
-
-@dataclass(slots=True)
-class Server:
-    """One Postgres, by its data folder and its port on loopback."""
-
-    data: Path
-    port: int = field(default_factory=free_port)
-
-    @property
-    def url(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{DATABASE}"
-
-    def start(self) -> None:
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": self.port,
-            "unix_socket_directories": self.data.parent,
-        }
-        words = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        run([programs() / "pg_ctl", "-D", self.data, "-l", f"{self.data}.log", "-w", "-o", words, "start"])
-
-    def stop(self) -> None:
-        """At once, as a machine that fails."""
-        words = [programs() / "pg_ctl", "-D", self.data, "-m", "immediate", "stop"]
-        subprocess.run(command(words), capture_output=True, cwd="/")
-
-    async def execute(self, statement: str, database: str = DATABASE) -> None:
-        """As the superuser."""
-        session = await asyncpg.connect(host="127.0.0.1", port=self.port, user="postgres", database=database)
-        await session.execute(statement)
-        await session.close()
 
 
 class Cluster:
@@ -61,37 +22,19 @@ class Cluster:
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="gapless-failover-"))
-        as_nobody(self.home)
-        self.primary = Server(self.home / "primary")
-        self.standby = Server(self.home / "standby")
+        self.primary = Postgres(self.home / "primary")
+        self.standby = Postgres(self.home / "standby")
 
     async def start(self, *, fenced: bool) -> None:
-        words = ["-D", self.primary.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
-        run([programs() / "initdb", *words])
+        self.primary.make()
         self.primary.start()
-        for role in ROLES:
-            await self.primary.execute(f"create role {role} nologin", "postgres")
-        await self.primary.execute(f"create database {DATABASE}", "postgres")
-        await asyncio.to_thread(migrate, self.primary.url)
+        await self.primary.make_log()
         if not fenced:
             await self.primary.execute(f"select gapless.fence(); {UNFENCED}")
 
     def back_up(self, to: Path, *more: str) -> None:
         """A base backup of the primary as it is."""
-        words = [
-            "-h",
-            "127.0.0.1",
-            "-p",
-            self.primary.port,
-            "-U",
-            "postgres",
-            "-D",
-            to,
-            "-X",
-            "stream",
-            "-c",
-            "fast",
-        ]
+        words = [*self.primary.reached, "-D", to, "-X", "stream", "-c", "fast"]
         run([programs() / "pg_basebackup", *words, *more])
 
     def follow(self) -> None:
@@ -122,14 +65,13 @@ class Cluster:
         self.primary.start()
 
     def dump(self, to: Path) -> None:
-        words = ["-h", "127.0.0.1", "-p", self.primary.port, "-U", "postgres", "-Fc", "-f", to, DATABASE]
-        run([programs() / "pg_dump", *words])
+        run([programs() / "pg_dump", *self.primary.reached, "-Fc", "-f", to, self.primary.log])
 
     async def load_dump(self, dump: Path) -> None:
         """The database is dropped under everybody, and comes back from the dump."""
-        await self.primary.execute(f"drop database {DATABASE} with (force)", "postgres")
-        await self.primary.execute(f"create database {DATABASE}", "postgres")
-        words = ["-h", "127.0.0.1", "-p", self.primary.port, "-U", "postgres", "-d", DATABASE, "-1", dump]
+        await self.primary.execute(f"drop database {self.primary.log} with (force)", "postgres")
+        await self.primary.execute(f"create database {self.primary.log}", "postgres")
+        words = [*self.primary.reached, "-d", self.primary.log, "-1", dump]
         await asyncio.to_thread(run, [programs() / "pg_restore", *words])
 
     def remove(self) -> None:

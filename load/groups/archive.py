@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from load.archive import read_lines, write_lines
 from load.groups.history import (
     DeadLetter,
     Delivery,
@@ -38,30 +37,26 @@ _LISTS: dict[str, tuple[str, type[Any]]] = {
 
 def write(history: Groups, path: str | Path) -> None:
     """Keep a history. The folder is made when it is not there."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wb", compresslevel=3) as out:
+    write_lines(path, _facts(history))
 
-        def put(kind: str, fact: dict[str, Any]) -> None:
-            out.write(orjson.dumps({"e": kind, **fact}, option=orjson.OPT_APPEND_NEWLINE))
 
-        made = {"copies": history.copies, "products": history.products}
-        put("run", {"seed": history.seed, "stuck": history.stuck, **made})
-        for group in history.groups.values():
-            put("group", asdict(group))
-        for session in history.sessions.values():
-            put("session", asdict(session))
-        for kind, (name, _) in _LISTS.items():
-            for fact in getattr(history, name):
-                put(kind, asdict(fact))
+def _facts(history: Groups) -> Iterator[dict[str, Any]]:
+    made = {"copies": history.copies, "products": history.products}
+    yield {"e": "run", "seed": history.seed, "stuck": history.stuck, **made}
+    for group in history.groups.values():
+        yield {"e": "group", **asdict(group)}
+    for session in history.sessions.values():
+        yield {"e": "session", **asdict(session)}
+    for kind, (name, _) in _LISTS.items():
+        for fact in getattr(history, name):
+            yield {"e": kind, **asdict(fact)}
 
 
 def read(path: str | Path) -> Groups:
     """A kept history, equal to the one that was written."""
     history = Groups()
-    with gzip.open(path, "rb") as lines:
-        for line in lines:
-            fact = orjson.loads(line)
-            _apply(history, fact.pop("e"), fact)
+    for fact in read_lines(path):
+        _apply(history, fact.pop("e"), fact)
     return history
 
 

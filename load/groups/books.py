@@ -1,4 +1,4 @@
-"""Reads the books in the embedded database itself once a second: one snapshot, so nothing is tolerated."""
+"""Reads the books of every subscription once a second, through the API and in the database."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
-from load.groups.history import Reading
-from load.server import Server
+from load.api import Api, RefusedError, UnreachableError
+from load.groups.history import FINAL, Group, Reading
+from load.groups.publisher import Publisher
+from load.server import AWAY, Server
 
 QUERY = (Path(__file__).parent / "books.sql").read_text()
 EVERY_S = 1.0
 TIMEOUT_S = 5.0
-AWAY = (
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    IndexError,
-    ValueError,
-)
-"""What the driver may raise when the database goes away under it, and a pid file that is half written."""
 
 
 @dataclass(slots=True)
 class Books:
-    """All readings so far."""
+    """All readings of the database so far. Each is one snapshot, so nothing is tolerated."""
 
     server: Server
     readings: list[Reading] = field(default_factory=list)
@@ -38,7 +32,7 @@ class Books:
         connection: asyncpg.Connection | None = None
         while True:
             try:
-                connection = connection or await connect(self.server)
+                connection = connection or await self.server.connect()
                 rows = await connection.fetch(QUERY, timeout=TIMEOUT_S)
                 self.readings += [_reading(row) for row in rows]
             except AWAY:
@@ -48,18 +42,58 @@ class Books:
             await asyncio.sleep(EVERY_S)
 
 
-async def connect(server: Server) -> asyncpg.Connection:
-    """A connection of the owner to the embedded Postgres. Raises OSError and more while it is away."""
-    host, port = server.postgres_address()
-    connection: asyncpg.Connection = await asyncpg.connect(
-        host=host, port=port, user="gapless_owner", database="gapless", timeout=TIMEOUT_S
-    )
-    return connection
-
-
 def _reading(row: asyncpg.Record) -> Reading:
     # Dead letters are counted where they lie: one that is not in the list is nowhere.
     return Reading(
         row["name"], time.monotonic_ns(), row["published"], row["published"], row["ready"], row["in_flight"],
         row["acked"], row["dead_letters"], row["removed"], "database",
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All readings through the API so far; `close` takes the last ones."""
+
+    api: Api
+    publisher: Publisher
+    groups: list[Group]
+    readings: list[Reading] = field(default_factory=list)
+    latest: dict[str, Reading] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Read on and on. A service that cannot be reached is asked again a second later."""
+        while True:
+            for group in self.groups:
+                try:
+                    await self.read(group)
+                except (UnreachableError, RefusedError):
+                    self.latest.pop(group.name, None)
+            await asyncio.sleep(EVERY_S)
+
+    async def read(self, group: Group, source: str = "stats") -> Reading:
+        """One look. Raises UnreachableError."""
+        at_least = self.publisher.at_least(group)
+        said = await self.api.call("GET", f"/v1/subscriptions/{group.name}", wait_s=5)
+        reading = _told(group, said["stats"], at_least, self.publisher.at_most(group), source)
+        self.readings.append(reading)
+        self.latest[group.name] = reading
+        return reading
+
+    async def close(self) -> None:
+        """The last look at everything."""
+        for group in self.groups:
+            await self.read(group, FINAL)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What the latest looks found unsettled; subscriptions that could not be read count as one."""
+        readings = {group.name: self.latest.get(group.name) for group in self.groups}
+        return {name: 1 if r is None else r.ready + r.in_flight for name, r in readings.items()}
+
+
+def _told(group: Group, stats: dict[str, Any], at_least: int, at_most: int, source: str) -> Reading:
+    return Reading(
+        group.name, time.monotonic_ns(), at_least, at_most, ready=stats["lag"], in_flight=stats["in_flight"],
+        acked=stats["acked"], dead_lettered=stats["dead_lettered"], removed=stats["removed_by_retention"],
+        source=source,
     )  # fmt: skip

@@ -11,11 +11,13 @@ from collections import Counter, defaultdict
 from load.groups import fates, order
 from load.groups.history import Groups, Message, Request
 from load.groups.leases import Book, Lease, Slack
-from load.groups.verdict import Breach, Verdict
 from load.history import Outcome
 from load.patterns import matches_any
+from load.verdict import Breach, Verdict
 
 SLACK = Slack()
+
+TOLD = (Breach.LOST, Breach.REDELIVERED, Breach.DOUBLE_LEASE, Breach.OUT_OF_ORDER)
 
 GRANTED = ("acked", "nacked", "extended")
 """The answers that believe a receipt."""
@@ -23,7 +25,7 @@ GRANTED = ("acked", "nacked", "extended")
 
 def check(history: Groups, slack: Slack = SLACK) -> Verdict:
     """Judge a whole run."""
-    verdict = Verdict()
+    verdict = Verdict(TOLD)
     book = Book.of(history, slack)
     messages = {message.id: message for message in history.messages}
     _check_published(history, messages, verdict)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import msgspec
 
+from load.api import Api
 from load.groups import plan
-from load.groups.api import Api
 from load.groups.history import DeadLetter, Groups, Message
 from load.groups.notes import moment
 
@@ -37,7 +37,7 @@ async def _log(api: Api, channel: str) -> list[dict[str, Any]]:
     if not known["channels"]:
         return []
     lines = await api.raw("GET", f"{path}/messages?after=0", Accept="application/x-ndjson")
-    return [orjson.loads(line) for line in lines.splitlines()]
+    return [msgspec.json.decode(line) for line in lines.splitlines()]
 
 
 def _message(each: dict[str, Any]) -> Message:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from load.groups.history import FINAL, NEVER, DeadLetter, Group, Groups, Message, Session
 from load.groups.leases import Book, Key, Lease
-from load.groups.verdict import Breach, Verdict
 from load.history import Outcome
 from load.patterns import matches_any
+from load.verdict import Breach, Verdict
 
 
 def expiry(group: Group, message: Message) -> int | None:

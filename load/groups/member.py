@@ -16,9 +16,9 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
-from load.groups.api import Api, RefusedError, UnreachableError
+from load.api import Api, RefusedError, UnreachableError
 from load.groups.history import SECOND
 from load.groups.notes import Notes, moment
 from load.groups.plan import PRODUCTS, Errand
@@ -114,7 +114,7 @@ class Member:
                 closed.set()
 
         def take(events: list[Event]) -> None:
-            given = [orjson.loads(data) for _, data, name in events if name == b"delivery"]
+            given = [msgspec.json.decode(data) for _, data, name in events if name == b"delivery"]
             if given:
                 self._notes.write(*(_note(session, one) for one in given))
             for one in given:

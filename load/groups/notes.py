@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
 from load.groups.history import Delivery, Groups, Pause, Request, Session
 from load.history import Outcome
@@ -31,9 +31,7 @@ class Notes:
 
     def write(self, *events: dict[str, Any]) -> None:
         """Append events, all in one piece."""
-        os.write(
-            self._file, b"".join(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE) for event in events)
-        )
+        os.write(self._file, b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
 
 def moment(text: str) -> int:
@@ -54,7 +52,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
-                yield orjson.loads(line)
+                yield msgspec.json.decode(line)
 
 
 class _Life:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from load.groups.history import NEVER, Group, Message
 from load.groups.leases import Book, Lease
-from load.groups.verdict import Breach, Verdict
 from load.patterns import matches_any
+from load.verdict import Breach, Verdict
 
 
 class Lane(NamedTuple):
@@ -82,7 +82,7 @@ def _check_beside(book: Book, lane: Lane, ids: list[int], verdict: Verdict) -> N
     for first, second in _overlaps(leases):
         if first.delivery.message_id != second.delivery.message_id:
             said = f"{_name(first)} in {first} and {second.delivery.message_id} in {second} at once"
-            verdict.add(Breach.ORDER, f"{said}, both of {lane.channel} {lane.key or ''}")
+            verdict.add(Breach.OUT_OF_ORDER, f"{said}, both of {lane.channel} {lane.key or ''}")
 
 
 def _check_before(book: Book, lane: Lane, ids: list[int], died: dict[tuple[str, int], int],
@@ -95,7 +95,7 @@ def _check_before(book: Book, lane: Lane, ids: list[int], died: dict[tuple[str, 
             first = min(lease.delivery.at_ns for lease in leases)
             if first < unsettled_until:
                 said = f"{lane.group}: {message_id} was given out before {holder} was settled"
-                verdict.add(Breach.ORDER, f"{said}, both of {lane.channel} {lane.key or ''}")
+                verdict.add(Breach.OUT_OF_ORDER, f"{said}, both of {lane.channel} {lane.key or ''}")
         settled = _settled_ns(book, leases, died.get((lane.group, message_id)))
         if settled > unsettled_until:
             unsettled_until, holder = settled, message_id

@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from load.api import Api, RefusedError, UnreachableError
 from load.groups import plan
-from load.groups.api import Api, RefusedError, UnreachableError
 from load.groups.history import Group, Publish
 from load.history import Outcome
 from load.patterns import matches_any

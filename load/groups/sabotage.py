@@ -6,9 +6,8 @@ import asyncio
 
 import asyncpg
 
-from load.groups.books import AWAY, connect
-from load.groups.verdict import Breach
-from load.server import Server
+from load.server import AWAY, Server
+from load.verdict import Breach
 
 EVERY_S = 0.7
 
@@ -26,7 +25,7 @@ CONTROLS: dict[str, tuple[str, Breach]] = {
     "count": ("update gapless.deliveries set attempts = attempts + 1 where random() < 0.05", Breach.ATTEMPTS),
     "hurry": (
         "update gapless.deliveries set state = 1, at = now() where state = 2 and random() < 0.3",
-        Breach.ORDER,
+        Breach.OUT_OF_ORDER,
     ),
     "keep": (
         "update gapless.deliveries set expires_at = null, entered_at = now() + interval '1 hour', "
@@ -44,7 +43,7 @@ async def sabotage(server: Server, name: str) -> None:
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            connection = connection or await connect(server)
+            connection = connection or await server.connect()
             await connection.execute(statement)
         except AWAY:
             if connection is not None:

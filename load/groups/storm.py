@@ -7,24 +7,23 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from load.api import Api
+from load.drill import say
 from load.groups import notes, plan
-from load.groups.api import Api
-from load.groups.books import Books
+from load.groups.books import Books, Ledger
 from load.groups.checker import check
 from load.groups.collect import collect
 from load.groups.crowd import Crowd
 from load.groups.faults import Faults
 from load.groups.history import SECOND, Groups
-from load.groups.ledger import Ledger
 from load.groups.plan import CREWS, Errand, Temper
 from load.groups.publisher import Publisher
 from load.groups.sabotage import sabotage
-from load.groups.verdict import Breach, Verdict
 from load.server import Server
+from load.verdict import Breach, Verdict
 from load.wire import Target
 
 
@@ -36,7 +35,6 @@ class Storm:
     home: Path
     target: Target
     server: Server | None
-    say: Callable[[str], None] = print
     history: Groups = field(init=False)
     api: Api = field(init=False)
     crowd: Crowd = field(init=False)
@@ -54,7 +52,7 @@ class Storm:
         self.api = Api(self.target)
         if self.server is not None:
             self.server.start()
-            self.say(f"seed {self.options.seed}; service ready after {await self.server.wait_ready():.1f} s")
+            say(f"seed {self.options.seed}; service ready after {await self.server.wait_ready():.1f} s")
         for group in self.history.groups.values():
             await self.api.call("PUT", f"/v1/subscriptions/{group.name}", plan.definition(group))
         self.publisher = Publisher(self.api, random.Random(chance.random()), self.options.rate)
@@ -92,7 +90,7 @@ class Storm:
             await self._break_things(chance)
             calm.set()
             await publishing
-            self.say(self._summary())
+            say(self._summary())
             return await self._settle()
         finally:
             for task in (publishing, *around):
@@ -104,7 +102,7 @@ class Storm:
     async def _break_things(self, chance: random.Random) -> None:
         """Returns when the time is over and what was killed last is back."""
         if self.server is not None:
-            faults = Faults(self.server, chance, self.options.fault_every, say=self.say)
+            faults = Faults(self.server, chance, self.options.fault_every)
             try:
                 await faults.run(self.until_ns)
             finally:
@@ -124,7 +122,7 @@ class Storm:
             await asyncio.sleep(0.1)
         left = sum(self.ledger.left.values())
         said = f"{left:,} not settled" if left else "everything settled"
-        self.say(f"{said} {time.monotonic() - started:.1f} s after the last fault and publish")
+        say(f"{said} {time.monotonic() - started:.1f} s after the last fault and publish")
         await asyncio.sleep(2.5)
         return {name: left for name, left in self.ledger.left.items() if left}
 

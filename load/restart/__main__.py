@@ -1,32 +1,28 @@
-"""`python -m load.restart`: dead letters across a stop of everything, round after round, and the verdict."""
+"""`python -m load.restart`: tests dead letters across a stop of all processes, in rounds."""
 
 from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import uvloop
 
-from load.children import raise_file_limit
+from load import drill
+from load.drill import say
+from load.restart.checker import TOLD
 from load.restart.plan import Plan, Variant
 from load.restart.round import Round
-from load.restart.verdict import Verdict
+from load.verdict import Verdict
 
-say = partial(print, flush=True)
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+SHORT = "--rounds 1 --messages 300 --chain 10 --hops 20 --ttl 3 --own-ttl 15"
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What can be chosen."""
-    parser = argparse.ArgumentParser(prog="python -m load.restart", description=__doc__)
+    parser = drill.parser("restart", __doc__, "", "--rounds 1 --variants iii --seed 7", SHORT)
     parser.add_argument("--rounds", type=int, default=20, help="of each variant")
     parser.add_argument("--variants", default="i,ii,iii", help="who sets the routes: " + ", ".join(Variant))
     parser.add_argument("--messages", type=int, default=10_000, help="in each of the two of a loop")
@@ -38,45 +34,34 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--own-ttl", type=float, default=30.0, help="its own, where the routes come late (iii)"
     )
     parser.add_argument("--patience", type=float, default=600.0, help="seconds until all must have arrived")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--keep", action="store_true", help="keep the homes of good rounds too")
+    drill.add_seed(parser)
+    drill.add_keep(parser)
     chosen = parser.parse_args(arguments)
     chosen.variants = [Variant(name) for name in chosen.variants.split(",")]
     return chosen
 
 
 def play(chosen: argparse.Namespace, variant: Variant, number: int) -> Verdict | None:
-    """One round; None: no verdict. What was broken leaves its home behind, under `load/results`."""
-    home = Path(tempfile.mkdtemp(prefix="gapless-restart-"))
+    """One round; None: no verdict. What was broken leaves its home behind."""
+    home = drill.home("restart")
     plan = Plan(variant, chosen.hops, chosen.ttl, chosen.hop_ttl, chosen.own_ttl)
     chance = random.Random(f"{chosen.seed}/{variant}/{number}")
-    one = Round(home, plan, chosen.messages, chosen.chain, chance, chosen.patience, say)
-    verdict: Verdict | None = None
+    one = Round(home, plan, chosen.messages, chosen.chain, chance, chosen.patience)
     started = time.monotonic()
     say(f"{variant} {number}/{chosen.rounds}")
-    try:
-        verdict = uvloop.run(one.run())
+    verdict = drill.played(lambda: uvloop.run(one.run()))
+    one.installation.stop()
+    if verdict is not None:
         say(f"  {one.figures.line()}; {time.monotonic() - started:.0f} s in all")
-        say(f"  {verdict.report()}")
-    except Exception:  # noqa: BLE001
-        # Whatever went wrong with the round itself says nothing about the service.
-        say(f"  no verdict: {traceback.format_exc()}")
-    finally:
-        one.installation.stop()
-        if verdict is None or not verdict.ok or chosen.keep:
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            kept = RESULTS / f"restart-{chosen.seed}-{variant}-{number}-{time.strftime('%H%M%S')}"
-            shutil.move(home, kept)
-            say(f"  kept in {kept}")
-        shutil.rmtree(home, ignore_errors=True)
+        say(f"  {verdict.line()}")
+    drill.leave(home, f"restart-{chosen.seed}-{variant}-{number}", verdict, keep=chosen.keep)
     return verdict
 
 
-def main() -> int:
-    """0: nothing was broken; 1: something was; 2: no verdict."""
-    raise_file_limit()
-    chosen = options()
-    total, missing, started = Verdict(), 0, time.monotonic()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """All rounds; a breach in one counts for more than another without a verdict."""
+    chosen = options(arguments)
+    total, missing, started = Verdict(TOLD), 0, time.monotonic()
     say(f"seed {chosen.seed}")
     for number in range(1, chosen.rounds + 1):
         for variant in chosen.variants:
@@ -84,11 +69,10 @@ def main() -> int:
             if verdict is None:
                 missing += 1
             else:
-                total.include(verdict)
+                total.include(verdict, f"{variant} {number}")
     rounds, took = chosen.rounds * len(chosen.variants), time.monotonic() - started
-    say(f"{rounds} rounds in {took:.0f} s, {missing} without a verdict, seed {chosen.seed}")
-    say(total.report())
-    return 1 if not total.ok else 2 if missing else 0
+    total.checked = f"{rounds} rounds in {took:.0f} s, {missing} without a verdict, seed {chosen.seed}"
+    return drill.conclude(None if missing and total.ok else total)
 
 
 if __name__ == "__main__":

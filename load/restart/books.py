@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from urllib.parse import quote
 
 import asyncpg
-import orjson
+import msgspec
 
-from load.groups.api import Api, RefusedError
+from load.api import Api, RefusedError
+from load.postgres import blocks
 from load.restart.plan import ENDS, Plan
 from load.restart.world import Copy, Count, Letter, World
 
 PAGE = 1000
 WAIT_S = 120.0
-_PARTS = re.split(r"^-- name: ([a-z]+)$", (Path(__file__).parent / "books.sql").read_text(), flags=re.M)
-SQL = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
+SQL = blocks((Path(__file__).parent / "books.sql").read_text())
 
 
 async def read_database(session: asyncpg.Connection, namespace: str, world: World) -> None:
@@ -55,7 +54,7 @@ async def _ids(api: Api, channel: str) -> list[int]:
         if error.status != 404:
             raise
         return []
-    return [orjson.loads(line)["id"] for line in text.splitlines()]
+    return [msgspec.json.decode(line)["id"] for line in text.splitlines()]
 
 
 async def _listed(api: Api, name: str) -> int:

@@ -10,11 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+import msgspec
 
 from load.restart.plan import ENDS, Plan
-from load.restart.verdict import Breach, Verdict
 from load.restart.world import Copy, Letter, World
+from load.verdict import Breach, Verdict
+
+TOLD = (Breach.LOST, Breach.DOUBLED)
 
 
 @dataclass(slots=True)
@@ -23,7 +25,7 @@ class Check:
 
     plan: Plan
     world: World
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: Verdict = field(default_factory=lambda: Verdict(TOLD))
     by_id: dict[int, Copy] = field(default_factory=dict)
     death_of: dict[int, Letter] = field(default_factory=dict)
     copied: set[int] = field(default_factory=set)
@@ -98,7 +100,7 @@ class Check:
         self._journey(at, steps)
 
     def _journey(self, arrived: Copy, steps: Counter[tuple[str, str]]) -> None:
-        told: list[dict[str, Any]] = orjson.loads(arrived.journey or "[]")
+        told: list[dict[str, Any]] = msgspec.json.decode(arrived.journey or "[]")
         expected = [(*step, "expired", count) for step, count in steps.items()]
         if [(s["subscription"], s["channel"], s["reason"], s["count"]) for s in told] != expected:
             self.verdict.add(Breach.JOURNEY, f"{arrived.name} arrived by {expected} and tells {told}"[:400])
@@ -113,7 +115,7 @@ class Check:
                 if count > 1:
                     self.verdict.add(Breach.DOUBLED, f"{name} has arrived {count} times in {channel}")
             if [message.id for message in there] != self.world.arrived.get(channel, []):
-                self.verdict.add(Breach.BOOKS, f"the API and the database disagree about {channel}")
+                self.verdict.add(Breach.LEDGER, f"the API and the database disagree about {channel}")
         home = {message.name for message in self.world.messages if message.channel in ENDS}
         for name in self.world.published.keys() - home:
             self.verdict.add(Breach.LOST, f"{name} has not arrived")
@@ -125,13 +127,13 @@ class Check:
             count, died = self.world.counts[name], logged[self.plan.channel(name)]
             told = (count.dead_lettered, count.dead_letters, letters[name], count.lag, count.in_flight)
             if told != (died, died, died, 0, 0):
-                self.verdict.add(Breach.BOOKS, f"{name} of {died} messages says {count}")
+                self.verdict.add(Breach.LEDGER, f"{name} of {died} messages says {count}")
             listed = self.world.listed.get(name, died)
             if listed != died:
-                self.verdict.add(Breach.BOOKS, f"{listed} dead letters of {name} are listed, not {died}")
+                self.verdict.add(Breach.LEDGER, f"{listed} dead letters of {name} are listed, not {died}")
         expected = {"deliveries": 0, "settled_ahead": 0, "kept": len(self.world.letters)}
         if self.world.rows != expected:
-            self.verdict.add(Breach.BOOKS, f"rows are left: {self.world.rows}, not {expected}")
+            self.verdict.add(Breach.LEDGER, f"rows are left: {self.world.rows}, not {expected}")
 
 
 def check(plan: Plan, world: World) -> Verdict:

@@ -9,10 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
-import asyncpg
-
 from load.children import kill, tree
-from load.server import Server
+from load.server import AWAY, Server
+from load.waiting import until
 
 NAMESPACES = ("left", "right")
 WORKERS = "2"
@@ -48,12 +47,12 @@ class Installation:
         """Start both, or start them again; returns the seconds until both are ready."""
         started = time.monotonic()
         self.left.start()
-        folder, port = await self._until_up()
-        here = f"host={quote(folder, safe='/')}&port={port}"
+        await until(self._answers, "Postgres answers", PATIENCE_S)
+        await until(self.left.redis_socket, "Redis runs", PATIENCE_S)
         self.right.settings |= {
-            "database_url": f"postgresql://gapless_service@/gapless?{here}",
-            "migrate_url": f"postgresql://gapless_owner@/gapless?{here}",
-            "redis_url": f"unix://{quote(await self._redis_socket(), safe='/')}?db=0",
+            "database_url": self.left.postgres_url("gapless_service"),
+            "migrate_url": self.left.postgres_url(),
+            "redis_url": f"unix://{quote(self.left.redis_socket() or '', safe='/')}?db=0",
         }
         self.right.start()
         await asyncio.gather(*(server.wait_ready(PATIENCE_S * 2) for server in self.servers))
@@ -75,32 +74,13 @@ class Installation:
         self.right.stop()
         self.left.stop()
 
-    async def connect(self) -> asyncpg.Connection:
-        """A session of the schema's owner. Raises OSError and more while Postgres is away."""
-        host, port = self.left.postgres_address()
-        session: asyncpg.Connection = await asyncpg.connect(
-            host=host, port=port, user="gapless_owner", database="gapless", timeout=5.0
-        )
-        return session
-
-    async def _until_up(self) -> tuple[str, int]:
-        """Wait until Postgres answers; the folder of its socket, and its port."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                await (await self.connect()).close()
-                return self.left.postgres_address()
-            except (OSError, IndexError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                await asyncio.sleep(0.05)
-        raise RuntimeError(f"Postgres is not up after {PATIENCE_S} s")
-
-    async def _redis_socket(self) -> str:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if (path := self.left.redis_socket()) is not None:
-                return path
-            await asyncio.sleep(0.05)
-        raise RuntimeError(f"Redis is not up after {PATIENCE_S} s")
+    async def _answers(self) -> bool:
+        """Whether Postgres does."""
+        try:
+            await (await self.left.connect()).close()
+        except AWAY:
+            return False
+        return True
 
 
 def _there(pid: int | None) -> int:

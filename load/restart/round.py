@@ -10,17 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
-from load.groups.api import Api, RefusedError, UnreachableError
+from load.api import Api, RefusedError, UnreachableError
+from load.drill import say
 from load.restart.books import count, read_api, read_database
-from load.restart.checker import check
+from load.restart.checker import TOLD, check
 from load.restart.figures import Figures
 from load.restart.installation import NAMESPACES, Fault, Installation
 from load.restart.plan import CHAIN_END, END, Plan, Request, Variant
 from load.restart.traffic import RETRY_S, Traffic
-from load.restart.verdict import Breach, Verdict
 from load.restart.world import World
+from load.verdict import Breach, Verdict
 
 LOADED = 10
 """One message in so many is published while everything starts, in small requests."""
@@ -43,7 +44,6 @@ class Round:
     chain: int
     chance: random.Random
     patience_s: float
-    say: Callable[[str], None]
     installation: Installation = field(init=False)
     traffic: list[Traffic] = field(init=False)
     figures: Figures = field(default_factory=Figures)
@@ -62,7 +62,7 @@ class Round:
         self.figures.ready_s = await self.installation.start()
         self.figures.ready_at = time.time()
         await loading
-        verdict = Verdict()
+        verdict = Verdict(TOLD)
         try:
             async with asyncio.timeout(self.patience_s):
                 await self._everywhere(self._turn)
@@ -73,7 +73,7 @@ class Round:
         for namespace, traffic in zip(NAMESPACES, self.traffic, strict=True):
             world = await self._world(namespace, traffic)
             self._refuse_early(world, killed_at)
-            verdict.include(check(self.plan, world))
+            verdict.include(check(self.plan, world), namespace)
         return verdict
 
     async def _everywhere(self, step: Callable[[Traffic], Awaitable[None]]) -> None:
@@ -110,14 +110,14 @@ class Round:
             self._slow_down(document)
             until = max(until, filled_at + self.plan.own_ttl_s)
         self.figures.outage_s = until + 1.0 - time.monotonic()
-        self.say(f"  {fault} killed with -9")
+        say(f"  {fault} killed with -9")
         await asyncio.sleep(self.figures.outage_s)
         return killed_at
 
     def _slow_down(self, document: dict[str, Any]) -> None:
         """What the next start loads, and how slowly."""
         file = self.home / "definitions.json"
-        file.write_bytes(orjson.dumps(document))
+        file.write_bytes(msgspec.json.encode(document))
         for namespace, server in zip(NAMESPACES, self.installation.servers, strict=True):
             server.settings["definitions"] = str(file)
             server.settings["failpoints"] = f"definitions.load=delay:{DELAYS_S[namespace]}"
@@ -145,7 +145,7 @@ class Round:
 
     async def _world(self, namespace: str, traffic: Traffic) -> World:
         world = World(published=traffic.published)
-        session = await self.installation.connect()
+        session = await self.installation.left.connect()
         await read_database(session, namespace, world)
         await session.close()
         await read_api(traffic.api, self.plan, world)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from load.groups.api import Api, UnreachableError
+from load.api import Api, UnreachableError
 
 RETRY_S = 0.1
 BATCH = 500

@@ -1,40 +1,31 @@
-"""`python -m load.soak`: everything at once, without a fault, and the verdict."""
+"""`python -m load.soak`: everything at once, without a fault, and the verdict.
+
+Publish as fast as all readers can follow, over REST and in SQL; read patterns over SSE, work off two queues,
+and run Spark beside them. Each message must come once and in order, and the watermark must never go back.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
-import traceback
 from collections.abc import Sequence
-from functools import partial
 
-from load.soak.run import Plan, soak
+from load import drill
+from load.soak.soaking import Plan, soak
 
-EXAMPLES = """
-examples:
-  python -m load.soak --hours 1
-  python -m load.soak                                   two minutes
-  python -m load.soak --minutes 0.2 --spark reader      the short form
-  python -m load.soak --hours 10 --control              may fail: ids are read without the sequence's lock
-  python -m load.soak --minutes 1 --control 500         must fail: one in 500 readings is ahead
-
-exit codes: 0 nothing was lost, doubled or out of order, and the watermark never went back;
-1 not so; 2 no verdict
-"""
+EXAMPLES = (
+    "--minutes 60",
+    "--minutes 0.2 --spark reader      the short form",
+    "--minutes 600 --control           may fail: ids are read without the sequence's lock",
+    "--minutes 1 --control 500         must fail: one in 500 readings is ahead",
+)
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What can be chosen."""
-    parser = argparse.ArgumentParser(
-        prog="python -m load.soak",
-        description="Publish as fast as all readers can follow, over REST and in SQL; read patterns over SSE,"
-        " work off two queues, and run Spark beside them. Each message must come once, and in order.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--hours", type=float, default=0.0)
-    parser.add_argument("--minutes", type=float, default=0.0, help="two, if no time is given")
+    parser = drill.parser("soak", __doc__, *EXAMPLES)
+    drill.add_minutes(parser, 2.0)
     parser.add_argument("--workers", type=int, default=2, help="of the service")
     parser.add_argument("--readers", type=int, default=2, help="streams for each of four selections")
     parser.add_argument("--members", type=int, default=2, help="of each of two queues")
@@ -49,18 +40,11 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: clean; 1: broken; 2: no verdict."""
+    """One run."""
     chosen = options(arguments)
-    seconds = 60 * (60 * chosen.hours + chosen.minutes) or 120.0
     amounts = (chosen.workers, chosen.readers, chosen.members, chosen.publishers, chosen.voids, chosen.ahead)
-    plan = Plan(seconds, *amounts, spark=chosen.spark, control=chosen.control)
-    try:
-        outcome = asyncio.run(soak(plan, partial(print, flush=True)))
-    except (RuntimeError, OSError):
-        traceback.print_exc()
-        return 2
-    print(outcome.report())
-    return 0 if outcome.ok else 1
+    plan = Plan(60 * chosen.minutes, *amounts, spark=chosen.spark, control=chosen.control)
+    return drill.conclude(drill.played(lambda: asyncio.run(soak(plan))))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import cycle
 
-import asyncpg
-import orjson
+import msgspec
 
 from load.server import Server
 from load.wire import Connection
@@ -60,7 +59,7 @@ class Publishers:
     async def rest(self) -> None:
         """Batches over several channels, each sent as soon as the one before is answered."""
         batch = [{"channel": REST[n % len(REST)], "data": n, "key": f"k{n % KEYS}"} for n in range(BATCH)]
-        request = self.server.target.request("POST", "/v1/messages", orjson.dumps({"messages": batch}))
+        request = self.server.target.request("POST", "/v1/messages", msgspec.json.encode({"messages": batch}))
         counts = Counter(str(message["channel"]) for message in batch)
         connection = await Connection.open(self.server.target)
         while not self.stopping:
@@ -75,7 +74,7 @@ class Publishers:
 
     async def sql(self) -> None:
         """Transactions of a user of the database, one after the other."""
-        session = await connect(self.server)
+        session = await self.server.connect()
         counts = {size: Counter(SQL[n % len(SQL)] for n in range(1, size + 1)) for size in TRANSACTIONS}
         sizes = cycle(TRANSACTIONS)
         while not self.stopping:
@@ -87,7 +86,7 @@ class Publishers:
 
     async def void(self) -> None:
         """Transactions that take ids and are rolled back, so that readers need the watermark."""
-        session = await connect(self.server)
+        session = await self.server.connect()
         sizes = cycle(VOIDS)
         while not self.stopping:
             await session.execute(TAKE.format(size=next(sizes)))
@@ -99,9 +98,3 @@ class Publishers:
             return True
         await asyncio.sleep(PAUSE_S)
         return False
-
-
-async def connect(server: Server) -> asyncpg.Connection:
-    """A session in the service's own Postgres, as the owner of the schema."""
-    folder, port = server.postgres_address()
-    return await asyncpg.connect(host=folder, port=port, user="gapless_owner", database="gapless")

@@ -6,18 +6,18 @@ which reads the same ranges without a Java.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 
 from load.children import Child
 from load.soak.proof import Ordered
 from load.spark import __name__ as _path_to_the_package  # noqa: F401 (it is in this checkout)
+from load.waiting import until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,18 +53,16 @@ class Spark:
         books = [line for line in whole.splitlines() if line.startswith(b'{"name"')]
         self._began = self._began or bool(books)
         if books:
-            self._proof = Ordered.from_json(orjson.loads(books[-1]))
+            self._proof = Ordered.from_json(msgspec.json.decode(books[-1]))
         if self._child.code() is not None and not self.odd:
             self.odd.append(f"Spark ended with {self._child.code()}: {self._child.tail(1)}")
         return self._proof
 
     async def wait_ready(self, patience_s: float = 180.0) -> None:
         """Until it has begun. Raises RuntimeError where it ends or takes longer."""
-        deadline = time.monotonic() + patience_s
-        while not (self.proof.taken or self._began):
-            if self.odd or time.monotonic() > deadline:
-                raise RuntimeError(f"Spark does not begin: {self._child.tail()}")
-            await asyncio.sleep(0.1)
+        await until(lambda: self.proof.taken or self._began or self.odd, "Spark begins", patience_s)
+        if self.odd:
+            raise RuntimeError(f"Spark does not begin: {self._child.tail()}")
 
     def stop(self) -> None:
         """End it and all it started."""
@@ -80,7 +78,7 @@ def note(proof: Ordered, rows: pa.Table) -> None:
 
 def tell(proof: Ordered) -> None:
     """On a line."""
-    sys.stdout.buffer.write(orjson.dumps(proof.to_json()) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(proof.to_json()) + b"\n")
     sys.stdout.buffer.flush()
 
 

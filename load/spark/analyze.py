@@ -1,9 +1,9 @@
-"""How long `gapless analyze` takes, Spark's start included: `python -m load.spark.analyze [--data FILE]`.
+"""`python -m load.spark.analyze`: how long `gapless analyze` takes, Spark's start included; the verdict.
 
 Ten messages that lie days apart, and recorded or made-up ones, each in a log of its own. The seconds of
 processors that all processes of a run took are told beside the clock, for a busy machine has only these. The
-first run of a Java older than 19 writes its archive of classes, so the second counts. Exit code 1: a goal is
-missed. `--reference TREE` runs the package of another checkout too, and compares every table.
+first run of a Java older than 19 writes its archive of classes, so the second counts. `--reference TREE` runs
+the package of another checkout too, and compares every table.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
+from load import drill
 from load.children import CHECKOUT, tree
-from load.spark.database import Postgres, Sample, fill, make_log, postgres
+from load.drill import say
+from load.postgres import Postgres
+from load.spark.database import Sample, fill, postgres
+from load.verdict import Breach, Verdict
 
 GOAL_TEN_S, GOAL_CHAT_S = 8.0, 25.0
 CHAT = 211_038
 FIELDS = ("--sender-field", "user", "--time-field", "sent_at")
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-say = partial(print, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,39 +93,44 @@ async def ten(server: Postgres) -> None:
     await session.close()
 
 
-def main() -> int:
-    """0: the goals are met and the figures are the same; 1: not."""
-    parser = argparse.ArgumentParser(prog="python -m load.spark.analyze", description=__doc__)
-    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
-    parser.add_argument("--reference", type=Path, help="a checkout to compare with")
-    parser.add_argument("--short", action="store_true", help="ten messages, one run: does it run at all")
-    chosen = parser.parse_args()
-    good = True
-    with postgres(say) as server, tempfile.TemporaryDirectory(prefix="gapless-analyze-load-") as home:
+def play(chosen: argparse.Namespace) -> Verdict:
+    """Both logs. Raises RuntimeError where a run fails."""
+    verdict = Verdict((Breach.SLOW, Breach.DISAGREE))
+    with postgres() as server, tempfile.TemporaryDirectory(prefix="gapless-analyze-load-") as home:
         asyncio.run(ten(server))
         logs: list[tuple[str, Postgres, float, tuple[str, ...]]] = [("ten", server, GOAL_TEN_S, ())]
         if not chosen.short:
             chat = replace(server, log="chat")
-            asyncio.run(make_log(chat, roles=False))
+            asyncio.run(chat.make_log(roles=False))
             sample = Sample.read(chosen.data, CHAT) if chosen.data else Sample.made()
-            asyncio.run(fill(chat, sample, CHAT, say))
+            asyncio.run(fill(chat, sample, CHAT))
             logs.append(("chat", chat, GOAL_CHAT_S, FIELDS))
         for name, log, goal_s, more in logs:
             folder = Path(home, name)
             folder.mkdir()
             runs = [analyze(CHECKOUT, log, folder, *more) for _ in range(1 if chosen.short else 3)]
             best = min(runs[1:] or runs, key=lambda run: run.wall_s)
-            say(f"{name}: {best.wall_s:.1f} s (goal {goal_s:g}), {best.cpu_s:.1f} s of processors")
-            good &= chosen.short or best.wall_s <= goal_s
+            said = f"{name}: {best.wall_s:.1f} s (goal {goal_s:g}), {best.cpu_s:.1f} s of processors"
+            say(said)
+            verdict.add(Breach.SLOW, said, count=best.wall_s > goal_s and not chosen.short)
             if chosen.reference:
                 other = Path(home, f"{name}-reference")
                 other.mkdir()
                 before = analyze(chosen.reference, log, other, *more)
-                wrong = differing(folder / "tables", other / "tables")
                 say(f"{name}, reference: {before.wall_s:.1f} s, {before.cpu_s:.1f} s of processors")
-                say(f"{name}: {'the tables are the same' if not wrong else f'differing: {wrong}'}")
-                good &= not wrong
-    return 0 if good else 1
+                for table in differing(folder / "tables", other / "tables"):
+                    verdict.add(Breach.DISAGREE, f"{name}: {table}")
+    return verdict
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = drill.parser("spark.analyze", __doc__, "", "--short", "--reference ../before")
+    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
+    parser.add_argument("--reference", type=Path, help="a checkout to compare with")
+    parser.add_argument("--short", action="store_true", help="ten messages, one run: does it run at all")
+    chosen = parser.parse_args(arguments)
+    return drill.conclude(drill.played(lambda: play(chosen)))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from load.children import Child, free_port
+from load.waiting import wait_until
 
 READY_S = 60.0
 
@@ -95,12 +95,12 @@ def _start(home: Path, name: str, program: str | None, options: list[str]) -> Ch
 
 
 def _until(log: Path, pattern: str, times: int, started: list[Child]) -> None:
-    deadline = time.monotonic() + READY_S
-    while len(re.findall(pattern, log.read_text() if log.exists() else "")) < times:
-        ended = next((child for child in started if child.code() is not None), None)
-        if ended is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the cluster did not start:\n{(ended or started[-1]).tail()}")
-        time.sleep(0.05)
+    def found() -> bool:
+        if ended := next((child for child in started if child.code() is not None), None):
+            raise RuntimeError(f"a part of the cluster ended:\n{ended.tail()}")
+        return len(re.findall(pattern, log.read_text() if log.exists() else "")) >= times
+
+    wait_until(found, f"{log.name} says {pattern}", READY_S)
 
 
 def rss(pid: int) -> int:

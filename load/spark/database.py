@@ -1,4 +1,4 @@
-"""A Postgres of one's own that listens on loopback TCP too, for Java has no other way in; and a log in it."""
+"""A Postgres that Java can reach, and a log in it of as many messages as are wanted."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import asyncio
 import gzip
 import random
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import asyncpg
-import orjson
+import msgspec
 
-from load.children import free_port
-from load.postgres import as_nobody, command, migrate, programs, run
-
-Say = Callable[[str], None]
+from load.drill import say
+from load.postgres import Postgres, programs, run
 
 PIECE = 20_000
 """Messages in one append: the call is bounded in time, and so is what it holds in memory."""
@@ -34,61 +30,20 @@ select a.ids[n.n] from n, lateral gapless.append(
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Postgres:
-    """A server on loopback, with fsync on; `log` is the database of a migrated Gapless."""
-
-    port: int
-    log: str = "gapless"
-
-    @property
-    def url(self) -> str:
-        """The superuser's, as libpq and asyncpg read it."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{self.log}"
-
-    @property
-    def jdbc_url(self) -> str:
-        """The same for Java."""
-        return f"jdbc:postgresql://127.0.0.1:{self.port}/{self.log}?user=postgres"
-
-    async def connect(self, database: str | None = None) -> asyncpg.Connection:
-        """A session of one's own."""
-        return await asyncpg.connect(
-            host="127.0.0.1", port=self.port, user="postgres", database=database or self.log
-        )
-
-
 @contextmanager
-def postgres(say: Say) -> Iterator[Postgres]:
-    """Start one on throw-away data, migrate it, and stop it at the end."""
-    bin_ = programs()
+def postgres() -> Iterator[Postgres]:
+    """One on throw-away data, migrated, for as long as the block runs."""
     home = Path(tempfile.mkdtemp(prefix="gapless-spark-pg-"))
-    server = Postgres(free_port())
+    server = Postgres(home / "data")
     try:
-        as_nobody(home)
-        run([bin_ / "initdb", "-D", home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
-              "--locale=C.UTF-8"])  # fmt: skip
-        settings = {"listen_addresses": "127.0.0.1", "port": server.port, "unix_socket_directories": home,
-                    "max_wal_size": "8GB", "shared_buffers": "1GB"}  # fmt: skip
-        words = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        run([bin_ / "pg_ctl", "-D", home / "data", "-l", home / "log", "-w", "-o", words, "start"])
-        say(run([bin_ / "postgres", "--version"]).strip())
-        asyncio.run(make_log(server))
+        server.make()
+        server.start(max_wal_size="8GB", shared_buffers="1GB")
+        say(run([programs() / "postgres", "--version"]).strip())
+        asyncio.run(server.make_log())
         yield server
     finally:
-        with_data = [bin_ / "pg_ctl", "-D", home / "data", "-m", "immediate", "stop"]
-        subprocess.run(command(with_data), capture_output=True)
+        server.stop()
         shutil.rmtree(home, ignore_errors=True)
-
-
-async def make_log(server: Postgres, *, roles: bool = True) -> None:
-    """Make the database of the log, and with the first one the roles of all."""
-    session = await server.connect("postgres")
-    await session.execute(f"create database {server.log}")
-    for role in ("gapless_service", "gapless_publisher", "gapless_reader") if roles else ():
-        await session.execute(f"create role {role} nologin")
-    await session.close()
-    migrate(server.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +63,11 @@ class Sample:
         sample = Sample([], [], [], [], [])
         with gzip.open(path, "rb") as lines:
             for line, _ in zip(lines, range(limit), strict=False):
-                one = orjson.loads(line)
+                one = msgspec.json.decode(line)
                 sample.channel.append(numbers.setdefault(one["channel"], len(numbers) + 1))
                 sample.types.append(one.get("type") or "message")
                 sample.keys.append(one.get("key"))
-                sample.data.append(orjson.dumps(one["data"]).decode())
+                sample.data.append(msgspec.json.encode(one["data"]).decode())
         sample.channels.extend(numbers)
         return sample
 
@@ -129,11 +84,11 @@ class Sample:
             sample.types.append("chat.message")
             sample.keys.append(user)
             body = {"text": text, "user": user, "sent_at": "2026-01-01T00:00:00.000Z"}
-            sample.data.append(orjson.dumps(body).decode())
+            sample.data.append(msgspec.json.encode(body).decode())
         return sample
 
 
-async def fill(server: Postgres, sample: Sample, count: int, say: Say) -> None:
+async def fill(server: Postgres, sample: Sample, count: int) -> None:
     """Append messages until the log holds `count`; `analyze` it, so that every reader has the same plans."""
     session = await server.connect()
     stored: int = await session.fetchval("select coalesce(sum(last_seq), 0)::bigint from gapless.channels")

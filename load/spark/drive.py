@@ -78,7 +78,7 @@ class Ways:
 
         from gapless_spark.export.job import Export
         from gapless_spark.export.options import ExportOptions, Shape
-        from gapless_spark.progress import Silent
+        from gapless_spark.export.progress import Silent
 
         options = ExportOptions(self.asked.url, self.home / "export", Shape(), tasks=PARTITIONS)
         Export(options, lambda: self.session, Silent(), threading.Event()).run()

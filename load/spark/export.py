@@ -1,4 +1,4 @@
-"""Whether an export holds each message once, whatever is killed: `python -m load.spark.export`.
+"""`python -m load.spark.export`: an export holds each message once, whatever is killed; the verdict.
 
 Four writers publish by SQL in transactions of their own, whose commits come in another order than their ids
 and of which one in ten is rolled back. Meanwhile `./gapless export --follow` runs, and its processes are
@@ -12,23 +12,27 @@ import argparse
 import asyncio
 import os
 import random
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from load import drill
 from load.children import CHECKOUT, Child, kill, tree
+from load.drill import say
+from load.sequence import check_sequence
 from load.server import serving
+from load.verdict import Breach, Verdict
+from load.waiting import until
 
 FORMATS = ("parquet", "delta", "iceberg")
 WRITERS = 4
 ROLLED_BACK = 0.1
 TRANSACTION = 25
-_APPEND = "select gapless.append_outbox()"
+PATIENCE_S = 600.0
+_APPEND = "select gapless_internal.append_outbox()"
 """Takes the ids before the commit, as a publisher that is slow to end: only the owner can."""
 _PUBLISH = (
     "select count(gapless.publish(c, json_build_object('n', n, 'text', repeat('x', 40 + n % 160))::jsonb))"
@@ -36,45 +40,7 @@ _PUBLISH = (
 )
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What was seen. `doubled` are ids the polling reader saw twice in one look; `broken` looks it could not
-    finish."""
-
-    rows: int = 0
-    distinct: int = 0
-    stored: int = 0
-    missing: int = 0
-    looks: int = 0
-    broken: int = 0
-    doubled: int = 0
-    vanished: int = 0
-    kills: int = 0
-    published_per_s: float = 0.0
-    readers: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the export is the database, once, for each reader, at each moment."""
-        counts = {(self.stored, self.stored)}
-        return (
-            set(self.readers.values()) == counts
-            and not (self.missing or self.doubled or self.vanished or self.broken)
-            and self.looks > 0
-        )
-
-    def line(self) -> str:
-        readers = ", ".join(
-            f"{name} {rows:,}/{distinct:,}" for name, (rows, distinct) in self.readers.items()
-        )
-        return (
-            f"{self.stored:,} in the database at {self.published_per_s:,.0f}/s, {self.kills} kills;"
-            f" rows/distinct: {readers}; {self.missing} missing; {self.looks} looks: {self.doubled} doubled,"
-            f" {self.vanished} vanished, {self.broken} failed"
-        )
-
-
-async def write(url: str, number: int, rate: float, until: asyncio.Event, seed: int) -> None:
+async def write(url: str, number: int, rate: float, over: asyncio.Event, seed: int) -> None:
     """Publish about `rate` messages a second, in transactions that end out of order."""
     import asyncpg
 
@@ -82,7 +48,7 @@ async def write(url: str, number: int, rate: float, until: asyncio.Event, seed: 
     connection = await asyncpg.connect(url)
     pause = TRANSACTION / rate
     due = time.monotonic()
-    while not until.is_set():
+    while not over.is_set():
         transaction = connection.transaction()
         await transaction.start()
         # A channel is locked until its transaction ends, so each writer has some of its own.
@@ -104,10 +70,9 @@ async def write(url: str, number: int, rate: float, until: asyncio.Event, seed: 
 class Poller:
     """Reads the ids of the export again and again, as a reader that knows of nothing else would."""
 
-    def __init__(self, root: Path, format_: str, outcome: Outcome) -> None:
-        self._root = root
-        self._format = format_
-        self._outcome = outcome
+    def __init__(self, root: Path, format_: str, verdict: Verdict) -> None:
+        self.looks = 0
+        self._root, self._format, self._verdict = root, format_, verdict
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
         self._seen = 0
@@ -124,13 +89,12 @@ class Poller:
             try:
                 ids = look(self._root, self._format)
             except Exception as error:  # noqa: BLE001 (whatever a reader trips over is what is looked for)
-                self._outcome.broken += 1
-                print(f"  a look failed: {error}", flush=True)
+                self._verdict.add(Breach.FAILED, f"a look: {error}")
                 continue
-            self._outcome.looks += 1
-            self._outcome.doubled += len(ids) - len(set(ids))
+            self.looks += 1
+            self._verdict.add(Breach.DOUBLED, f"in look {self.looks}", len(ids) - len(set(ids)))
             # What was there must not be gone a moment later.
-            self._outcome.vanished += max(0, self._seen - len(ids))
+            self._verdict.add(Breach.LOST, f"gone in look {self.looks}", self._seen - len(ids))
             self._seen = len(ids)
 
 
@@ -153,16 +117,16 @@ def export_child(root: Path, url: str, format_: str, log: Path, *, follow: bool)
     return Child(command, log, {"GAPLESS_DATABASE_URL": url, "PYTHONWARNINGS": "ignore"}).start()
 
 
-async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, outcome: Outcome) -> None:
-    """Writers on, export on, kills; then writers off and one export to the end."""
-    until = asyncio.Event()
+async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, verdict: Verdict) -> str:
+    """Writers on, export on, kills; then writers off and one export to the end. What was done, in words."""
+    over = asyncio.Event()
     writers = [
-        asyncio.create_task(write(url, n, args.rate / WRITERS / (1 - ROLLED_BACK), until, args.seed))
+        asyncio.create_task(write(url, n, args.rate / WRITERS / (1 - ROLLED_BACK), over, args.seed))
         for n in range(WRITERS)
     ]
     rng = random.Random(args.seed)
     log = root.parent / f"export-{format_}.log"
-    poller = Poller(root, format_, outcome)
+    poller = Poller(root, format_, verdict)
     began_at = time.monotonic()
     for _ in range(args.kills):
         child = export_child(root, url, format_, log, follow=True)
@@ -172,16 +136,17 @@ async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, ou
             raise RuntimeError(f"the export ended by itself with {child.code()}:\n{child.tail()}")
         kill(tree(child.pid))
         child.stop()
-        outcome.kills += 1
-    outcome.published_per_s = await count(url) / (time.monotonic() - began_at)
-    until.set()
+    rate = await count(url) / (time.monotonic() - began_at)
+    over.set()
     await asyncio.gather(*writers)
     child = export_child(root, url, format_, log, follow=False)
-    while child.code() is None:
-        await asyncio.sleep(0.1)
+    await until(lambda: child.code() is not None, "the last export ends", PATIENCE_S)
     if child.code():
         raise RuntimeError(f"the last export ended with {child.code()}:\n{child.tail()}")
     await asyncio.to_thread(poller.stop)
+    if not poller.looks:
+        raise RuntimeError("nobody could look at the export while it ran")
+    return f"published at {rate:,.0f}/s, {args.kills} kills, {poller.looks} looks"
 
 
 async def count(url: str) -> int:
@@ -244,51 +209,49 @@ def _by_spark(root: Path) -> list[int]:
         session.stop()
 
 
-async def check(format_: str, args: argparse.Namespace) -> Outcome:
+async def check(format_: str, args: argparse.Namespace, home: Path) -> Verdict:
     """One format on a service, a database and a folder of its own."""
-    outcome = Outcome()
-    home = Path(tempfile.mkdtemp(prefix="gapless-export-"))
-    try:
-        async with serving() as server:
-            url = f"postgresql://gapless_owner@/gapless?host={server.home}/run&port=5432"
-            root = home / "out"
-            await storm(url, root, format_, args, outcome)
-            expected = await stored_ids(url)
-        outcome.stored = len(expected)
-        for name, ids in readers(root, format_, spark=not args.short).items():
-            outcome.readers[name] = (len(ids), len(set(ids)))
-            outcome.missing += len(expected ^ set(ids))
-        if not outcome.ok and args.keep:
-            print(f"  kept: {home}")
-        return outcome
-    finally:
-        if not args.keep:
-            shutil.rmtree(home, ignore_errors=True)
+    verdict = Verdict()
+    async with serving() as server:
+        url = server.postgres_url()
+        root = home / "out"
+        done = await storm(url, root, format_, args, verdict)
+        expected = await stored_ids(url)
+    found = readers(root, format_, spark=not args.short)
+    for name, ids in found.items():
+        compare(name, ids, expected, verdict)
+    verdict.checked = f"{format_}: {len(expected):,} in the database, {done}; read by {', '.join(found)}"
+    return verdict
+
+
+def compare(name: str, ids: list[int], expected: set[int], verdict: Verdict) -> None:
+    """What a reader finds must be what the database has, each once; it comes in any order."""
+    check_sequence(name, sorted(ids), sorted(expected), verdict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: each format is exact; 1: one is not; 2: no verdict."""
-    parser = argparse.ArgumentParser(prog="python -m load.spark.export", description=__doc__)
+    """Each format in turn."""
+    parser = drill.parser("spark.export", __doc__, "", "--short --format parquet")
     parser.add_argument("--format", choices=FORMATS, action="append", help="only these")
     parser.add_argument("--kills", type=int, default=None, help="ten, or two with --short")
     parser.add_argument("--rate", type=float, default=2500.0, help="messages a second")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
     parser.add_argument("--short", action="store_true", help="two kills a format, no Spark as a reader")
-    parser.add_argument("--keep", action="store_true", help="keep the folders")
+    drill.add_seed(parser)
+    drill.add_keep(parser)
     args = parser.parse_args(arguments)
     args.kills = args.kills if args.kills is not None else 2 if args.short else 10
     args.between = (5.0, 8.0) if args.short else (4.0, 14.0)
-    print(f"seed {args.seed}", flush=True)
-    good = True
+    say(f"seed {args.seed}")
+    total = Verdict()
     for format_ in args.format or FORMATS:
-        try:
-            outcome = asyncio.run(check(format_, args))
-        except (RuntimeError, OSError) as error:
-            print(f"{format_}: no verdict: {error}")
-            return 2
-        good &= outcome.ok
-        print(f"{format_}: {'exact' if outcome.ok else 'BROKEN'}: {outcome.line()}", flush=True)
-    return 0 if good else 1
+        home = drill.home("export")
+        verdict = drill.played(partial(asyncio.run, check(format_, args, home)))
+        drill.leave(home, f"export-{format_}", verdict, keep=args.keep)
+        if verdict is None:
+            return drill.conclude(None)
+        say(f"{verdict.checked}: {verdict.line()}")
+        total.include(verdict, format_)
+    return drill.conclude(total)
 
 
 if __name__ == "__main__":

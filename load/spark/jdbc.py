@@ -6,9 +6,17 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from load.drill import RESULTS
+from load.postgres import Postgres
+
 PACKAGE = "libpostgresql-jdbc-java"
 INSTALLED = Path("/usr/share/java/postgresql.jar")
-HOME = Path(__file__).resolve().parents[1] / "results" / "jdbc"
+HOME = RESULTS / "jdbc"
+
+
+def url(server: Postgres) -> str:
+    """Of its log, for Java."""
+    return f"jdbc:postgresql://127.0.0.1:{server.port}/{server.log}?user=postgres"
 
 
 def jar() -> Path:

@@ -1,11 +1,10 @@
-"""A large export on a cluster with little memory: two executors of 1 GiB, a driver of 2 GiB.
+"""`python -m load.spark.memory`: is a large export whole on a cluster with little memory? The verdict.
 
-`python -m load.spark.memory [--messages 10000000]`; exit code 1: not every message was exported.
+Two executors of 1 GiB, and a driver of 2 GiB.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -14,17 +13,20 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.dataset as ds
 
+from load import drill
 from load.children import CHECKOUT, command_of, parents
+from load.drill import say
+from load.postgres import Postgres
 from load.spark.cluster import cluster, rss
-from load.spark.database import Postgres, Sample, Say, fill, postgres
+from load.spark.database import Sample, fill, postgres
+from load.verdict import Breach, Verdict
 
 LOOK_S = 0.2
-say = partial(print, flush=True)
 
 
 class Peaks:
@@ -64,8 +66,8 @@ def kind_of(command: str) -> str | None:
     return None
 
 
-def export(server: Postgres, rows: int, tell: Say) -> bool:
-    """Export everything; whether each message came out."""
+def export(server: Postgres, rows: int) -> Verdict:
+    """Export everything: each message must come out."""
     with tempfile.TemporaryDirectory(prefix="gapless-memory-") as folder, cluster(2, 1, "1g") as spark:
         command = [sys.executable, "-m", "gapless_spark", "export", "--to", folder + "/to"]
         command += ["--database-url", server.url, "--master", spark.master, "--tasks", "2"]
@@ -82,22 +84,30 @@ def export(server: Postgres, rows: int, tell: Say) -> bool:
         found = ds.dataset(folder + "/to", format="parquet").count_rows() if code == 0 else 0
         files = list(Path(folder, "to").rglob("date=*/*.parquet"))
     done = f"exit code {code}, {found:,} of {rows:,} rows in {len(files)} files"
-    tell(f"{done} after {took:.1f} s with the start")
+    say(f"{done} after {took:.1f} s with the start")
     for kind, most in sorted(peaks.bytes.items()):
-        tell(f"  {kind}: {most / 2**20:,.0f} MiB at most, each")
-    return code == 0 and found == rows
+        say(f"  {kind}: {most / 2**20:,.0f} MiB at most, each")
+    verdict = Verdict((Breach.LOST, Breach.DOUBLED))
+    verdict.add(Breach.FAILED, done, count=code != 0)
+    verdict.add(Breach.LOST, done, rows - found)
+    verdict.add(Breach.DOUBLED, done, found - rows)
+    return verdict
 
 
-def main() -> int:
-    """0: all rows are there; 1: not."""
-    parser = argparse.ArgumentParser(prog="python -m load.spark.memory", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = drill.parser("spark.memory", __doc__, "", "--messages 100000")
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
-    chosen = parser.parse_args()
-    with postgres(say) as server:
-        sample = Sample.read(chosen.data) if chosen.data else Sample.made()
-        asyncio.run(fill(server, sample, chosen.messages, say))
-        return 0 if export(server, chosen.messages, say) else 1
+    chosen = parser.parse_args(arguments)
+
+    def play() -> Verdict:
+        with postgres() as server:
+            sample = Sample.read(chosen.data) if chosen.data else Sample.made()
+            asyncio.run(fill(server, sample, chosen.messages))
+            return export(server, chosen.messages)
+
+    return drill.conclude(drill.played(play))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
-"""A recorded chat is imported, exported in every format, and read back: all of it is there, once, unchanged.
+"""`python -m load.spark.readback FILE`: does a chat come back unchanged from every format?
 
-`python -m load.spark.readback ../shared/data/gitter-chat.jsonl.gz [--formats F,…] [--keep DIR]`; exit code 1:
-an export differs from the database.
+It is imported, exported in every format, and read back: all must be there, once, as the database has it.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import os
@@ -15,20 +13,19 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from load.bench.queue.database import Postgres
+from load import drill
+from load.drill import say
 from load.server import LAUNCHER, Server, serving
+from load.verdict import Breach, Verdict
 
 Contents = dict[str, set[tuple[int, bytes]]]
 """By channel, (seq, hash of data) of every message."""
 COLUMNS = ["id", "channel", "seq", "data"]
-
-say = partial(print, flush=True)
 
 
 def digest(data: str | None) -> bytes:
@@ -39,7 +36,7 @@ def digest(data: str | None) -> bytes:
 async def of_database(server: Server) -> Contents:
     """What the log holds."""
     found: Contents = defaultdict(set)
-    session = await Postgres.of(server).connect()
+    session = await server.connect()
     async with session.transaction():
         async for row in session.cursor(
             "select c.name, m.seq, m.data::text as data from gapless.messages m"
@@ -83,15 +80,14 @@ def of_files(files: Iterable[str]) -> tuple[Contents, int]:
     return found, rows
 
 
-def judge(wanted: Contents, found: Contents, rows: int) -> list[str]:
-    """In words, what differs."""
-    total = sum(map(len, wanted.values()))
-    wrong = [] if rows == total else [f"{rows:,} rows, and the database has {total:,}"]
+def judge(format_: str, wanted: Contents, found: Contents, rows: int, verdict: Verdict) -> None:
+    """What was read back against what the log holds."""
     for channel in sorted(wanted.keys() | found.keys()):
         lost, new = wanted[channel] - found[channel], found[channel] - wanted[channel]
-        if lost or new:
-            wrong.append(f"{channel}: {len(lost)} are missing or changed, {len(new)} are not in the database")
-    return wrong
+        verdict.add(Breach.LOST, f"{format_}: {channel}, missing or changed", len(lost))
+        verdict.add(Breach.PHANTOM, f"{format_}: {channel}, not in the database", len(new))
+    distinct = sum(map(len, found.values()))
+    verdict.add(Breach.DOUBLED, f"{format_}: {rows:,} rows of {distinct:,} messages", rows - distinct)
 
 
 def run(server: Server, *words: str) -> float:
@@ -105,14 +101,14 @@ def run(server: Server, *words: str) -> float:
     return time.monotonic() - started
 
 
-async def play(file: Path, formats: list[str], folder: Path) -> bool:
-    """Whether everything came back."""
+async def play(file: Path, formats: list[str], folder: Path) -> Verdict:
+    """Each format in turn."""
+    verdict = Verdict((Breach.LOST, Breach.DOUBLED, Breach.PHANTOM))
     async with serving() as server:
         took = await asyncio.to_thread(run, server, "import", str(file))
         wanted = await of_database(server)
         rows = sum(map(len, wanted.values()))
         say(f"imported {rows:,} messages of {len(wanted)} channels in {took:.0f} s")
-        fine = True
         for format_ in formats:
             target = folder / format_
             took = await asyncio.to_thread(
@@ -121,32 +117,31 @@ async def play(file: Path, formats: list[str], folder: Path) -> bool:
             again = await asyncio.to_thread(run, server, "export", "--to", str(target), "--quiet")
             files = files_of(target, format_)
             found, count = of_files(files)
-            wrong = judge(wanted, found, count)
-            fine = fine and not wrong
+            judge(format_, wanted, found, count, verdict)
             size = sum(Path(path).stat().st_size for path in files) / 2**20
-            words = "; ".join(wrong[:5]) or f"{count:,} rows, each as in the database"
-            say(f"{format_}: {words}; {len(files)} files, {size:.1f} MiB, {took:.1f} s, again {again:.1f} s")
+            what = f"{count:,} rows in {len(files)} files of {size:.1f} MiB"
+            say(f"{format_}: {what}, {took:.1f} s, again {again:.1f} s")
         report = folder / "report.html"
         took = await asyncio.to_thread(
             run, server, "analyze", "--from", str(folder / formats[0]), "--report", str(report)
         )
         say(f"report: {report.stat().st_size / 2**20:.1f} MiB in {took:.0f} s")
-        return fine
+        return verdict
 
 
-def main() -> int:
-    """0: all came back; 1: something did not."""
-    parser = argparse.ArgumentParser(prog="python -m load.spark.readback", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    chat = "../shared/data/gitter-chat.jsonl.gz"
+    parser = drill.parser("spark.readback", __doc__, chat, f"{chat} --formats parquet,delta")
     parser.add_argument("file", type=Path)
     parser.add_argument("--formats", default="parquet,delta,iceberg")
     parser.add_argument("--keep", type=Path, help="leave the exports and the report here")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="gapless-readback-") as folder:
         home = chosen.keep.absolute() if chosen.keep else Path(folder)
         home.mkdir(parents=True, exist_ok=True)
-        fine = asyncio.run(play(chosen.file, chosen.formats.split(","), home))
-    say("all of it came back" if fine else "NOT ALL of it came back")
-    return 0 if fine else 1
+        formats = chosen.formats.split(",")
+        return drill.conclude(drill.played(lambda: asyncio.run(play(chosen.file, formats, home))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m load.spark.sink`: does each row become one message while tasks fail and the query is killed?
+"""`python -m load.spark.sink`: does each row become one message whatever fails? The verdict.
 
 A streaming query writes numbered rows from text files into the sink; three tasks in ten fail at random,
 before, during or after their work, and the query's processes are killed with -9 at random moments. Afterwards
@@ -7,26 +7,26 @@ each number must be one message, and every channel dense.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import asyncpg
 
+from load import drill
 from load.children import CHECKOUT, Child
-from load.spark.database import Postgres, postgres
+from load.drill import say
+from load.postgres import Postgres
+from load.spark.database import postgres
+from load.verdict import Breach, Verdict
+from load.waiting import until
 
-say = partial(print, flush=True)
 PATIENCE_S = 300.0
 
 BROKEN = """
@@ -40,30 +40,14 @@ select (select count(*) from gapless.messages),
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is in the log at the end. `numbers`: how many of the rows are there at all."""
-
-    rows: int
-    messages: int
-    numbers: int
-    holes: int
-    crossed: int
-
-    @property
-    def ok(self) -> bool:
-        """Whether each row is one message, and seq dense and rising with id."""
-        return self.messages == self.numbers == self.rows and not self.holes and not self.crossed
-
-    def line(self) -> str:
-        """For people."""
-        lost, doubled = self.rows - self.numbers, self.messages - self.numbers
-        seq = (
-            "seq dense"
-            if not self.holes and not self.crossed
-            else f"{self.holes + self.crossed} breaks in seq"
-        )
-        return f"{self.rows:,} rows, {self.messages:,} messages: {lost:,} lost, {doubled:,} doubled, {seq}"
+def judge(rows: int, messages: int, numbers: int, holes: int, crossed: int) -> Verdict:
+    """What is in the log in the end; `numbers`: how many of the rows are there at all."""
+    verdict = Verdict((Breach.LOST, Breach.DOUBLED, Breach.HOLES), f"{rows:,} rows, {messages:,} messages")
+    verdict.add(Breach.LOST, f"{numbers:,} of the rows are there", rows - numbers)
+    verdict.add(Breach.DOUBLED, f"{messages:,} messages of {numbers:,} rows", messages - numbers)
+    verdict.add(Breach.HOLES, "channels that are not dense", holes)
+    verdict.add(Breach.OUT_OF_ORDER, "steps of seq against the ids", crossed)
+    return verdict
 
 
 class Run:
@@ -88,9 +72,7 @@ class Run:
         for kill in range(1, kills + 1):
             await self._kill_once(session, kill, kills)
         child = self._start()
-        deadline = time.monotonic() + PATIENCE_S
-        while child.code() is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
+        await until(lambda: child.code() is not None, "the query comes to its end", PATIENCE_S)
         if child.code() != 0:
             child.stop(1.0)
             raise RuntimeError(f"the query ended with {child.code()}:\n{child.tail(40)}")
@@ -98,7 +80,7 @@ class Run:
         assert found is not None
         left = await session.fetchval("select count(*) from gapless.spark_attempts")
         say(f"{left} attempts left behind")
-        return Verdict(self._rows, *found)
+        return judge(self._rows, *found)
 
     def _start(self) -> Child:
         url = self._server.url.replace("postgres@", "shop@", 1)
@@ -132,39 +114,29 @@ async def _decided(session: asyncpg.Connection) -> int:
     return int(newest)
 
 
-def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What can be chosen."""
-    parser = argparse.ArgumentParser(prog="python -m load.spark.sink", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = drill.parser("spark.sink", __doc__, "", "--short")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--per-file", type=int, default=4_000, help="rows of a batch")
     parser.add_argument("--short", action="store_true", help="5,000 rows and one kill")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    drill.add_seed(parser)
     chosen = parser.parse_args(arguments)
     if chosen.short:
         chosen.rows, chosen.kills, chosen.per_file = 5_000, 1, 1_250
-    return chosen
+    say(f"seed {chosen.seed}, {chosen.kills} kills")
+    home = drill.home("sink")
 
+    def play() -> Verdict:
+        with postgres() as server:
+            run = Run(server, home, chosen.rows, chosen.per_file, random.Random(chosen.seed))
+            return asyncio.run(run.play(chosen.kills))
 
-def main() -> int:
-    """0: each row is one message; 1: not so; 2: no verdict."""
-    chosen = options()
-    say(f"seed {chosen.seed}")
-    home = Path(tempfile.mkdtemp(prefix="gapless-sink-"))
-    started = time.monotonic()
-    try:
-        with postgres(say) as server:
-            chance = random.Random(chosen.seed)
-            run = Run(server, home, chosen.rows, chosen.per_file, chance)
-            verdict = asyncio.run(run.play(chosen.kills))
-    except (RuntimeError, OSError) as error:
-        say(f"no verdict: {error}")
-        return 2
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    say(f"{verdict.line()}; {chosen.kills} kills, {time.monotonic() - started:.0f} s")
-    return 0 if verdict.ok else 1
+    verdict = drill.played(play)
+    shutil.rmtree(home, ignore_errors=True)
+    return drill.conclude(verdict)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand
@@ -16,8 +17,32 @@ from gapless_spark._version import __version__
 COMMANDS = ("export", "analyze")
 
 
+class PlainRows:
+    """Names the values of options in plain words, where newer versions of Typer show Python types."""
+
+    NAMES = ((r"<(list\[)?str\]?>", "TEXT"), (r"<(int|float)( range)?>", "NUMBER"), ("<path>", "PATH"))
+
+    def __init__(self, formatter: Any) -> None:
+        self._formatter = formatter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._formatter, name)
+
+    def write_dl(self, rows: Any, *arguments: Any, **options: Any) -> None:
+        """Writes the rows with plain names."""
+        self._formatter.write_dl([(self._plain(name), text) for name, text in rows], *arguments, **options)
+
+    def _plain(self, name: str) -> str:
+        for pattern, word in self.NAMES:
+            name = re.sub(pattern, word, name)
+        return name
+
+
 class Command(TyperCommand):
-    """A command whose examples are shown as they are written. The framework would join them to paragraphs."""
+    """A command whose examples are shown unchanged. Typer would join them to paragraphs."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, cast(Any, PlainRows(formatter)))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         if self.epilog:
@@ -35,11 +60,11 @@ def _jobs(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Export a Gapless log with Spark, and analyse it."""
+    """Export a Gapless log with Spark, or analyze it."""
 
 
 def make() -> typer.Typer:
-    """The application, a command for each job."""
+    """The application, with a command for each job."""
     app = typer.Typer(
         name="gapless_spark",
         no_args_is_help=True,
@@ -58,6 +83,6 @@ def make() -> typer.Typer:
 
 def main() -> None:
     """Run the command line."""
-    # Spark warns whenever pandas is newer than it knows; nothing here uses it.
+    # Spark warns if pandas is newer than it knows; nothing here uses pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\..*")
     make()(prog_name=os.environ.get("GAPLESS_PROGRAM", "gapless_spark"))

@@ -1,4 +1,4 @@
-"""What goes wrong, in words for whoever runs the job: what happened, why, and what to do.
+"""The errors of the package, with a text for the user of the job: what happened, why, and what to do.
 
 Every error takes its whole text as its only argument, so that pickle (Spark carries errors from one process
 to another) gives back the same one.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class GaplessSparkError(Exception):
-    """The base of every error this package raises on purpose. `str()` of it is a text for people."""
+    """The base of all errors that this package raises on purpose. `str()` of it is a text for people."""
 
     @property
     def message(self) -> str:
@@ -16,11 +16,11 @@ class GaplessSparkError(Exception):
 
 
 class BadOption(GaplessSparkError):
-    """An option has a value that does not fit; the text begins with the option's name."""
+    """An option has a bad value; the text begins with the option's name."""
 
 
 class DatabaseUnreachable(GaplessSparkError):
-    """No connection to Postgres, or it was lost. Trying again later may succeed."""
+    """There is no connection to Postgres, or it was lost. A later retry may succeed."""
 
 
 class AccessDenied(GaplessSparkError):
@@ -28,7 +28,7 @@ class AccessDenied(GaplessSparkError):
 
 
 class SchemaMissing(GaplessSparkError):
-    """The database is there, and Gapless is not in it."""
+    """The database exists, but Gapless is not in it."""
 
 
 class SchemaTooOld(GaplessSparkError):
@@ -44,11 +44,11 @@ class OtherLog(GaplessSparkError):
 
 
 class Unsettled(GaplessSparkError):
-    """A publishing transaction stayed open for longer than we wait."""
+    """A publishing transaction stayed open for longer than this package waits."""
 
 
 class SnapshotGone(GaplessSparkError):
-    """The snapshot that the read should use was closed by whoever exported it."""
+    """The snapshot of the read was closed by the session that exported it."""
 
 
 class Unsupported(GaplessSparkError, ImportError):
@@ -56,12 +56,12 @@ class Unsupported(GaplessSparkError, ImportError):
 
 
 class QueryFailed(GaplessSparkError):
-    """Postgres could not run one of our statements; the text is Postgres' own."""
+    """Postgres could not run a statement of this package; the text is Postgres' own."""
 
 
 def exit_code(error: GaplessSparkError) -> int:
-    """What a command that ends with it exits with: 2 wrong usage, 3 the database cannot be reached or
-    refuses, 4 retention removed messages first, 1 anything else."""
+    """The exit code of a command that ends with this error: 2 wrong usage, 3 the database cannot be reached
+    or refuses, 4 retention removed messages first, 1 any other error."""
     if isinstance(error, BadOption):
         return 2
     if isinstance(error, DatabaseUnreachable | AccessDenied | SchemaMissing):

@@ -63,8 +63,8 @@ class ReadOptions:
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """The options of a batch or streaming read; names are compared without case. Raises `BadOption`, also for
-    a name that nobody knows."""
+    """The options of a batch or streaming read; names are case-insensitive. Raises `BadOption`, also for an
+    unknown name."""
     given = {name.lower(): value for name, value in options.items() if value is not None}
     _check_names(given, streaming)
     since = _time(given, "startingTimestamp")

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, and how it is shared out among tasks."""
+"""Decides where a read begins and ends, and how tasks share it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def share(connection: Connection, options: ReadOptions, whole: Range, parallelis
 
 
 def check_start(connection: Connection, options: ReadOptions, id_: int, known: str = NONE) -> None:
-    """Raise `DataLoss` unless a reader that stands at `id_` still finds everything after it."""
+    """Raises `DataLoss` unless a reader at `id_` still finds all messages after it."""
     if marks_beyond(connection, options.selection, id_) != known:
         lost(connection, options.selection, id_)
 
@@ -86,7 +86,7 @@ def first_offset(connection: Connection, options: ReadOptions, top: int) -> int:
     if options.selection.since is None:
         assert options.start == EARLIEST
         return 0
-    # Exactly the first message of that time: what retention takes before it is nobody's loss.
+    # Exactly the first message of that time: messages before it that retention removed are no loss.
     lower = min(id_before(connection, options.selection.since), top)
     ((first,),) = rows(connection, f"select min(m.id) {options.selection.source(lower, top)}")
     return top if first is None else int(first) - 1

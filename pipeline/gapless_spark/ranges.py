@@ -1,4 +1,4 @@
-"""Ranges of ids, and how one is cut into parts with about equal numbers of messages.
+"""Ranges of ids, and cutting one into parts with about equal numbers of messages.
 
 Ids have voids (rolled-back transactions), jumps (segments begin at multiples of 2^24) and, for one reader,
 messages of channels it did not ask for. So the messages are looked at: all ids of the selection where they

@@ -1,4 +1,4 @@
-"""What a task does: read one range of ids as Arrow batches."""
+"""Reads one range of ids as Arrow batches, in a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMES = 10_000
-"""So many names of channels a task keeps in mind."""
+"""How many channel names a task caches."""
 
 
 class Part(InputPartition):

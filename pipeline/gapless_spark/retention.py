@@ -1,4 +1,4 @@
-"""Whether retention took what somebody still needs.
+"""Finds out whether retention removed messages that a reader still needs.
 
 A channel's mark is the id of the newest message that retention removed from it. A reader that stands at an id
 and finds a mark beyond it has lost something, unless the mark was there when it began ("the oldest that is
@@ -48,7 +48,7 @@ def marks_beyond(connection: Connection, selection: Selection, id_: int) -> str:
 
 
 def lost(connection: Connection, selection: Selection, id_: int) -> NoReturn:
-    """Raise `DataLoss` for a reader that stands at `id_`, with the channel it lost most of."""
+    """Raises `DataLoss` for a reader at `id_`, with the channel of which it lost most messages."""
     found = rows(
         connection,
         "select c.name::text, c.trimmed_id, c.first_seq from gapless.channels c"

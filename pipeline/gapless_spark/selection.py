@@ -89,7 +89,7 @@ class Selection:
         ]
 
     def check_namespace(self, connection: Connection) -> None:
-        """Raise `BadOption` where there is no such namespace: nothing would ever be found in it."""
+        """Raises `BadOption` if the namespace does not exist, because no message would ever be found."""
         ((found,),) = rows(connection, f"select {self._owner()} is not null")
         if not found:
             raise BadOption(f"namespace: there is no namespace {self.namespace!r}")

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_BRIEF_JAVA = "-XX:InitialRAMPercentage=50 -XX:NewRatio=1"
+"""All the memory that the driver may have, from the start, half of it for what is new: a short run then ends
+before much of it is collected."""
 _SHARING = 19
-"""From this version on Java keeps an archive of the classes it loaded by itself: the next start takes half as
-long. Older ones are told when to write it."""
+"""From this version on Java writes an archive of its loaded classes by itself: the next start takes half as
+long. Older versions are told when to write it."""
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -46,7 +49,8 @@ class SessionOptions:
     """`master` as Spark writes it, or `sc://host:port` for Spark Connect. `conf` are settings of Spark, which
     win over all others. `quick`: start fast, compile little; for jobs with hardly anything to do in Java.
     `archive`: keep the classes of the first run for later ones, also with a Java that does not do so by
-    itself; the first one takes longer for it."""
+    itself; the first one takes longer for it. `brief`: hardly collect garbage; for jobs that end by
+    themselves."""
 
     name: str = "gapless"
     master: str = "local[*]"
@@ -55,6 +59,7 @@ class SessionOptions:
     conf: tuple[tuple[str, str], ...] = ()
     quick: bool = False
     archive: bool = False
+    brief: bool = False
 
     @property
     def here(self) -> bool:
@@ -105,7 +110,7 @@ def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) 
     builder = SparkSession.builder.appName(options.name)
     if not submitted:
         builder = builder.master(options.master)
-    # What was submitted knows where its driver is, and no executor elsewhere would find it on loopback.
+    # A submitted job knows the address of its driver; executors elsewhere could not reach it on loopback.
     for key, value in _settings(options, java_options, options.local and not submitted).items():
         builder = builder.config(key, value)
     began_at = time.monotonic()
@@ -131,8 +136,8 @@ def packed() -> Path:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """An interrupt within the block is raised at its end. A Java that is left alone while it starts would not
-    notice, and stay for good."""
+    """An interrupt within the block is raised at its end. If Java lost its parent during its start, it would
+    not notice and run for ever."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -215,6 +220,8 @@ def _java_options(options: SessionOptions, found: java.Java) -> str:
     wanted = [quiet, "-Xlog:disable", "-Xlog:all=error:stderr"]
     if options.quick:
         wanted.append(_QUICK_JAVA)
+    if options.brief:
+        wanted.append(_BRIEF_JAVA)
     if found.version >= _SHARING:
         from pyspark import __version__
 

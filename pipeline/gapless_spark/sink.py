@@ -1,4 +1,4 @@
-"""The sink `gapless`: rows of a DataFrame become messages, each once, however often Spark repeats itself.
+"""The sink `gapless`: rows of a DataFrame become messages, each once, even if Spark repeats a task or batch.
 
     df.write.format("gapless").options(url=…, channel="orders", writeId="2026-11-20").mode("append").save()
     df.writeStream.format("gapless").option("url", …).option("checkpointLocation", …).start()
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ONE_WRITE: Final = -1
-"""The batch of a write that is no batch of a query."""
+"""The batch number of a write that does not belong to a query."""
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _RUN_ID: Final = "spark.jobGroup.id"
@@ -64,8 +64,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: how many rows its partition has, and the attempt that keeps them (None:
-    there are none, or the batch was decided before)."""
+    """A task's message to the driver: the number of rows in its partition, and the attempt that keeps them
+    (None: there are no rows, or the batch was decided before)."""
 
     key: BatchKey
     partition: int
@@ -199,7 +199,7 @@ def _stage(
 
 
 def publish(target: Target, messages: list[WriterCommitMessage | None]) -> None:
-    """Decide what the batch is and publish it; a batch that was decided before is published to its end."""
+    """Decides the rows of the batch and publishes them. A batch decided before is published to its end."""
     parts = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
     if not parts:
         return
@@ -208,13 +208,13 @@ def publish(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     with Store(target.url) as store:
         store.bind(key, list(attempts), list(attempts.values()), sum(m.rows for m in parts), target.verify)
         store.publish(key)
-        # What is not removed now is removed after a later batch.
+        # Rows that are not removed now are removed after a later batch.
         with suppress(GaplessSparkError):
             store.tidy(key)
 
 
 def discard(target: Target, messages: list[WriterCommitMessage | None]) -> None:
-    """Forget what was staged for nothing; what cannot be forgotten now is removed after a week."""
+    """Removes staged rows that are not needed. Rows that cannot be removed now are removed after a week."""
     attempts = [m.attempt for m in messages if isinstance(m, Staged) and m.attempt is not None]
     if attempts:
         with suppress(GaplessSparkError), Store(target.url, patience_s=1.0) as store:

@@ -1,4 +1,4 @@
-"""What the sink refuses, and why."""
+"""The errors of the sink."""
 
 # ruff: noqa: N818  (they say what happened, as those of errors.py do)
 
@@ -16,8 +16,8 @@ class PartitionTooLarge(GaplessSparkError):
 
 
 class BatchChanged(GaplessSparkError):
-    """A batch was written before, as another one; what was published then stays, and nothing is added."""
+    """A batch was written before with other rows. The messages published then stay, and none is added."""
 
 
 class BatchIncomplete(GaplessSparkError):
-    """A batch is decided but not published whole. Running the query or job again publishes the rest, once."""
+    """A batch is decided but not fully published. The next run publishes the rest, once."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class GaplessDataSource(DataSource):
-    """Messages as rows; `options.ReadOptions` and docs tell the options. Register it with `register`."""
+    """Messages as rows. `options.ReadOptions` and docs list the options. Register it with `register`."""
 
     parallelism: ClassVar[int] = 2
     """Tasks that can run at once, as far as it was known when the source was registered."""
@@ -89,7 +89,7 @@ def schema_ddl(options: ReadOptions) -> str:
 
 
 def check_schema(options: ReadOptions, schema: StructType) -> None:
-    """Raise `BadOption` unless the schema is ours: somebody may have given one of their own."""
+    """Raises `BadOption` if the caller gave another schema than that of the source."""
     names = tuple(schema.fieldNames())
     if names != options.columns:
         raise BadOption(
@@ -99,7 +99,7 @@ def check_schema(options: ReadOptions, schema: StructType) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("gapless")` known to a session. Call it once a session; again does no harm."""
+    """Registers `format("gapless")` in a session. Call it once per session; a second call is harmless."""
     tasks = parallelism_of(spark)
 
     # A class of its own, made here, travels to the workers by value and takes the number along.
@@ -110,7 +110,7 @@ def register(spark: SparkSession) -> None:
 
 
 def parallelism_of(spark: SparkSession) -> int:
-    """How many tasks the session runs at once; a guess with Spark Connect, which does not tell."""
+    """How many tasks the session runs at once; a guess with Spark Connect, which does not say."""
     configured = spark.conf.get("spark.default.parallelism", None)
     if configured:
         return max(1, int(configured))

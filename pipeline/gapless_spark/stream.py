@@ -49,7 +49,7 @@ class Offset:
     removed: str = NONE
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark keeps in the checkpoint."""
+        """The JSON that Spark keeps in the checkpoint."""
         json: dict[str, Any] = {"version": VERSION, "epoch": self.epoch, "id": self.id}
         return json | {"removed": self.removed} if self.removed else json
 
@@ -83,7 +83,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             top = settled(connection)
             begin(connection, None)
             first = self._offset(connection, first_offset(connection, self.options, top))
-            # Who names an id wants all that followed it; who does not, what is kept.
+            # A query that names an id wants all messages after it; another wants all messages kept.
             return (replace(first, removed=NONE) if self.options.start >= 0 else first).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -144,7 +144,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is open between two calls."""
 
     def _reach(self, connection: Connection, lower: int, upper: int, limit: ReadLimit) -> int | None:
-        """How far the next batch goes; None: nothing is there to be read."""
+        """The last id of the next batch; None if there is nothing to read."""
         # What was seen to hold nothing for us stays so: it is settled. A stream over quiet channels in a busy
         # log stays where it is, without an empty batch a trigger, and without looking again and again.
         seen = self._empty.upper if self._empty.lower <= lower <= self._empty.upper else lower
@@ -163,7 +163,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(id_, epoch_of(connection), marks_beyond(connection, self.options.selection, id_))
 
     def _check(self, connection: Connection, offset: Offset, top: int | None) -> None:
-        """Raise `OtherLog` or `DataLoss` where an offset cannot be gone on from."""
+        """Raises `OtherLog` or `DataLoss` if the query cannot go on from an offset."""
         check_history(
             connection,
             offset.epoch,

@@ -1,7 +1,7 @@
-"""The nouns of durable subscriptions as immutable values.
+"""The values of durable subscriptions: definitions, deliveries, receipts, dead letters. All are immutable.
 
-A definition travels as the JSON members it was given in: the database resolves own settings, policies and
-defaults in the transaction that needs them, so no process holds a copy that could be stale.
+A definition is passed on as the JSON members that the client sent. The database resolves own settings,
+policies and defaults in the transaction that needs them, so no process holds a copy that could be stale.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from subscriptions.domain.model import Message, NewMessage
 
 Settings = Mapping[str, Any]
-"""Checked members of a definition, as JSON values; seconds are numbers. What is absent is not set."""
+"""Checked members of a definition, as JSON values; seconds are numbers. An absent member is not set."""
 
 Tags = tuple[str, ...]
-"""Tags of definitions, for a change that holds only where the definition has one of them. `*`: any."""
+"""Tags of definitions: a change is made only if the definition has one of them. `*`: any tag."""
 
 MAX_CHANNELS = 128
-"""Names and patterns of one subscription."""
+"""The most names and patterns that one subscription may have."""
 
 SUBSCRIPTION_SETTINGS = (
     "ack_wait",
@@ -49,7 +49,7 @@ class Reason(StrEnum):
 
 
 class AppliesTo(StrEnum):
-    """What a policy is about."""
+    """What a policy applies to."""
 
     CHANNELS = "channels"
     SUBSCRIPTIONS = "subscriptions"
@@ -57,14 +57,14 @@ class AppliesTo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What somebody asks a subscription to be: its own settings, nothing of policies or defaults."""
+    """What a client asks a subscription to be: its own settings, without policies and defaults."""
 
     name: str
     channels: tuple[str, ...]
     start: str = "latest"
     """`earliest`, `latest`, the digits of an id, or an RFC 3339 time in UTC."""
     settings: Settings = field(default_factory=dict, repr=False)
-    """No representation shows them: a push holds a secret."""
+    """They are left out of `repr`, because `push` holds a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How many messages are neither settled nor in flight, and how many are in flight. At least so many,
-    where it is not `exact`."""
+    """`lag`: how many messages are neither settled nor in flight; `in_flight`: how many are. Where it is not
+    `exact`, there are at least this many."""
 
     lag: int
     in_flight: int
@@ -97,7 +97,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription with the settings in force. `origins` says of each where it comes from: `own`,
+    """A subscription with the settings in force. `origins` says where each setting comes from: `own`,
     `default` or `policy:<name>`."""
 
     id: int
@@ -111,12 +111,12 @@ class Subscription:
     origins: Mapping[str, str]
     stats: Stats | None = None
     tag: str = ""
-    """Another one with each change of the definition; policies and what is delivered do not change it."""
+    """Each change of the definition gives it a new tag; policies and deliveries do not change the tag."""
 
 
 class Receipt(NamedTuple):
-    """Names one lease of one message. `lease` is a fence: a later lease of the message has another.
-    `holder` tells which process streams the delivery (0: none does)."""
+    """Names one lease of one message. `lease` is a fence: a later lease of the message has another number.
+    `holder` is the process that streams the delivery (0: no process does)."""
 
     subscription_id: int
     message_id: int
@@ -126,7 +126,7 @@ class Receipt(NamedTuple):
 
 class Delivery(NamedTuple):
     """One handing of one message to one member. `deadline_us` in microseconds since the Unix epoch.
-    `company`: the message is in doubt, and whoever holds it may hold so many in all."""
+    `company`: the message is in doubt, and the member that holds it may hold this many in all."""
 
     message: Message
     lease: int
@@ -137,7 +137,7 @@ class Delivery(NamedTuple):
 
 
 class Hand(NamedTuple):
-    """Where one message of a claim goes: a stream by its number (0: a pull), and how many it holds then."""
+    """Where one message of a claim goes: the number of a stream (0: a pull), and how many it then holds."""
 
     member: int
     place: int
@@ -145,7 +145,7 @@ class Hand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A channel that a decision published to, and its newest message then."""
+    """A channel that a decision of the database published to, and its newest message at that moment."""
 
     namespace: str
     channel: str
@@ -156,8 +156,8 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Retention took `missed` messages of a channel before they were settled; what is left begins at
-    `first_seq`. `number` orders losses, and `since` is that of the oldest in this one."""
+    """Retention removed `missed` messages of a channel before they were settled; the oldest one left is
+    `first_seq`. `number` orders losses; `since` is the number of the oldest loss that this one includes."""
 
     channel: str
     first_seq: int
@@ -169,10 +169,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a claim gave. `retry_at_us`: when something further becomes due by time alone, if known. `more`:
-    the claim stopped at a bound of work, not because there was no more. `gone`: no such subscription.
-    `doubt`: something is in doubt, and may be for other hands than these. `losses`: what no stream was told
-    of yet."""
+    """The result of a claim. `retry_at_us`: when the next message becomes due by time alone, if known.
+    `more`: the claim stopped at a bound of work, not because there was no more. `gone`: no such subscription.
+    `doubt`: a message is in doubt, and may be for other hands than these. `losses`: losses of which no member
+    was told yet."""
 
     deliveries: tuple[Delivery, ...] = ()
     retry_at_us: int | None = None
@@ -185,7 +185,7 @@ class Claimed:
 
 
 class State(StrEnum):
-    """Where a message is that a subscription has not settled."""
+    """The state of a message that a subscription has not settled."""
 
     READY = "ready"
     WAITING = "waiting"
@@ -195,7 +195,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """A message that a subscription has not settled, as somebody saw it who only looked.
+    """A message that a subscription has not settled, as a look shows it.
 
     `attempt`: how often it was handed out. `at_us`: the deadline, or when it becomes due. `member`: the
     stream that has it, 0 for a pull. `waits_for`: the message of its lane that comes first.
@@ -212,8 +212,8 @@ class Outstanding:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A page of them by id: all there are up to `cursor`. Not `complete`: further ones lie beyond what a
-    subscription with an ordering looks ahead."""
+    """A page of outstanding messages by id: all of them up to `cursor`. Not `complete`: there are more,
+    beyond the range that a subscription with an ordering looks ahead."""
 
     messages: tuple[Outstanding, ...]
     has_more: bool
@@ -232,7 +232,8 @@ class Settlement(StrEnum):
 
 
 class Settled(NamedTuple):
-    """One item's result. `dead_letter`: the entry that a nack made; `deadline_us`: after an extend."""
+    """The result for one receipt. `dead_letter`: the entry that a nack made; `deadline_us`: the deadline
+    after an extend."""
 
     status: Settlement
     dead_letter: int | None = None
@@ -267,7 +268,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters; None matches all. `before_us`: made before this time. `ids`: only these."""
+    """Selects dead letters; None matches all. `before_us`: made before this time. `ids`: only these."""
 
     namespace: str
     subscription: str | None = None
@@ -279,7 +280,7 @@ class DeadLetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Settings for everything a pattern matches; the higher priority wins, then the lesser name."""
+    """Settings for everything that a pattern matches. The higher priority wins, then the lesser name."""
 
     name: str
     pattern: str
@@ -287,7 +288,7 @@ class Policy:
     priority: int
     definition: Settings
     tag: str = field(default="", compare=False)
-    """Another one with each change."""
+    """Each change gives it a new tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,19 +301,19 @@ class ChannelDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Everything that was defined in a namespace, in order of names. `paused` names subscriptions."""
+    """All definitions of a namespace, in order of names. `paused` names the paused subscriptions."""
 
     channels: tuple[ChannelDefinition, ...] = ()
     subscriptions: tuple[Definition, ...] = ()
     policies: tuple[Policy, ...] = ()
     paused: frozenset[str] = frozenset()
     tag: str = field(default="", compare=False)
-    """Another one with each change of any of them."""
+    """Each change of any of them gives a new tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between what is there and what was asked for. `before` is None for something new."""
+    """One difference between an existing definition and the one asked for. `before`: None if it is new."""
 
     kind: str
     name: str
@@ -321,7 +322,7 @@ class Change:
 
 
 Moment = tuple[int | None, float | None]
-"""When a message is to be published: microseconds since the Unix epoch, or so many seconds from now."""
+"""When a message is to be published: microseconds since the Unix epoch, or seconds from now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The catalogue of errors: every way the service says no, in one place.
+"""The catalogue of errors: every error code of the service.
 
-Each face maps `code` to its own status (HTTP, WebSocket, exit code); nothing else may invent a code.
+Each face maps `code` to its own status (HTTP, WebSocket, exit code). Codes are defined only here.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ RETRYABLE = frozenset({Code.RATE_LIMITED, Code.UNAVAILABLE, Code.STORAGE_FULL, C
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One thing wrong with one field; `field` is a path such as `messages[3].type`."""
+    """One error in one field; `field` is a path such as `messages[3].type`."""
 
     field: str
     message: str
 
 
 class GaplessError(Exception):
-    """A refusal the caller can act on. `retry_after` is in seconds."""
+    """An error that the caller can act on. `retry_after` is in seconds."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class GaplessError(Exception):
 
 
 class UnreachableError(GaplessError):
-    """`unavailable`: the database cannot be reached, or fell silent. Whoever waits behind waits in vain."""
+    """`unavailable`: the database cannot be reached or does not answer. Queued requests would fail too."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(Code.UNAVAILABLE, detail, retry_after=1)
@@ -95,8 +95,8 @@ def invalid(field: str, message: str) -> GaplessError:
 def unavailable(
     detail: str = "the database cannot be reached; what was asked for was done as a whole, or not at all",
 ) -> GaplessError:
-    """`unavailable`, to be tried again after a second.
+    """`unavailable`; the caller may retry after a second.
 
-    Without a `detail` it promises no more than is known of a connection that was lost or fell silent.
+    Without a `detail` it says only what is known after a connection was lost or did not answer.
     """
     return GaplessError(Code.UNAVAILABLE, detail, retry_after=1)

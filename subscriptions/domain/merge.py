@@ -1,15 +1,15 @@
-"""The merge: history, hot copies and hints, in any order and any number, into one gapless sequence.
+"""The merge turns history, hot copies and hints, in any order and any number, into one gapless sequence.
 
 Positions are integers on a dense axis: the seq of one channel, or the ids of the whole log (there some
-positions are void: a transaction rolled back). The merge hands out a position only when everything below it
-is out, so what was delivered is always an interval and the delivered set is one number, its floor:
+positions are void: a transaction rolled back). The merge hands out a position only after all positions below
+it. So the delivered positions always form an interval, and one number describes them, the floor:
 
     look after the floor → take hot copies while they are contiguous → else read the database from the floor
     → skip what is at or below the floor → hand out in order → raise the floor
 
-A hint says that something was committed. It may be late, doubled, reordered, or never come:
-dedupe (the floor), back-fill (`missing`) and the sweep (`note` with what the database says is there)
-each heal one of these. Without any one of the three the sequence breaks; `docs/merge.pml` proves it.
+A hint says that something was committed. It may be late, doubled, reordered or lost. Three steps repair this:
+dedupe (the floor), back-fill (`missing`) and the sweep (`note` with the position that the database reports).
+Without any one of the three the sequence breaks; `docs/merge.pml` proves it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_AHEAD = 2048
-"""Hot copies kept above the floor. One more and all are let go: the database has them."""
+"""Hot copies kept above the floor. One more, and all are dropped: the database has them."""
 
 
 class Merge(Generic[T]):
-    """One cursor over a dense axis. Purely a decision: no clock, no I/O.
+    """One cursor over a dense axis. It uses no clock and no I/O.
 
     Invariants: `floor` never falls; every item handed out has a position above all earlier ones; all
     committed positions at or below `floor` were handed out. Memory: at most `max_ahead` items.
@@ -43,7 +43,7 @@ class Merge(Generic[T]):
 
     @property
     def behind(self) -> bool:
-        """Whether something is known to be there that was not handed out."""
+        """Whether a position is known to exist that was not handed out."""
         return self.known > self.floor
 
     def delivered(self, position: int) -> bool:
@@ -55,7 +55,7 @@ class Merge(Generic[T]):
         self.known = max(self.known, position)
 
     def offer(self, position: int, item: T) -> None:
-        """Take a hot copy. What was delivered is skipped; beyond the bound all copies are let go."""
+        """Take a hot copy. A delivered position is skipped; beyond the bound all copies are dropped."""
         self.note(position)
         if self.delivered(position):
             return
@@ -75,7 +75,7 @@ class Merge(Generic[T]):
         return out
 
     def missing(self, readable_to: int | None = None) -> int | None:
-        """The position after which the database must be read, or None when nothing can be gained.
+        """The position after which the database must be read, or None when reading would find nothing.
 
         `readable_to`: the watermark, on an axis where a hole may still be filled by a running commit.
         """
@@ -83,9 +83,9 @@ class Merge(Generic[T]):
         return self.floor if target > self.floor else None
 
     def fill(self, items: Iterable[tuple[int, T]], complete_to: int) -> list[T]:
-        """Take what the database holds between the floor and `complete_to`, all of it, and hand it out.
+        """Take all that the database holds between the floor and `complete_to`, and hand it out.
 
-        Whatever is neither in `items` nor among the hot copies up to `complete_to` is void.
+        A position up to `complete_to` that is neither in `items` nor among the hot copies is void.
         """
         found = {position: item for position, item in items if not self.delivered(position)}
         for position in [p for p in self._ahead if p <= complete_to]:

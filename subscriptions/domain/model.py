@@ -1,6 +1,7 @@
-"""The nouns of the log as immutable values. Payload bytes are opaque here: faces encode and decode them.
+"""The values of the log: messages, positions, channels. All are immutable. Payload bytes are opaque here:
+faces encode and decode them.
 
-What is made once a message is a named tuple: making a frozen dataclass takes three times as long.
+Values that are made for each message are named tuples: making a frozen dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class NewMessage(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where one stored message stands: what a publisher is told. Times are in microseconds."""
+    """Where one stored message stands, as the publisher is told. Times are in microseconds."""
 
     id: int
     channel: str
@@ -67,7 +68,7 @@ class Append:
     """One publish request: messages that become visible together or not at all.
 
     `idempotency_key` and `fingerprint` (a hash of the whole request) come together. `expected_last_seq`
-    speaks about the channel of the first message.
+    is about the channel of the first message.
     """
 
     namespace: str
@@ -76,11 +77,11 @@ class Append:
     fingerprint: bytes = b""
     expected_last_seq: int | None = None
     body_bytes: int | None = None
-    """Bytes of the body these messages came in, where that is known: then nobody adds them up."""
+    """Bytes of the body these messages came in, if known: then `size_bytes` need not add up the messages."""
 
     @property
     def size_bytes(self) -> int:
-        """A close upper estimate of what this request costs to hold and to send, in bytes."""
+        """A close upper estimate of the bytes that it takes to hold and send this request."""
         if self.body_bytes is not None:
             return self.body_bytes + 256 * len(self.messages)
         size = 256 * len(self.messages)
@@ -98,7 +99,7 @@ class Appended:
     before: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Channel name → (channel id, last message id, last seq) just before this request's messages."""
     fences: int = 0
-    """How many fences the log had then; see `Tick`."""
+    """How many fences the log had at the commit; see `Tick`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel as the log sees it. `first_seq` is the oldest message kept, `last_seq` 0 while empty."""
+    """A channel as the log sees it. `first_seq`: of the oldest message kept; `last_seq`: 0 while empty."""
 
     namespace: str
     name: str
@@ -124,3 +125,6 @@ class Channel:
     message_ttl: float | None
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting in force comes from: `own` or `policy:<name>`."""
+    tag: str = ""
+    """Each change of its own settings gives it a new tag; policies and messages do not change the tag. Empty
+    in a list."""

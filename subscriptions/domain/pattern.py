@@ -1,7 +1,7 @@
 """Patterns over channel names: `*` stands for one token, a last `>` for one or more.
 
-A pattern becomes one regular expression in which every part ends where the next dot begins. There is thus
-one way to read any name, and matching takes time linear in its length whatever the pattern.
+A pattern becomes one regular expression in which every part ends where the next dot begins. So there is only
+one way to split a name, and for any pattern, matching takes time linear in the length of the name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from subscriptions.domain.errors import invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
 
 MAX_PATTERN_TOKENS: Final = 512
-"""Of all patterns of one reader together: the database compiles them into one regular expression."""
+"""For all patterns of one reader together: the database compiles them into one regular expression."""
 MAX_PATTERN_CHARACTERS: Final = 8192
 
 _PATTERN: Final = re.compile(rf"(?:(?:{NAME_PART}|\*)\.)*(?:{NAME_PART}|\*|>)")
@@ -25,12 +25,12 @@ _SOME: Final = r"[^.]+(\.[^.]+)*"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a valid `text` stands for many channels rather than naming one."""
+    """Whether a valid `text` is a pattern, and not the name of one channel."""
     return "*" in text or ">" in text
 
 
 def check_pattern(text: str, field_name: str = "channel") -> str:
-    """Give `text` (a pattern or a plain channel name) back, or raise `invalid_request` about `field_name`."""
+    """Return `text` (a pattern or a plain channel name), or raise `invalid_request` about `field_name`."""
     if not text:
         raise invalid(field_name, "must not be empty")
     if len(text) > MAX_NAME_CHARACTERS:
@@ -41,8 +41,8 @@ def check_pattern(text: str, field_name: str = "channel") -> str:
 
 
 def check_budget(texts: Sequence[str], field_name: str) -> None:
-    """Whether all of a reader's (valid) patterns and names together can be matched in good time: names cost
-    nothing, patterns by their tokens and characters. Raises `invalid_request` about `field_name`."""
+    """Check that a reader's (valid) patterns and names together can be matched fast enough: names cost
+    nothing, patterns cost by their tokens and characters. Raises `invalid_request` about `field_name`."""
     patterns = [text for text in texts if is_pattern(text)]
     if sum(text.count(".") + 1 for text in patterns) > MAX_PATTERN_TOKENS:
         raise invalid(field_name, f"has patterns of more than {MAX_PATTERN_TOKENS} tokens together")
@@ -53,7 +53,7 @@ def check_budget(texts: Sequence[str], field_name: str) -> None:
 def to_regex(pattern: str) -> str:
     """An anchored regular expression that matches the same channel names, in Python and in Postgres (`~`).
 
-    Expects a pattern that `check_pattern` let through: its tokens hold nothing that needs quoting but dots.
+    Expects a pattern that passed `check_pattern`: in it, only dots need quoting.
     """
     return "^" + r"\.".join(_part(part) for part in pattern.split(".")) + "$"
 

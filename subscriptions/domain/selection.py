@@ -21,7 +21,7 @@ class Selection:
 
     @property
     def single(self) -> str | None:
-        """The one channel this is about, or None. One channel needs no watermark: its seq is dense."""
+        """The only channel of this selection, or None. One channel needs no watermark: its seq is dense."""
         return self.names[0] if len(self.names) == 1 and not self.patterns else None
 
     def admits(self, type_: str, key: str | None) -> bool:

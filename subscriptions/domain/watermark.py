@@ -1,10 +1,11 @@
 """The watermark: the id at or below which nothing can appear any more, in any channel.
 
-A publishing transaction holds the publishing lock from before it takes an id until it has committed. So once
-every holder seen right after reading the last id taken is gone, that id is settled. It must also be on disk:
-a sequence value taken by a transaction that rolled back is not flushed with a commit, and a crash would hand
-it out again, below a cursor somebody already holds. (Technique: observed holders, as in epoch-based
-reclamation; transactions that publish nothing hold no lock and are never waited for.)
+A publishing transaction holds the publishing lock from before it takes an id until it has committed. A tick
+reads the last id taken, and right after it the holders of the lock. Once all these holders are gone, that id
+is settled. It must also be on disk: a transaction that rolled back does not flush the sequence values it
+took, so after a crash they would be given out again, below a cursor that a reader already holds. (Technique:
+observed holders, as in epoch-based reclamation. Transactions that publish nothing hold no lock, and the
+watermark never waits for them.)
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ PREPARED = "-1/"
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One reading of the database, its parts taken in this order: the last id taken; how far the journal
-    reached then and how far it is flushed, in bytes; who holds the publishing lock. `life` changes whenever
-    the server starts, and is another one on each copy of it. `epoch` changes when the log's history does:
-    the primary is another one, or was restored to an earlier moment. `fences` counts such breaks and crashes;
-    `newest` is the newest id that a message had at the last of them.
+    """One reading of the database. Its parts are read in this order: the last id taken; how far the WAL
+    reached then and how far it is flushed, in bytes; the holders of the publishing lock. `life` changes
+    whenever the server starts, and differs on each copy of it. `epoch` changes when the log's history does:
+    the primary is another one, or was restored to an earlier moment. `fences` counts such changes and
+    crashes; `newest` is the newest id that a message had at the last of them.
     """
 
     last_id: int
@@ -45,7 +46,7 @@ class _Candidate:
 class Watermark:
     """Turns successive ticks of one database into a settled id that never falls.
 
-    Holds at most `MAX_CANDIDATES` unsettled readings; further ones are passed over, which can only delay.
+    It holds at most `MAX_CANDIDATES` unsettled readings. It ignores further ones, which only causes delay.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class Watermark:
         self.settled = 0
         self.last_id = 0
         self.regressions = 0
-        """Ticks whose last id lay below an earlier one's, in one life of the server. There must be none."""
+        """Ticks whose last id was below that of an earlier tick in one life of the server. Must stay 0."""
         self._candidates: list[_Candidate] = []
         self._life = ""
         self._epoch = ""
@@ -79,12 +80,12 @@ class Watermark:
 
     @property
     def seen(self) -> int:
-        """The largest id that was taken, or given to a message, as far as is known here."""
+        """The largest id known here that was taken or given to a message."""
         return max(self.last_id, self._committed)
 
     def was_taken_back(self, tick: Tick) -> bool:
-        """Whether the database says that it holds the history observed so far, and holds less of it: an
-        earlier moment was restored, or the disk lost what it had promised to keep."""
+        """Whether the database reports the same history as before, but holds less of it: it was restored to
+        an earlier moment, or the disk lost data that it had confirmed."""
         if tick.epoch != self._epoch:
             return False
         after_a_crash = tick.fences > self._fences and tick.newest < self._committed
@@ -95,18 +96,18 @@ class Watermark:
         self._committed = max(self._committed, message_id)
 
     def observe(self, tick: Tick) -> int:
-        """The settled id after this tick, which must not be one that `was_taken_back`."""
+        """The settled id after this tick. `was_taken_back` must be false for the tick."""
         if tick.epoch != self._epoch:
             self._epoch, self._flushed, self._committed = tick.epoch, 0, 0
         self._fences = tick.fences
         self._flushed = max(self._flushed, tick.flushed)
         if tick.life != self._life:
-            # Ids that were taken before a crash and not committed are void: nobody holds them any more.
+            # Ids that were taken before a crash and not committed are void: no transaction holds them.
             self._life = tick.life
             self._candidates.clear()
             self.last_id = self.settled
         if tick.last_id < self.last_id:
-            # One of the two was wrong. Ids that it says nobody has taken are not waited for.
+            # One of the two ticks was wrong. Do not wait for ids that this tick says were never taken.
             self.regressions += 1
             self._candidates = [c for c in self._candidates if c.last_id <= tick.last_id]
         self.last_id = max(self.last_id, tick.last_id)
@@ -114,7 +115,7 @@ class Watermark:
         if tick.last_id > newest and len(self._candidates) < MAX_CANDIDATES:
             self._candidates.append(_Candidate(tick.last_id, tick.lsn, tick.holders))
         waiting: list[_Candidate] = []
-        # A transaction that is prepared goes on under another name: none is taken for gone meanwhile.
+        # A prepared transaction goes on under another name: while there is one, no holder counts as gone.
         prepared = any(holder.startswith(PREPARED) for holder in tick.holders)
         for candidate in self._candidates:
             if not prepared:

@@ -1,1 +1,1 @@
-"""The loops that carry decisions out, over the ports: publishing, live reading, maintenance."""
+"""The loops that carry out decisions through the ports: publishing, live reading, maintenance."""

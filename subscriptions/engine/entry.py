@@ -1,4 +1,4 @@
-"""A message as the live side holds it: what routing needs, and its encoded forms, each made once."""
+"""A message as the live side holds it: the fields for routing, and its encoded forms, each made once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Encode = Callable[[Message], bytes]
 """Message → its JSON text on one line, UTF-8."""
 
 OVERHEAD_BYTES = 400
-"""What an entry costs beside its texts, roughly; used to bound what is kept in memory."""
+"""Rough cost of an entry without its texts, in bytes; used to bound the memory of feeds."""
 
 
 class Entry:
-    """One committed message. Shared by every feed and reader in the process, so it is never changed,
-    except that a wire form is added when somebody first asks for it."""
+    """One committed message. Every feed and reader in the process shares it, so it is never changed. Only a
+    wire form is added when a reader first asks for it."""
 
     __slots__ = ("_frames", "body", "channel", "id", "key", "namespace", "seq", "type")
 
@@ -50,7 +50,7 @@ class Entry:
 
 
 class Wire(Protocol):
-    """How a face writes messages. `frame` must give bytes that can simply be joined."""
+    """How a face writes messages. `frame` must return bytes that can be concatenated."""
 
     @property
     def name(self) -> str: ...

@@ -1,7 +1,7 @@
-"""The readiness gate: what settles messages by itself waits until the definitions are known to be loaded.
+"""The readiness gate: loops that settle messages by themselves wait at it until the definitions are loaded.
 
-Another service may share the database, with namespaces and definitions of its own: what time does in those is
-left to it, for only it can tell when their definitions are there.
+Another service may share the database, with namespaces and definitions of its own. This service does not
+reap or expire anything in those namespaces: only the other service knows when their definitions are loaded.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from subscriptions.domain.errors import unavailable
 
 
 class Gate:
-    """Closed until `open`; never closed again: what it waited for stays true, for it lies in the database."""
+    """Closed until `open` is called, then open for good: loaded definitions stay in the database."""
 
     def __init__(self) -> None:
         self._opened = asyncio.Event()
         self.namespaces: frozenset[str] = frozenset()
-        """Those whose definitions this process has loaded."""
+        """The namespaces whose definitions this process has loaded."""
+
+    def __repr__(self) -> str:
+        return f"Gate({'open for ' + ', '.join(sorted(self.namespaces)) if self.is_open else 'closed'})"
 
     @property
     def is_open(self) -> bool:
         return self._opened.is_set()
 
     def open(self, namespaces: Iterable[str]) -> None:
-        """For these, and for those it was opened for before."""
+        """Open the gate for these namespaces, in addition to earlier ones."""
         self.namespaces |= frozenset(namespaces)
         self._opened.set()
 

@@ -1,7 +1,8 @@
-"""Hints between processes: what was committed, with hot copies while they are small, signed.
+"""Signed hints between processes: what was committed, with hot copies while they are small.
 
-A hint is never trusted to be there. It is trusted to be true, because it is signed with a secret that only
-those who can read the log hold: whoever may write to Redis can make a reader look, not make it see.
+No reader relies on a hint to arrive. Readers do rely on its content, because it is signed with a secret that
+only processes that can read the log have. A client that can write to Redis can make a reader look into the
+database, but cannot make it show a false message.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import msgspec
 from subscriptions.engine.entry import Entry
 
 MAX_COPIES_BYTES = 256 * 1024
-"""Hot copies in one hint, together. Above that the hint only says what is there."""
+"""The most bytes of hot copies in one hint, together. Above that the hint carries no copies."""
 SIGNATURE_BYTES = 16
 MAX_EPHEMERAL_AGE_S = 60
 MAX_ORIGINS = 1000
-"""So many senders of ephemeral hints are remembered, those heard last."""
+"""How many senders of ephemeral hints are remembered: those heard last."""
 
 
 class Copy(msgspec.Struct, array_like=True, frozen=True):
@@ -33,7 +34,7 @@ class Copy(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ChannelHint(msgspec.Struct, array_like=True, frozen=True):
-    """Messages one commit added to one channel, right after (`after_id`, `after_seq`)."""
+    """Messages that one commit added to one channel, right after (`after_id`, `after_seq`)."""
 
     namespace: str
     channel: str
@@ -44,7 +45,7 @@ class ChannelHint(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EphemeralHint(msgspec.Struct, array_like=True, frozen=True):
-    """A message that is not stored: its JSON text goes to whoever listens now."""
+    """A message that is not stored: its JSON text goes to those who listen now."""
 
     namespace: str
     channel: str
@@ -56,7 +57,7 @@ class EphemeralHint(msgspec.Struct, array_like=True, frozen=True):
 class Hints(msgspec.Struct, array_like=True, frozen=True):
     """What one commit, one ephemeral publish or one settlement tells the other processes. `origin` names
     the sender, which has already told its own readers. `woken`: durable subscriptions in which something
-    was settled; `settled`: leases among that, as (subscription, message id, lease), streamed by others."""
+    was settled; `settled`: the settled leases that others stream, as (subscription, message id, lease)."""
 
     origin: str
     channels: list[ChannelHint]
@@ -64,7 +65,7 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     woken: list[int] = []
     settled: list[tuple[int, int, int]] = []
     sent_at_us: int = 0
-    """Of ephemeral ones: when, by the sender's clock; each of its next ones is later."""
+    """When ephemeral hints were sent, by the sender's clock; it rises with each hint of one sender."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -72,8 +73,8 @@ _decoder = msgspec.msgpack.Decoder(Hints)
 
 
 class HintCodec:
-    """Signs and encodes, verifies and decodes hints of one history of one database: its `identity` is part of
-    the key."""
+    """Signs and encodes, verifies and decodes hints of one history of one database. The `identity` of the
+    history is part of the key."""
 
     __slots__ = ("_identity", "_key")
 
@@ -90,7 +91,7 @@ class HintCodec:
         return self._sign(payload) + payload
 
     def decode(self, data: bytes) -> Hints | None:
-        """The hints, or None for anything that was not signed here."""
+        """The hints, or None if the data was not signed with this key."""
         signature, payload = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._sign(payload)):
             return None
@@ -104,8 +105,8 @@ class HintCodec:
 
 
 class Replays:
-    """Tells an ephemeral hint that somebody captured and sent again. A sender's come in order, so what is not
-    newer than its last one is old. One whose sender was never heard is judged by its age."""
+    """Recognizes ephemeral hints that were captured and sent again. Those of one sender come in order, so one
+    that is not newer than the sender's last is a replay. If the sender was never heard, the age decides."""
 
     __slots__ = ("_last_us",)
 
@@ -113,7 +114,8 @@ class Replays:
         self._last_us: OrderedDict[str, int] = OrderedDict()
 
     def is_new(self, hints: Hints, now_us: int) -> bool:
-        """Whether to show them; each only once. A clock that is a minute off has its own refused."""
+        """Whether to show these hints, each once. Hints of a sender whose clock is a minute off are
+        refused."""
         if abs(now_us - hints.sent_at_us) > MAX_EPHEMERAL_AGE_S * 1_000_000:
             return False
         if hints.sent_at_us <= self._last_us.get(hints.origin, 0):

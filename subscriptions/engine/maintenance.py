@@ -1,5 +1,5 @@
-"""Retention and housekeeping: a loop around `run_once`. Every process may run it; the database lets one
-win each piece."""
+"""Retention and housekeeping: a loop around `run_once`. Every process may run it; for each piece of work the
+database lets only one process win."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.watermark import PREPARED
-from subscriptions.upkeep import MaintenancePort
+from subscriptions.ports import MaintenancePort
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger("gapless.audit")
-"""What administrators did, and what time did in their place, that cannot be undone."""
+"""Logs what cannot be undone: actions of administrators, and what expired without one."""
 
 TRIM_LIMIT = 200
 PURGE_LIMIT = 10_000
@@ -23,18 +23,19 @@ PURGE_ROUNDS = 20
 REMOVE_LIMIT = 100
 ABSENT_S = 60.0
 ABSENT_ROUNDS = 3
-"""A service that has not looked for so many rounds, and seconds, was not there."""
+"""A service that has not looked for this many rounds, and this many seconds, was away."""
 COMPACT_BYTES = 16 * 1024 * 1024
-"""Tables of what is under way are looked at from this size on."""
+"""Queue tables from this size on are checked for dead rows."""
 
 
 OVERDUE_S = 15.0
-"""A publisher is ended by its own limits after 5 s, a decision that publishes after 10 s. Who holds the
-publishing lock for longer has taken those limits away."""
+"""The database's timeouts end a publisher after 5 s, and a decision that publishes after 10 s. A session that
+holds the publishing lock for longer has removed these timeouts."""
 
 
 class Overdue:
-    """Who has held the publishing lock for `limit_s` seconds. Bounded by the connections of the database."""
+    """Finds transactions that have held the publishing lock for `limit_s` seconds. Memory is bounded by the
+    number of connections of the database."""
 
     __slots__ = ("_limit_s", "_since")
 
@@ -43,15 +44,15 @@ class Overdue:
         self._since: dict[str, float] = {}
 
     def observe(self, holders: frozenset[str], now: float) -> frozenset[str]:
-        """Those of `holders` that were seen at every look for so long. A prepared transaction is not among
-        them: there is no session to end."""
+        """Those of `holders` that every look has seen for `limit_s` seconds. Prepared transactions are left
+        out: they have no session to end."""
         self._since = {h: self._since.get(h, now) for h in holders if not h.startswith(PREPARED)}
         return frozenset(h for h, since in self._since.items() if now - since >= self._limit_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one round did."""
+    """Counts of what one round did."""
 
     rolled: bool
     trimmed_channels: int
@@ -64,8 +65,9 @@ class Counts:
 
 
 class Maintenance:
-    """`settled` tells the watermark: nothing at or below it can still appear. `namespaces` are those in which
-    subscriptions may be removed: none, until their definitions are loaded."""
+    """Runs retention and housekeeping. `settled` returns the settled id: nothing at or below it can still
+    appear. `namespaces` returns those in which subscriptions may be removed: none until their definitions are
+    loaded."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Maintenance:
 
     async def run_once(self) -> Counts:
         """One round, bounded. Raises GaplessError when the database cannot be reached."""
-        # First: whoever holds the publishing lock may be in the way of the rest.
+        # First, because a holder of the publishing lock may block the rest.
         ended = await self._end_overdue()
         trimmed = await self._port.trim_channels(TRIM_LIMIT)
         dropped = 0
@@ -134,13 +136,14 @@ class Maintenance:
         return total
 
     async def run(self) -> None:
-        """Rounds until cancelled."""
+        """Run rounds until cancelled."""
         while True:
             try:
                 counts = await self.run_once()
                 if counts.dropped_segments or counts.rolled or counts.freed_bytes:
                     log.info("maintenance: %s", counts)
             except GaplessError as error:
-                # Mostly a lock that others held for too long: there is no hurry.
+                # The usual cause is a lock that another session held for too long. The next round tries
+                # again.
                 log.debug("maintenance put off: %s", error.detail)
             await asyncio.sleep(self._every_s)

@@ -1,7 +1,7 @@
 """Group commit: while one transaction commits, the next batch gathers.
 
-A few appenders drain one queue. Nobody waits for a timer: an idle appender takes what is there at once, so a
-lone publish is a batch of one and a busy second makes large batches.
+A few appenders drain one queue. No publish waits for a timer: an idle appender takes at once what is queued.
+So a single publish is a batch of one, and under load batches are large.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_QUEUED = 20_000
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 PATIENCE_S = 0.5
-"""Who has waited longer than this when the database turns out to be away is not tried any more."""
+"""A publish that has waited longer than this when the database cannot be reached is not tried any more."""
 
 Committed = Callable[[list[tuple[ChannelHint, list[Entry]]]], None]
-"""Told of every commit, in the order in which this process saw them."""
+"""A callback for every commit, in the order in which this process saw them."""
 
 
 Interested = Callable[[str, str], bool]
-"""Whether anybody would read a hot copy of what is committed to this namespace and channel."""
+"""Whether a reader may want a hot copy of a message in this namespace and channel."""
 
 
 class _Waiting:
@@ -46,8 +46,8 @@ class _Waiting:
 
 
 class Publisher:
-    """Answers a publish when it is committed. Bounds: `MAX_QUEUED` requests and `MAX_QUEUED_BYTES` wait at
-    most; one more is refused with `rate_limited`."""
+    """Answers a publish when it is committed. At most `MAX_QUEUED` requests and `MAX_QUEUED_BYTES` wait; one
+    more is refused with `rate_limited`."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Publisher:
         interested: Interested = lambda namespace, channel: True,
         current: Callable[[int, int], bool] = lambda fences, last_id: True,
     ) -> None:
-        """`current` is told the fences and the last id of each commit, and says whether readers have come so
-        far. If not they are told nothing: beyond a fence seqs may mean something else."""
+        """`current` gets the fences and the last id of each commit, and says whether readers know of all
+        these fences. If not, they get no hint: after a fence, seqs may mean something else."""
         self._appenders = appenders
         self._encode = encode
         self._committed = committed
@@ -83,7 +83,7 @@ class Publisher:
         self._workers = [asyncio.create_task(self._drain(appender)) for appender in self._appenders]
 
     async def stop(self) -> None:
-        """Answer what is queued, then end. Nothing further is taken."""
+        """Answer all queued requests, then end. No further request is taken."""
         self._closed = True
         self._arrived.set()
         if self._workers:
@@ -92,8 +92,8 @@ class Publisher:
     async def publish(self, append: Append) -> Appended:
         """Store the request's messages; the answer comes after the commit.
 
-        Raises GaplessError as `AppendPort.append` gives it, `rate_limited` when too much is queued. A caller
-        that is cancelled takes nothing back: the request is committed all the same.
+        Raises the GaplessError that `AppendPort.append` gives, or `rate_limited` when too much is queued.
+        Cancelling the caller does not cancel the request: it is still committed.
         """
         if self._closed:
             raise unavailable("the server is stopping; nothing was stored")
@@ -107,7 +107,7 @@ class Publisher:
         return await waiting.outcome
 
     def announce(self, append: Append, appended: Appended) -> None:
-        """Tell of a request that was committed by other means than `publish`."""
+        """Send hints for a request that was committed in another way than by `publish`."""
         if appended.positions and not appended.replayed:
             self._tell([(append, appended)])
 
@@ -135,7 +135,7 @@ class Publisher:
             self._answer(batch, answers)
 
     def _refuse_older(self) -> None:
-        """The database is away: who waited behind that is told now, and not after another attempt."""
+        """The database cannot be reached: refuse older requests now, and not after another attempt."""
         before = asyncio.get_running_loop().time() - PATIENCE_S
         while self._queue and self._queue[0].since <= before:
             waiting = self._queue.popleft()
@@ -149,8 +149,8 @@ class Publisher:
         """The next batch, in order of arrival.
 
         Two requests with one idempotency key never share a batch: the second must see the first one's
-        answer. An expected seq is judged before the batch, so such a request comes first on its channel:
-        whatever would have to come before it ends the batch.
+        answer. The database compares an expected seq with the state before the batch. So a request with one
+        must be the first of the batch on its channel; if it is not, the batch ends before it.
         """
         batch: list[_Waiting] = []
         keys: set[tuple[str, str]] = set()
@@ -168,7 +168,7 @@ class Publisher:
                     break
                 keys.add((append.namespace, append.idempotency_key))
             if append.expected_last_seq is not None:
-                # Looked up only here, each request once: most batches expect nothing.
+                # Channels are collected only here, once for each request: most batches expect no seq.
                 for earlier in batch[looked_up:]:
                     touched |= _channels(earlier.append)
                 looked_up = len(batch)
@@ -199,14 +199,14 @@ class Publisher:
             current = [(a, answer) for a, answer in stored if self._is_current(answer)]
             if hints := self._hints(current):
                 self._committed(hints)
-        except Exception:  # Hints are only hints: the sweep finds what they left out.
+        except Exception:  # The sweep finds messages for which no hint came.
             log.exception("telling of a commit failed")
 
     def _is_current(self, answer: Appended) -> bool:
         return self._current(answer.fences, answer.positions[-1].id)
 
     def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
-        """One hint a channel and batch, with an entry for each message that somebody may want."""
+        """One hint for each channel of the batch, with an entry for each message that a reader may want."""
         hints: dict[tuple[str, str], tuple[ChannelHint, list[Entry]] | None] = {}
         for append, appended in stored:
             for new, position in zip(append.messages, appended.positions, strict=True):

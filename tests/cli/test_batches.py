@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
+from gapless_cli.failures import Failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.failures import Failure
 from app.cli.importing import batches as cutting
 from app.cli.importing.batches import BEGINNING, Batch, batches
 from app.cli.importing.source import Source, open_source

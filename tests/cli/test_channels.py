@@ -27,6 +27,23 @@ def test_set_show_list_delete(run: Run) -> None:
     assert "channel_not_found" in run("channels", "delete", "keep.b", "--yes", code=1).stderr
 
 
+def test_a_change_of_what_was_seen(run: Run) -> None:
+    seen = json.loads(run("channels", "set", "tagged", "--max-age", "7d").stdout)["etag"]
+    assert json.loads(run("channels", "show", "tagged").stdout)["etag"] == seen
+    changed = run("channels", "set", "tagged", "--max-age", "8d", "--if-match", seen)
+    newer = json.loads(changed.stdout)["etag"]
+    assert newer != seen
+    refused = run("channels", "set", "tagged", "--max-age", "9d", "--if-match", seen, code=1)
+    assert "precondition_failed" in refused.stderr
+    assert (
+        "precondition_failed"
+        in run("channels", "delete", "tagged", "--yes", "--if-match", seen, code=1).stderr
+    )
+    run("channels", "delete", "tagged", "--yes", "--if-match", newer.strip('"'))
+    refused = run("channels", "set", "tagged", "--max-age", "9d", "--if-match", "*", code=1)
+    assert "precondition_failed" in refused.stderr
+
+
 def test_a_url_before_the_word_counts_too(run: Run, server_url: str) -> None:
     run("publish", "keep.url", "1")
     nowhere = "http://127.0.0.1:1"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from gapless_cli.failures import Failure
+from gapless_cli.options import pairs, seconds, whole_seconds
 
 from app.cli.doctor.settings import without_password
-from app.cli.failures import Failure
-from app.cli.options import pairs, seconds, whole_seconds
 
 
 @pytest.mark.parametrize(

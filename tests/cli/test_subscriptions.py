@@ -136,9 +136,10 @@ def test_policies(run: Run, server_url: str, tmp_path: Path) -> None:
     put = one(run, "policies", "put", "cli.slow", *about, "--priority", "3", '{"ack_wait": 600}')
     assert put == {
         "name": "cli.slow", "pattern": "subs.policed", "applies_to": "subscriptions", "priority": 3,
-        "definition": {"ack_wait": 600},
+        "definition": {"ack_wait": 600}, "etag": put["etag"],
     }  # fmt: skip
     assert one(run, "policies", "show", "cli.slow") == put
+    del put["etag"]
     assert put in several(run, "policies")
     table = on_a_terminal(server_url, tmp_path, "policies", "list")
     assert "cli.slow" in table
@@ -219,3 +220,48 @@ def test_messages_for_later(run: Run, server_url: str, tmp_path: Path) -> None:
         ["--delay", "1", "--lines"],
     ):
         run("publish", "subs.later", *odd, code=2)
+
+
+def test_changes_of_what_was_seen(run: Run) -> None:
+    seen = json.loads(run("subscriptions", "create", "tagged", "tagged").stdout)["etag"]
+    assert json.loads(run("subscriptions", "show", "tagged").stdout)["etag"] == seen
+    listed = run("subscriptions", "list", "--pattern", "tagged").stdout
+    assert "etag" not in json.loads(listed), "a list has none"
+    paused = json.loads(run("subscriptions", "pause", "tagged", "--if-match", seen).stdout)["etag"]
+    assert paused != seen
+    for words in (
+        ("create", "tagged", "other"),
+        ("update", "tagged", "--ack-wait", "5s"),
+        ("pause", "tagged"),
+        ("resume", "tagged"),
+        ("seek", "tagged", "latest"),
+        ("seek", "tagged", "latest", "--dry-run"),
+        ("purge", "tagged", "--yes"),
+        ("delete", "tagged", "--yes"),
+    ):
+        refused = run("subscriptions", *words, "--if-match", seen, code=1)
+        assert "precondition_failed" in refused.stderr, words
+    for words in (("seek", "tagged", "latest"), ("purge", "tagged", "--yes")):
+        run("subscriptions", *words, "--if-match", paused.strip('"'))
+    assert json.loads(run("subscriptions", "resume", "tagged", "--if-match", paused).stdout)["etag"] == seen
+    run("subscriptions", "delete", "tagged", "--yes", "--if-match", "*")
+
+
+def test_policies_and_definitions_of_what_was_seen(run: Run, tmp_path: Path) -> None:
+    put = ("policies", "put", "tagged", "--pattern", "none.>", "--applies-to", "subscriptions")
+    seen = json.loads(run(*put, '{"ack_wait": 5}').stdout)["etag"]
+    assert json.loads(run("policies", "show", "tagged").stdout)["etag"] == seen
+    exported = run("definitions", "export")
+    whole = exported.stderr.split()[-1]
+    file = tmp_path / "all.json"
+    file.write_text(exported.stdout)
+    run(*put, '{"ack_wait": 6}', "--if-match", seen)
+    for words in (
+        (*put, '{"ack_wait": 7}', "--if-match", seen),
+        ("policies", "delete", "tagged", "--yes", "--if-match", seen),
+        ("definitions", "import", str(file), "--if-match", whole),
+    ):
+        assert "precondition_failed" in run(*words, code=1).stderr, words
+    newer = run("definitions", "export").stderr.split()[-1]
+    run("definitions", "import", str(file), "--if-match", newer)
+    run("policies", "delete", "tagged", "--yes", "--if-match", seen)

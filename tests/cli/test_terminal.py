@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from gapless_cli.terminal import printable, printable_json, printable_lines
 
-from app.cli.terminal import printable, printable_json, printable_lines
 from tests.cli.conftest import COMMAND, Run, environment
 
 OBEYED = "\x1b[2J \x07 \x7f \x85 \x9b31m \u200e \u202e \u2066 \u2028 \ufff9"

@@ -8,7 +8,17 @@ import threading
 from typing import Any
 
 import pytest
-from gapless import AsyncClient, Forbidden, InvalidRequest, LeaseLost, NotFound, RetryPolicy, Unreachable
+from gapless import (
+    AsyncClient,
+    Forbidden,
+    Gap,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    ProtocolError,
+    RetryPolicy,
+    Unreachable,
+)
 
 from tests.client.faces import Face
 from tests.client.model import deliveries, delivery, goodbye, problem
@@ -374,6 +384,29 @@ def test_deliveries_are_pulled_and_settled_by_call(face: Face, server: QueueServ
         ("nack", {"receipts": ["r-5"], "delay": 0, "reason": "x"}),
         ("extend", {"receipts": ["r-5"], "ack_wait": 3}),
     ]
+
+
+def test_a_pull_tells_what_was_lost(
+    face: Face, server: QueueServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is called with it may fail: deliveries are not its to lose."""
+    lost = {"channel": "orders.eu", "first_seq": 8, "missed": 7}
+    server.overrides = {"pull": answer(200, {"deliveries": [delivery(1)], "gaps": [lost]})}
+    face.connect(server.url)
+    heard: list[Gap] = []
+
+    def hear(gap: Gap) -> None:
+        heard.append(gap)
+        raise RuntimeError
+
+    assert len(face.call("pull", "orders", on_gap=hear)) == 1
+    assert heard == [Gap("orders.eu", 8, 7)]
+    assert len(face.call("pull", "orders")) == 1
+    assert "retention removed 7 messages of orders.eu" in caplog.messages[-1]
+    for wrong in (5, [5], [{"channel": "orders.eu"}]):
+        server.overrides = {"pull": answer(200, {"deliveries": [], "gaps": wrong})}
+        with pytest.raises(ProtocolError):
+            face.call("pull", "orders")
 
 
 def test_a_pull_waits_longer_than_the_service_does(face: Face, server: QueueServer) -> None:

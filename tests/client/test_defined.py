@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gapless import Change, Imported, Policy, Published, Scheduled
+from gapless import Change, Imported, NewMessage, Policy, ProtocolError, Published, Scheduled
 
 from tests.client.answers import Answers
 from tests.client.faces import Face
@@ -84,6 +84,31 @@ def test_a_message_for_later(face: Face, when: dict[str, Any], sent: dict[str, A
     assert scheduled == Scheduled("77", "a", NOON)
     assert answers.asked()[2] == {"data": {"n": 1}, "key": "k", "ttl": 5, **sent}
     assert [request.headers["idempotency-key"] for request in answers.requests] == ["key-1", "key-1"]
+
+
+def test_several_messages_for_later_go_in_one_request(face: Face) -> None:
+    told = [{"scheduled_id": str(n), "channel": "a", "deliver_at": AT} for n in range(4)]
+    answers = Answers(httpx.ReadTimeout(""), {"messages": told}, {"messages": 1}, status=202)
+    face.connect(handler=answers)
+    messages = [(60, 1), (0.5, NewMessage({"n": 2}, key="k")), (NOON, b"3"), (AT, 4)]
+    scheduled = face.call("schedule_many", "a", messages)
+    assert scheduled == [Scheduled(str(n), "a", NOON) for n in range(4)]
+    assert answers.asked() == (
+        "POST",
+        "/v1/channels/a/messages",
+        [
+            {"data": 1, "delay": 60},
+            {"data": {"n": 2}, "key": "k", "delay": 0.5},
+            {"data_base64": "Mw==", "deliver_at": AT},
+            {"data": 4, "deliver_at": AT},
+        ],
+    )
+    assert [request.headers["idempotency-key"] for request in answers.requests] == ["key-1", "key-1"]
+    with pytest.raises(ProtocolError):
+        face.call("schedule_many", "a", [(1, 1)], idempotency_key="own")
+    assert answers.requests[-1].headers["idempotency-key"] == "own"
+    with pytest.raises(ValueError, match="zone"):
+        face.call("schedule_many", "a", [(datetime(2026, 1, 1), 1)])
 
 
 def test_no_time_is_not_for_later(face: Face) -> None:

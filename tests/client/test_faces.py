@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from gapless._call import Request
 from gapless._config import Config
 from gapless._interest import Interest
 from gapless._transport import build
+
+from tests.support import ROOT
 
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 RENAMED |= {"__aiter__": "__iter__", "__anext__": "__next__"}
@@ -100,3 +104,9 @@ def test_no_representation_shows_the_token() -> None:
         assert "7" in repr(stream)
         shown = repr((client, stream, client._config, vars(client), vars(stream)))
     assert "secret-token" not in shown
+
+
+def test_the_blocking_face_is_what_the_asyncio_face_makes_of_it() -> None:
+    script = ROOT / "client" / "unasync.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -306,6 +306,14 @@ def test_messages_for_later(client: Client, channel: str) -> None:
         assert next(messages).data == "now"
         client.publish(channel, "soon", delay=0.1)
         assert next(messages).data == "soon"
+    both = client.schedule_many(channel, [(0, "a"), (3600, NewMessage("b"))], idempotency_key=f"{channel}-m")
+    again_both = client.schedule_many(
+        channel, [(0, "a"), (3600, NewMessage("b"))], idempotency_key=f"{channel}-m"
+    )
+    assert [(one.scheduled_id, one.replayed) for one in again_both] == [(o.scheduled_id, True) for o in both]
+    assert client.get_scheduled(both[1].scheduled_id).data == "b"
+    with pytest.raises(InvalidRequest):
+        client.schedule_many(channel, [(1, 1), (-1, 2)])
     with pytest.raises(InvalidRequest):
         client.publish(channel, 1, delay=-1)
 

@@ -33,6 +33,14 @@ def test_only_the_standard_library_and_httpx_are_imported(source: Path) -> None:
     assert imported(source) <= set(sys.stdlib_module_names) | {"gapless", "httpx"}
 
 
+def test_the_command_line_needs_what_its_extra_names_and_nothing_of_the_service() -> None:
+    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    extra = {one.partition(">")[0] for one in project["optional-dependencies"]["cli"]}
+    sources = (ROOT / "client" / "gapless_cli").rglob("*.py")
+    found = set[str]().union(*map(imported, sources)) - set(sys.stdlib_module_names)
+    assert found == {"gapless", "gapless_cli", "httpx", *extra}
+
+
 def test_the_decisions_import_no_transport() -> None:
     faces = {"_async_calls.py", "_async_stream.py", "_sync_calls.py", "_sync_stream.py", "_transport.py"}
     assert {source.name for source in SOURCES if "httpx" in imported(source)} == faces

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from db.presence import Presence
 from subscriptions.domain.delivery import (
     Claimed,
     DeadLetter,
@@ -20,17 +22,19 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
-from subscriptions.ports import DeliveryPort, ReapPort
+from subscriptions.engine.durable.consumers import Lookup
+from subscriptions.ports import AttendancePort, DeliveryPort, DeparturePort, ReapPort
 from tests.conftest import Database
 from tests.contract.memory import MemoryAppender
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_queues import MemoryQueues
 from tests.race.queues import Queues, open_queues
+from tests.support import eventually
 
 
-class Port(DeliveryPort, ReapPort, Protocol):
-    """Both at once: they decide about the same rows."""
+class Port(DeliveryPort, ReapPort, DeparturePort, AttendancePort, Protocol):
+    """All at once: they decide about the same rows."""
 
 
 class Store(Protocol):
@@ -54,16 +58,35 @@ class Store(Protocol):
 
     async def delete(self, name: str) -> None: ...
 
+    async def purge(self, name: str) -> int: ...
+
+    async def trim(self, channel: str, keep: int) -> None:
+        """Retention takes all but the newest; their rows stay for a while."""
+        ...
+
     async def lose(self, channel: str, keep: int) -> None:
-        """Retention takes all but the newest, for good."""
+        """The same for good."""
+        ...
+
+    async def arrive(self, holder: int) -> None:
+        """A process is there."""
+        ...
+
+    async def depart(self, holder: int) -> None:
+        """It is gone, and has been for as long as it may come back."""
+        ...
+
+    async def members(self, subscription: Subscription) -> set[int]:
+        """The processes that have members of it."""
         ...
 
 
 class Bench:
     """The steps that tests take again and again."""
 
-    def __init__(self, port: Port, store: Store) -> None:
+    def __init__(self, port: Port, lookup: Lookup, store: Store) -> None:
         self.port = port
+        self.lookup = lookup
         self.store = store
 
     async def publish(self, channel: str, *data: Any, **members: Any) -> list[int]:
@@ -128,7 +151,9 @@ def attempts(deliveries: Sequence[Delivery]) -> list[int]:
     return [delivery.attempt for delivery in deliveries]
 
 
-class _Memory:
+class Memory:
+    """Nothing but this process, with a clock that tests move."""
+
     def __init__(self) -> None:
         # A clock that moves on a little with each look.
         self._looks = itertools.count(1_700_000_000_000_000)
@@ -164,14 +189,32 @@ class _Memory:
     async def delete(self, name: str) -> None:
         self.queues.delete(name)
 
-    async def lose(self, channel: str, keep: int) -> None:
+    async def purge(self, name: str) -> int:
+        queue = self.queues.find("default", name)
+        assert queue is not None
+        return self.queues.purge(queue, self.log.sequence)
+
+    async def trim(self, channel: str, keep: int) -> None:
         self.log.trim(("default", channel), keep)
+
+    async def lose(self, channel: str, keep: int) -> None:
+        await self.trim(channel, keep)
         self.log.purge()
+
+    async def arrive(self, holder: int) -> None:
+        self.queues.gone.discard(holder)
+
+    async def depart(self, holder: int) -> None:
+        self.queues.gone.add(holder)
+
+    async def members(self, subscription: Subscription) -> set[int]:
+        return {holder for id_, holder in self.queues.attendance if id_ == subscription.id}
 
 
 class _Postgres:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
+        self._present: dict[int, asyncio.Task[None]] = {}
         self.subscribe = queues.subscribe
         self.append = queues.append
         self.settled = queues.settled
@@ -187,24 +230,66 @@ class _Postgres:
     async def delete(self, name: str) -> None:
         await self._queues.subscriptions.delete("default", name)
 
-    async def lose(self, channel: str, keep: int) -> None:
+    async def purge(self, name: str) -> int:
+        settled = await self._queues.settled()
+        return await self._queues.subscriptions.purge("default", name, settled)
+
+    async def trim(self, channel: str, keep: int) -> None:
         owner = self._queues.owner
         await owner.execute("update gapless.channels set max_messages = $2 where name = $1", channel, keep)
         await owner.execute("select gapless.trim_channels(1000)")
-        await owner.execute(
+
+    async def lose(self, channel: str, keep: int) -> None:
+        await self.trim(channel, keep)
+        await self._queues.owner.execute(
             "delete from gapless.messages m using gapless.channels c"
             " where c.id = m.channel_id and m.id <= c.trimmed_id"
         )
 
+    async def arrive(self, holder: int) -> None:
+        entered = asyncio.Event()
+        presence = Presence(self._queues.config, holder, entered.set)
+        self._present[holder] = asyncio.create_task(presence.run())
+        await asyncio.wait_for(entered.wait(), 20)
+
+    async def depart(self, holder: int) -> None:
+        task = self._present.pop(holder)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await eventually(lambda: self._is_missing(holder))
+        await self._queues.owner.execute(
+            "update gapless.processes set missing_since = missing_since - interval '2 seconds'"
+            " where holder = $1",
+            holder,
+        )
+
+    async def _is_missing(self, holder: int) -> bool:
+        """Once its session has ended, somebody who looks notes so."""
+        await self._queues.deliveries.departed([])
+        missing = "select missing_since is not null from gapless.processes where holder = $1"
+        return bool(await self._queues.owner.fetchval(missing, holder))
+
+    async def members(self, subscription: Subscription) -> set[int]:
+        attending = "select holder from gapless.attendance where subscription_id = $1"
+        return {row["holder"] for row in await self._queues.owner.fetch(attending, subscription.id)}
+
+    def close(self) -> None:
+        """Everybody goes."""
+        for task in self._present.values():
+            task.cancel()
+
 
 def in_memory() -> Bench:
     """Nothing but this process."""
-    memory = _Memory()
-    return Bench(MemoryDeliveries(memory.queues), memory)
+    memory = Memory()
+    port = MemoryDeliveries(memory.queues)
+    return Bench(port, port, memory)
 
 
 @asynccontextmanager
 async def in_postgres(database: Database) -> AsyncIterator[Bench]:
     """The service's own adapters."""
     async with open_queues(database) as queues:
-        yield Bench(queues.deliveries, _Postgres(queues))
+        store = _Postgres(queues)
+        yield Bench(queues.deliveries, queues.subscriptions, store)
+        store.close()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 
+from subscriptions.domain.delivery import Tags
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Channel, Message, Retention
 from subscriptions.domain.pattern import compile_pattern
@@ -201,13 +202,9 @@ class MemoryReader:
 
     async def seq_at(self, channel_id: int, message_id: int) -> int:
         await self._pause("seq_at")
-        seqs = [0]
-        for row in self._log.rows.values():
-            if row.id == channel_id:
-                seqs += [m.seq for m in row.messages if m.id <= message_id]
-                seqs += [seq for id_, seq in row.marks if id_ <= message_id]
+        seqs = [row.seq_at(message_id) for row in self._log.rows.values() if row.id == channel_id]
         await self._pause("seq_was")
-        return max(seqs)
+        return max(seqs, default=0)
 
     def _followed(self, selection: Selection) -> list[Row]:
         patterns = [compile_pattern(p) for p in selection.patterns]
@@ -260,31 +257,50 @@ class MemoryHistory:
         return [self._row(namespace, name).value() for name in names[:limit]]
 
     async def put_channel(
-        self, namespace: str, name: str, retention: Retention, message_ttl: float | None
+        self,
+        namespace: str,
+        name: str,
+        retention: Retention,
+        message_ttl: float | None,
+        *,
+        if_match: Tags | None = None,
+        if_absent: bool = False,
     ) -> tuple[Channel, bool]:
         made = (namespace, name) not in self._log.rows
+        if (if_absent and not made) or (if_match is not None and made):
+            raise GaplessError(Code.PRECONDITION_FAILED, f"channel {name} is or is not there")
+        if if_match is not None:
+            _expect(self._row(namespace, name), if_match)
         row = self._log.row((namespace, name), create=True)
         assert row is not None
         row.retention, row.message_ttl = retention, message_ttl
         return row.value(), made
 
-    async def patch_channel(self, namespace: str, name: str, settings: dict[str, float | None]) -> Channel:
+    async def patch_channel(
+        self, namespace: str, name: str, settings: dict[str, float | None], *, if_match: Tags | None = None
+    ) -> Channel:
         row = self._row(namespace, name)
+        _expect(row, if_match)
         age = settings.get("max_age", row.retention.max_age)
         count = settings.get("max_messages", row.retention.max_messages)
         row.retention = Retention(None if age is None else int(age), None if count is None else int(count))
         row.message_ttl = settings.get("message_ttl", row.message_ttl)
         return row.value()
 
-    async def delete_channel(self, namespace: str, name: str) -> None:
-        if not self._log.delete((namespace, name)):
-            raise GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")
+    async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
+        _expect(self._row(namespace, name), if_match)
+        self._log.delete((namespace, name))
 
     def _row(self, namespace: str, name: str) -> Row:
         row = self._log.rows.get((namespace, name))
         if row is None:
             raise GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")
         return row
+
+
+def _expect(row: Row, if_match: Tags | None) -> None:
+    if if_match is not None and if_match != ("*",) and row.tag not in if_match:
+        raise GaplessError(Code.PRECONDITION_FAILED, f"channel {row.name} is not what If-Match names")
 
 
 def _trims(rows: list[Row], after: int) -> tuple[Trim, ...]:

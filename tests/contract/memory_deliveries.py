@@ -1,4 +1,4 @@
-"""`DeliveryPort` and `ReapPort` over `MemoryQueues`, with places where a test may make them slow or fail.
+"""What decides about deliveries and knows who is there, over `MemoryQueues`; a test may make it slow or fail.
 
 A decision that has begun is made whatever becomes of its caller, as in a database: a pause before it may say
 that nothing was done, a pause after it loses the answer.
@@ -38,14 +38,12 @@ Decide = Callable[[Queue, Row, int], Awaitable[Settled]]
 
 
 class MemoryDeliveries:
-    """Implements `DeliveryPort` and `ReapPort`, and looks subscriptions up."""
+    """Implements `DeliveryPort`, `ReapPort`, `DeparturePort` and `AttendancePort`; looks subscriptions up."""
 
     def __init__(self, queues: MemoryQueues, pause: Pause = at_once) -> None:
         self.queues = queues
         self._log = queues.log
         self._pause = pause
-        self.gone: set[int] = set()
-        """Processes that are no more."""
 
     async def _decide(self, step: str, decision: Callable[[], Coroutine[Any, Any, T]]) -> T:
         await self._pause(step)
@@ -81,8 +79,9 @@ class MemoryDeliveries:
         self.queues.attendance.discard((subscription_id, holder))
 
     async def told(self, subscription_id: int, losses: Sequence[Loss]) -> None:
-        """Nothing is lost here: retention of this log leaves no gaps for subscriptions."""
-        raise AssertionError(losses)
+        await self._pause("told")
+        if (queue := self.queues.queues.get(subscription_id)) is not None:
+            self.queues.told(queue, losses)
 
     # --- claiming
 
@@ -115,7 +114,8 @@ class MemoryDeliveries:
             due = [r.at_us for r in queue.rows.values() if r.state is State.LEASED or _later(r, now_us)]
             more = 0 < room == len(taken)
             doubt = any(row.company is not None for row in queue.rows.values())
-            return Claimed(tuple(taken), min(due, default=None), more, False, paused, touched, doubt)
+            gaps = self.queues.gaps(queue)
+            return Claimed(tuple(taken), min(due, default=None), more, False, paused, touched, doubt, gaps)
 
     def _take_due(
         self, queue: Queue, room: int, fence: int, now_us: int, deaths: list[Death], seats: Seats
@@ -130,6 +130,7 @@ class MemoryDeliveries:
                 break
             if row.message.id not in self._log.by_id:
                 queue.drop([row], now_us)
+                self.queues.removed(queue, row.message)
             elif death := self.queues.verdict(queue, row, now_us):
                 queue.drop([row], now_us)
                 deaths.append(death)
@@ -306,12 +307,15 @@ class MemoryDeliveries:
 
     async def departed(self, namespaces: Collection[str]) -> list[tuple[int, int]]:
         await self._pause("departed")
-        return sorted({(row.holder, i) for i in self.queues.queues for row in self._left(i, self.gone)})
+        queues, gone = self.queues.queues, self.queues.gone
+        self.queues.attendance = {each for each in self.queues.attendance if each[1] not in gone}
+        asked = [i for i, queue in queues.items() if queue.subscription.namespace in namespaces]
+        return sorted({(row.holder, i) for i in asked for row in self._left(i, gone)})
 
     async def release_departed(
         self, holder: int, subscription_id: int, limit: int
     ) -> tuple[int, tuple[Touched, ...]]:
-        rows = self._left(subscription_id, {holder} & self.gone)
+        rows = self._left(subscription_id, {holder} & self.queues.gone)
         held = Counter(row.member for row in rows)
         most, members = 0, set[int]()
         for member in sorted(held):
@@ -321,7 +325,8 @@ class MemoryDeliveries:
         return len(left), await self.release(left, delivered=True) if left else ()
 
     def _left(self, subscription_id: int, holders: set[int]) -> list[Row]:
-        return [row for row in self.queues.queues[subscription_id].leased() if row.holder in holders]
+        queue = self.queues.queues.get(subscription_id)
+        return [row for row in queue.leased() if row.holder in holders] if queue is not None else []
 
     async def due(self, namespaces: Collection[str]) -> list[int]:
         await self._pause("due")

@@ -56,6 +56,11 @@ class Row:
         floor = max(cursor, self.trimmed_id)
         return self.messages[bisect_right(self.messages, floor, key=lambda m: m.id) :]
 
+    def seq_at(self, message_id: int) -> int:
+        """The seq of its newest message at or below this id, removed ones included."""
+        seqs = [m.seq for m in self.messages if m.id <= message_id]
+        return max([0, *seqs, *[seq for id_, seq in self.marks if id_ <= message_id]])
+
     def value(self) -> Channel:
         """The row as the ports show it."""
         return Channel(
@@ -68,7 +73,13 @@ class Row:
             created_at_us=self.created_at_us,
             retention=self.retention,
             message_ttl=self.message_ttl,
+            tag=self.tag,
         )
+
+    @property
+    def tag(self) -> str:
+        """What its settings are, in short."""
+        return f"{self.id} {self.retention} {self.message_ttl}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,7 @@ class MemoryLog:
     def __init__(self, now_us: Callable[[], int] | None = None) -> None:
         self._ticking = itertools.count(1_700_000_000_000_000)
         self.now_us: Callable[[], int] = now_us or (lambda: next(self._ticking))
+        self.namespaces = {"default"}
         self.sequence = 0
         self.rows: dict[Place, Row] = {}
         self.by_id: dict[int, tuple[Row, Message]] = {}
@@ -273,7 +285,8 @@ class Transaction:
 
     async def lock(self) -> None:
         """Wait for every channel, in one order."""
-        places = sorted({(a.namespace, m.channel) for a in self._batch for m in a.messages})
+        known = [append for append in self._batch if append.namespace in self._log.namespaces]
+        places = sorted({(a.namespace, m.channel) for a in known for m in a.messages})
         made = {p: row for p in places if (row := self._log.row(p, create=self._create)) is not None}
         for place, row in sorted(made.items(), key=lambda item: item[1].id):
             await row.lock.acquire()
@@ -330,6 +343,8 @@ class Transaction:
         return key.stored_at_us <= self._log.now_us() - DAY_US
 
     def _refusal(self, append: Append) -> Appended | GaplessError | None:
+        if append.namespace not in self._log.namespaces:
+            return GaplessError(Code.NOT_FOUND, f"namespace {append.namespace} does not exist")
         key = self._log.keys.get((append.namespace, append.idempotency_key or ""))
         if append.idempotency_key is not None and key is not None and not self._stale(key):
             if key.fingerprint == append.fingerprint:

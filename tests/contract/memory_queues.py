@@ -11,12 +11,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
-from subscriptions.domain.delivery import DeadLetter, Delivery, Reason, Receipt, Subscription, Touched
+from subscriptions.domain.delivery import (
+    DeadLetter,
+    Delivery,
+    Loss,
+    Reason,
+    Receipt,
+    Subscription,
+    Touched,
+)
 from subscriptions.domain.model import Append, Message, NewMessage
 from subscriptions.domain.pattern import compile_pattern, is_pattern
 from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_log import Row as LogRow
 
 DEFAULTS = {
     "ack_wait": 30,
@@ -79,6 +89,8 @@ class Queue:
     """Ids, in the order they were settled in."""
     fence: int = 0
     silent: int = 0
+    gaps: dict[int, Loss] = field(default_factory=dict)
+    """What retention took and no member was told, by channel."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __getitem__(self, setting: str) -> Any:
@@ -164,7 +176,10 @@ class MemoryQueues:
         self.letters: list[DeadLetter] = []
         self.attendance: set[tuple[int, int]] = set()
         """(subscription, process): who has members of what."""
+        self.gone: set[int] = set()
+        """Processes that are no more."""
         self.fences = itertools.count(1)
+        self._gap_numbers = itertools.count(1)
         self._ids = itertools.count(1)
 
     # --- definitions
@@ -237,10 +252,62 @@ class MemoryQueues:
         return settled if queue.single or settled <= self.log.sequence else 0
 
     def advance(self, queue: Queue, frontier: int) -> None:
+        """Go on to there. What retention took on the way is lost."""
+        for (namespace, name), row in self.log.rows.items():
+            to = min(row.trimmed_id, frontier)
+            if namespace == queue.subscription.namespace and queue.follows(name) and to > queue.frontier:
+                passed = sum(m.id in queue.ahead for m in row.messages if queue.frontier < m.id <= to)
+                missed = row.seq_at(to) - row.seq_at(queue.frontier) - passed
+                self.note_gap(queue, row, row.seq_at(to) + 1, missed)
         queue.frontier = max(queue.frontier, frontier)
         queue.ahead = {id_ for id_ in queue.ahead if id_ > queue.frontier}
 
+    # --- what was lost
+
+    def note_gap(self, queue: Queue, row: LogRow, first_seq: int, missed: int) -> None:
+        """For the next member that takes something."""
+        if missed > 0:
+            number = next(self._gap_numbers)
+            old = queue.gaps.get(row.id) or Loss(row.name, 0, 0, row.id, number, number)
+            queue.gaps[row.id] = replace(
+                old, first_seq=max(old.first_seq, first_seq), missed=old.missed + missed, number=number
+            )
+
+    def removed(self, queue: Queue, message: Message) -> None:
+        """It had a row here, and retention took it."""
+        row = self.log.rows.get((queue.subscription.namespace, message.channel))
+        if row is not None:
+            self.note_gap(queue, row, row.first_seq, 1)
+
+    def gaps(self, queue: Queue) -> tuple[Loss, ...]:
+        """Of channels that are there, the oldest first."""
+        there = {row.id for row in self.log.rows.values()}
+        return tuple(sorted((g for g in queue.gaps.values() if g.channel_id in there), key=_number))
+
+    def told(self, queue: Queue, losses: Iterable[Loss]) -> None:
+        """What was lost since is left."""
+        for loss in losses:
+            known = queue.gaps.get(loss.channel_id)
+            if known is None or known.since > loss.number:
+                continue
+            if known.number == loss.number:
+                del queue.gaps[loss.channel_id]
+            else:
+                left = known.missed - loss.missed
+                queue.gaps[loss.channel_id] = replace(known, missed=left, since=loss.number + 1)
+
     # --- deciding
+
+    def purge(self, queue: Queue, settled: int) -> int:
+        """Take away what is ready, delayed or waiting; how many."""
+        now_us = self.log.now_us()
+        self.refilter(queue, now_us)
+        upto = self.complete_to(queue, min(settled, self.log.sequence))
+        rows = [row for row in queue.rows.values() if row.state is not State.LEASED]
+        fresh = [message for _, message in self.matching(queue, upto) if message.id <= upto]
+        queue.drop(rows, now_us)
+        self.advance(queue, upto)
+        return len(rows) + len(fresh)
 
     def end_leases(self, queue: Queue, now_us: int) -> list[Death]:
         """What nobody acked in time is due again, or dead."""
@@ -278,6 +345,7 @@ class MemoryQueues:
         copies: list[NewMessage] = []
         for death in deaths:
             if death.message.id not in self.log.by_id:
+                self.removed(queue, death.message)
                 continue
             letter, target = self._letter(queue, death)
             entries[death.message.id] = letter.id
@@ -317,6 +385,7 @@ class MemoryQueues:
 
 
 _compiled = cache(compile_pattern)
+_number = attrgetter("number")
 
 
 def _journey(subscription: str, death: Death) -> bytes:

@@ -28,6 +28,16 @@ async def test_a_batch_gets_its_ids_in_order(log: Log) -> None:
     assert second.before["b"][1:] == (first.positions[1].id, 1)
 
 
+async def test_a_namespace_that_does_not_exist_fails_no_neighbour(log: Log) -> None:
+    strange = Append("elsewhere", (NewMessage("a", b"1"),))
+    (first, refused, second) = await log.appenders[0].append([request("a"), strange, request("a")])
+    assert code(refused) is Code.NOT_FOUND
+    assert isinstance(first, Appended)
+    assert isinstance(second, Appended)
+    assert [p.seq for answer in (first, second) for p in answer.positions] == [1, 2]
+    assert code((await log.appenders[0].append([strange]))[0]) is Code.NOT_FOUND
+
+
 async def test_what_was_appended_is_what_is_read(log: Log) -> None:
     new = (
         NewMessage("a", b'{"n": 1}', type="created", key="k", headers=b'{"h": "1"}', ttl=60.5, sender="s"),

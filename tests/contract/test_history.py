@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -94,6 +95,31 @@ async def test_settings_are_put_and_patched(log: Log) -> None:
     assert (channel.retention, channel.message_ttl) == (Retention(), None)
     with pytest.raises(GaplessError):
         await log.history.patch_channel("default", "none", {})
+
+
+async def test_settings_are_changed_where_they_are_those_that_were_seen(log: Log) -> None:
+    put, patch, delete = log.history.put_channel, log.history.patch_channel, log.history.delete_channel
+
+    async def refused(work: Awaitable[object], code: Code = Code.PRECONDITION_FAILED) -> None:
+        with pytest.raises(GaplessError) as refusal:
+            await work
+        assert refusal.value.code is code
+
+    await refused(put("default", "a", Retention(), None, if_match=("*",)))
+    await refused(patch("default", "a", {}, if_match=("*",)), Code.CHANNEL_NOT_FOUND)
+    await refused(delete("default", "a", if_match=("*",)), Code.CHANNEL_NOT_FOUND)
+    made, _ = await put("default", "a", Retention(60), None, if_absent=True)
+    await refused(put("default", "a", Retention(60), None, if_absent=True))
+    assert made.tag == (await log.history.channel("default", "a")).tag != ""
+    newer = await patch("default", "a", {"max_age": 61}, if_match=("other", made.tag))
+    for stale in ((made.tag,), ()):
+        await refused(patch("default", "a", {"max_age": 62}, if_match=stale))
+        await refused(put("default", "a", Retention(62), None, if_match=stale))
+        await refused(delete("default", "a", if_match=stale))
+    assert (await log.history.channel("default", "a")) == newer
+    back, was_made = await put("default", "a", Retention(60), None, if_match=(newer.tag,))
+    assert (back.tag, was_made) == (made.tag, False)
+    await delete("default", "a", if_match=("*",))
 
 
 async def test_channels_are_listed_by_name(log: Log) -> None:

@@ -150,7 +150,7 @@ GOOD = [
 ]
 
 VERDICTS = (
-    "select gapless.flaw(m.channel, m.type, m.key, m.data, null, m.headers, m.ttl) as flaw"
+    "select gapless_internal.flaw(m.channel, m.type, m.key, m.data, null, m.headers, m.ttl) as flaw"
     " from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::float8[]) with ordinality"
     " as m (channel, type, key, data, headers, ttl, ord) order by m.ord"
 )

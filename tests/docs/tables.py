@@ -24,9 +24,13 @@ import db
 import subscriptions
 from app.cli.__main__ import app as cli
 from app.measuring import told
+from app.openapi import Schemas
 from app.program import CHECKOUT
+from app.routes.route import Returns
+from app.routes.table import ROUTES
 from app.settings import Settings
 from db.measures import Measure
+from subscriptions.domain.model import MAX_ID
 from tests.support import ROOT
 
 
@@ -109,11 +113,57 @@ def job_table(job: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def routes_table() -> str:
+    """Every route of the table with its parameters, its body and its answers."""
+    lines = ["| route | does | parameters | body | answers |", "|---|---|---|---|---|"]
+    schemas = Schemas()
+    for route in ROUTES:
+        headers = [f"`{header.name}`" for header in route.headers]
+        members = [] if route.query is None else schemas.members(route.query)
+        given = ", ".join([*(_parameter(name, schema) for name, schema, _ in members), *headers])
+        body = "" if route.body is None else _form(schemas.of(route.body.forms["application/json"]))
+        answers = ", ".join(
+            f"{status} {_answer(answer, schemas)}".strip() for status, answer in route.returns.items()
+        )
+        row = f"| `{route.method} {route.path}` | {route.text[0]} | {given} | {body} | {answers} |"
+        lines.append(row.replace("|  |", "| |").replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
+
+
+def _parameter(name: str, schema: dict[str, Any]) -> str:
+    """With what it may be, where that is a number or one of a few words, and its default."""
+    said = []
+    if "maximum" in schema and schema["maximum"] < MAX_ID:
+        said.append(f"{schema['minimum']} to {schema['maximum']}")
+    if "enum" in schema:
+        said.append(" or ".join(f"`{word}`" for word in schema["enum"]))
+    if schema.get("default", "") not in ("", [], False, 0):
+        said.append(f"default {schema['default']}")
+    return f"`{name}`" + (f" ({'; '.join(said)})" if said else "")
+
+
+def _answer(answer: Returns, schemas: Schemas) -> str:
+    """Its structs where it is JSON, else its media types."""
+    if (form := answer.forms.get("application/json")) is not None:
+        return _form(schemas.of(form))
+    return " or ".join(f"`{media_type}`" for media_type in answer.forms)
+
+
+def _form(schema: dict[str, Any]) -> str:
+    """The structs of a schema by name."""
+    if "$ref" in schema:
+        return f"`{schema['$ref'].rpartition('/')[2]}`"
+    if "anyOf" in schema:
+        return " or ".join(map(_form, schema["anyOf"]))
+    return f"array of {_form(schema['items'])}" if "items" in schema else ""
+
+
 OPERATIONS: Final = "docs/operations.md"
 SPARK: Final = "docs/spark.md"
 TABLES: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": (OPERATIONS, settings_table),
     "metrics": (OPERATIONS, metrics_table),
+    "routes": ("docs/reference.md", routes_table),
     "commands": ("docs/reference.md", commands_table),
     "export": (SPARK, partial(job_table, "export")),
     "analyze": (SPARK, partial(job_table, "analyze")),

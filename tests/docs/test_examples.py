@@ -8,6 +8,7 @@ Python and SQL have to run, and Python to print what is shown; its sleeps take n
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -44,6 +45,7 @@ SHOWN = ("", *ANSWERS)
 """Fences without a language, and output, show something; the others are for running."""
 AWAKE = "import time; time.sleep = lambda _: None\n"
 ADDRESS = "http://127.0.0.1:8080"
+LOOKS = 50
 READY = ('data: {"cursor"', 'data: {"receipt"')
 """A stream does not end: it is listened to until it says that all history is sent, or gave a delivery."""
 
@@ -52,6 +54,8 @@ _VARIES = [
     (re.compile(r"(?i)(x-request-id: )[0-9a-f-]+"), r"\1<id>"),
     (re.compile(r'"AQ[0-9A-Za-z_-]{58}"'), '"<receipt>"'),
     (re.compile(r'("oldest_unacked_seconds":)[0-9.]+'), r"\1<seconds>"),
+    # The frontier may pass messages that do not match at any moment.
+    (re.compile(r'("purged":[0-9]+,"cursor":)[0-9]+'), r"\1<id>"),
 ]
 
 
@@ -65,6 +69,11 @@ def normal(output: str) -> str:
 def is_run(fence: Fence) -> bool:
     """Whether it is something that can be run here."""
     return fence.language in ("sql", "python") or (fence.language == "sh" and "curl " in fence.text)
+
+
+def only_reads(fence: Fence) -> bool:
+    """Whether it is one request that changes nothing, and ends by itself."""
+    return fence.text.startswith("curl '") and not re.search(r" -[a-zA-Z]|--", fence.text)
 
 
 async def run(fence: Fence, url: str, database: Database, folder: Path) -> str | None:
@@ -123,8 +132,14 @@ async def test_examples_do_what_the_page_says(
             continue
         ran += 1
         if fence.answer is not None:
-            expected = fence.answer.replace(ADDRESS, service.url)
-            assert normal(output) == normal(expected), fence
+            expected = normal(fence.answer.replace(ADDRESS, service.url))
+            for _ in range(LOOKS if only_reads(fence) else 0):
+                # A stream that was just closed takes a moment to give back what it held.
+                if normal(output or "") == expected:
+                    break
+                await asyncio.sleep(0.1)
+                output = await run(fence, service.url, database, tmp_path)
+            assert normal(output or "") == expected, fence
     assert ran
 
 

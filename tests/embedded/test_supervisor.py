@@ -58,7 +58,9 @@ class Serving:
 
 
 def running(mark: str) -> list[int]:
-    found = [one for one in processes.running() if mark in one.command and "enter.py" not in one.command]
+    found = [
+        one for one in processes.running() if mark in one.command and "exec_server.py" not in one.command
+    ]
     # A child of Postgres just forked still bears its parent's command line.
     return [one.pid for one in found if one.parent not in {other.pid for other in found}]
 

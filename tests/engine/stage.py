@@ -10,9 +10,9 @@ from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.entry import entry_of
 from subscriptions.engine.hints import ChannelHint, Copy
-from subscriptions.engine.live import LiveEngine, LiveLimits
-from subscriptions.engine.start import Earliest, Start
-from subscriptions.engine.subscription import Chunk, Event, LiveSubscription, Ready
+from subscriptions.engine.live.engine import LiveEngine, LiveLimits
+from subscriptions.engine.live.live_subscription import Chunk, Event, LiveSubscription, Ready
+from subscriptions.engine.live.positions import Earliest, Start
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_log import MemoryLog
 from tests.sim.loop import SeededLoop, run
@@ -102,7 +102,7 @@ class Reader:
 
 
 def on_stage(play: Callable[[Stage], Awaitable[None]], limits: LiveLimits | None = None) -> None:
-    """Run one play under virtual time."""
+    """Tail one play under virtual time."""
 
     async def program() -> None:
         await play(Stage(loop, limits))

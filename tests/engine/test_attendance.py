@@ -7,37 +7,36 @@ import asyncio
 import pytest
 
 from subscriptions.domain.errors import GaplessError, unavailable
-from subscriptions.engine.attendance import RETRY_S, Attendance
+from subscriptions.engine.durable.attendance import RETRY_S, Attendance
+from tests.contract.memory_deliveries import MemoryDeliveries
+from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_queues import MemoryQueues
 from tests.sim.loop import run
 
 HOLDER = 7
 
 
-class Book:
-    """What is told; each call takes a moment, and while it is `away` none arrives."""
+class Book(MemoryDeliveries):
+    """Subscriptions 1 and 2. Each call takes a moment, and while it is `away` none arrives."""
 
     def __init__(self) -> None:
-        self.there: set[int] = set()
-        self.known = {1, 2}
+        super().__init__(MemoryQueues(MemoryLog()), self._ask)
+        self.queues.subscribe("a")
+        self.queues.subscribe("b")
         self.calls = 0
         self.away = False
 
-    async def _ask(self) -> None:
+    async def _ask(self, step: str) -> None:
         self.calls += 1
         await asyncio.sleep(0.01)
         if self.away:
             raise unavailable()
 
-    async def attend(self, subscription_id: int, holder: int) -> bool:
-        await self._ask()
-        assert holder == HOLDER
-        if subscription_id in self.known:
-            self.there.add(subscription_id)
-        return subscription_id in self.known
-
-    async def leave(self, subscription_id: int, holder: int) -> None:
-        await self._ask()
-        self.there.discard(subscription_id)
+    @property
+    def there(self) -> set[int]:
+        """The subscriptions that have members here."""
+        assert all(holder == HOLDER for _, holder in self.queues.attendance)
+        return {subscription_id for subscription_id, _ in self.queues.attendance}
 
 
 def test_one_is_known_from_its_answer_on_until_the_last_has_gone() -> None:
@@ -108,7 +107,7 @@ def test_it_is_told_again_where_this_process_was_taken_for_gone() -> None:
         book = Book()
         attendance = Attendance(book, HOLDER)
         assert await attendance.enter(1)
-        book.there.clear()
+        book.queues.attendance.clear()
         attendance.tell_again()
         await attendance.told()
         assert book.there == {1}

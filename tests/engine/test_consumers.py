@@ -12,11 +12,11 @@ import pytest
 
 from subscriptions.domain.delivery import Claimed, Delivery, Hand, Nack, Receipt
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.watermark import Watermark
-from subscriptions.engine import consumers as engine
-from subscriptions.engine.consumers import Consumers
-from subscriptions.engine.group import Farewell
+from subscriptions.engine.durable import consumers as engine
+from subscriptions.engine.durable.consumers import Consumers
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
@@ -49,7 +49,7 @@ class Stage:
             self.port,
             clock=self.loop.time,
             now_us=self.log.now_us,
-            settle=self._settle,
+            look=self._look,
             touched=lambda touched: None,
             tell=lambda ids, receipts: self.told.append((ids, receipts)),
             **more,
@@ -65,7 +65,7 @@ class Stage:
         if step in self.errors:
             raise self.errors[step]
 
-    async def _settle(self) -> tuple[int, int]:
+    async def _look(self) -> tuple[int, int]:
         tick = await self._reader.tick()
         self._watermark.observe(tick)
         return self._watermark.settled, tick.last_id
@@ -78,7 +78,9 @@ class Stage:
         return [position.id for position in answer.positions]
 
     async def pull(self, name: str = "q", limit: int = 10, wait_s: float = 0.0) -> list[Delivery]:
-        return (await self.consumers.pull(NS, name, limit, wait_s))[1]
+        pulled = await self.consumers.pull(NS, name, limit, wait_s)
+        self.consumers.told(pulled)
+        return pulled.deliveries
 
     def attempts(self, name: str = "q") -> dict[int, int]:
         """Message id → how often it was handed out, of what is not leased."""
@@ -143,7 +145,7 @@ async def test_what_comes_with_the_farewell_was_never_delivered(stage: Stage) ->
     member = await stage.consumers.open(NS, "q", 4)
     await stage.store(count=2)
     await asyncio.sleep(2)
-    member.leave(Farewell.SHUTDOWN)
+    member.leave(Goodbye.SHUTDOWN)
     assert await member.next(5) == []
     stage.consumers.close(member)
     stage.consumers.close(member)
@@ -154,10 +156,11 @@ async def test_what_comes_with_the_farewell_was_never_delivered(stage: Stage) ->
 
 @on_stage
 async def test_what_could_not_be_told_to_anybody_was_not_delivered(stage: Stage) -> None:
-    subscription = stage.queues.subscribe("q", ordering="none")
+    stage.queues.subscribe("q", ordering="none")
     await stage.store(count=2)
-    stage.consumers.take_back(subscription, await stage.pull(limit=1))
-    stage.consumers.take_back(subscription, [])
+    pulled = await stage.consumers.pull(NS, "q", 1, 0)
+    stage.consumers.take_back(pulled)
+    stage.consumers.take_back(pulled._replace(deliveries=[]))
     member = await stage.consumers.open(NS, "q", 2)
     await asyncio.sleep(0.1)
     member.abandon()
@@ -197,7 +200,7 @@ async def test_a_claim_under_way_at_the_stop_is_given_back(stage: Stage) -> None
     assert not stopping.done()
     stage.holds["claim, done"].set()
     await stopping
-    assert member.farewell is Farewell.SHUTDOWN
+    assert member.goodbye is Goodbye.SHUTDOWN
     assert list(stage.attempts().values()) == [0]
 
 
@@ -364,7 +367,7 @@ async def test_what_is_due_by_time_comes_then(stage: Stage) -> None:
 async def test_a_clock_that_is_ahead_does_not_make_it_restless(stage: Stage) -> None:
     now_us = stage.log.now_us
     ahead = stage.make()
-    ahead._around = replace(ahead._around, now_us=lambda: now_us() + 400_000)
+    ahead._deps = replace(ahead._deps, now_us=lambda: now_us() + 400_000)
     stage.queues.subscribe("q", ack_wait=0.5)
     await stage.store()
     await ahead.pull(NS, "q", 1, 0)
@@ -470,11 +473,11 @@ async def test_a_deleted_subscription_says_goodbye_and_its_name_may_be_used_agai
     stage.queues.delete("q")
     stage.consumers.changed(NS, "q")
     assert await member.next(0.1) == []
-    assert member.farewell is Farewell.SUBSCRIPTION_DELETED
+    assert member.goodbye is Goodbye.SUBSCRIPTION_DELETED
     with pytest.raises(GaplessError) as error:
         await pulling
     assert error.value.code is Code.SUBSCRIPTION_NOT_FOUND
     again = stage.queues.subscribe("q")
     (id_,) = await stage.store()
-    found, deliveries = await stage.consumers.pull(NS, "q", 1, 0)
-    assert (found.id, ids(deliveries)) == (again.id, [id_])
+    pulled = await stage.consumers.pull(NS, "q", 1, 0)
+    assert (pulled.subscription.id, ids(pulled.deliveries)) == (again.id, [id_])

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.selection import Selection, select
-from subscriptions.engine.feed import EPHEMERAL_BYTES, RETRY_S
 from subscriptions.engine.hints import EphemeralHint
-from subscriptions.engine.live import LINGER_S, MIN_RUN_BYTES, START_TIMEOUT_S, LiveLimits
-from subscriptions.engine.start import After, Earliest, Last, Latest, Start
-from subscriptions.engine.subscription import Chunk, Ephemeral, Gap, Goodbye, Ready
+from subscriptions.engine.live.engine import LINGER_S, MIN_TAIL_BYTES, START_TIMEOUT_S, LiveLimits
+from subscriptions.engine.live.feed import EPHEMERAL_BYTES, RETRY_S
+from subscriptions.engine.live.live_subscription import Chunk, Ephemeral, Gap, Ready
+from subscriptions.engine.live.positions import After, Earliest, Last, Latest, Start
 from tests.engine.stage import ALL, LOBBY, NAMESPACE, Stage, on_stage
 from tests.sim.world import Wire, encode
 
@@ -257,7 +258,7 @@ def test_what_retention_took_is_said(selection: Selection) -> None:
 def test_what_retention_takes_between_two_pages_of_the_last_messages_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("subscriptions.engine.subscription.STARTS_LIMIT", 2)
+    monkeypatch.setattr("subscriptions.engine.live.live_subscription.STARTS_LIMIT", 2)
 
     async def play(stage: Stage) -> None:
         await stage.store(count=10)
@@ -314,12 +315,12 @@ def _chunk(stage: Stage, *ids: int) -> Chunk:
 
 
 def test_hot_tails_share_evenly_however_many_feeds_open() -> None:
-    total = 40 * MIN_RUN_BYTES
+    total = 40 * MIN_TAIL_BYTES
 
     async def play(stage: Stage) -> None:
         readers = [await stage.subscribe(select(NAMESPACE, [f"room.{n}"])) for n in range(20)]
         await asyncio.sleep(2)
-        shares = [feed.run.max_bytes for feed in stage.engine.feeds]
+        shares = [feed.tail.max_bytes for feed in stage.engine.feeds]
         assert len(shares) == len(readers) == 20
         assert len(set(shares)) == 1
         assert total / 2 < sum(shares) <= total

@@ -8,9 +8,9 @@ import pytest
 
 from subscriptions.domain.merge import MAX_AHEAD
 from subscriptions.domain.selection import Selection
-from subscriptions.engine.feed import REORDER_GRACE_S
-from subscriptions.engine.live import SWEEP_S
-from subscriptions.engine.start import After, Latest
+from subscriptions.domain.sweeping import SWEEP_S
+from subscriptions.engine.live.feed import REORDER_GRACE_S
+from subscriptions.engine.live.positions import After, Latest
 from tests.engine.stage import ALL, LOBBY, Stage, on_stage
 
 EITHER = pytest.mark.parametrize("selection", [LOBBY, ALL], ids=["channel", "pattern"])

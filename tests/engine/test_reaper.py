@@ -10,26 +10,32 @@ import pytest
 
 from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import GaplessError, unavailable
+from subscriptions.engine.durable.reaper import Reaper
 from subscriptions.engine.gate import Gate
-from subscriptions.engine.reaper import Reaper
+from tests.contract.memory_deliveries import MemoryDeliveries
+from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_queues import MemoryQueues
 
 
-class Due:
-    """Stands for the database: subscriptions that have one message each to decide, and those that fail."""
+class Due(MemoryDeliveries):
+    """Subscriptions whose messages expire, which are due for that, and those that fail."""
 
     def __init__(self, *ids: int, failing: Collection[int] = ()) -> None:
-        self.ids = list(ids)
+        super().__init__(MemoryQueues(MemoryLog()))
+        for each in ids:
+            assert self.queues.subscribe(f"q{each}", message_ttl=60).id == each
         self.failing = set(failing)
         self.asked: list[int] = []
 
-    async def due(self, namespaces: Collection[str]) -> list[int]:
-        return self.ids
+    def expires(self, subscription_id: int, ttl: float | None) -> None:
+        """Its messages do, or do not any more."""
+        self.queues.change(f"q{subscription_id}", {"message_ttl": ttl})
 
     async def reap(self, subscription_id: int, settled: int, limit: int) -> tuple[int, tuple[Touched, ...]]:
         self.asked.append(subscription_id)
         if subscription_id in self.failing:
             raise unavailable("canceling statement due to statement timeout")
-        return 1, ()
+        return await super().reap(subscription_id, settled, limit)
 
     def round(self, reaper: Reaper) -> list[int]:
         """Which were looked at in one round."""
@@ -44,7 +50,9 @@ async def _settled() -> tuple[int, int]:
 
 
 def reaper_of(due: Due) -> Reaper:
-    return Reaper(due, Gate(), settle=_settled, touched=lambda _: None, woken=lambda _: None)
+    gate = Gate()
+    gate.open(["default"])
+    return Reaper(due, gate, look=_settled, touched=lambda _: None, woken=lambda _: None)
 
 
 def test_a_subscription_that_cannot_be_decided_about_comes_after_all_others() -> None:
@@ -69,7 +77,7 @@ def test_what_fails_is_told_and_forgotten_once_it_is_not_due_any_more() -> None:
     reaper = reaper_of(due)
     with pytest.raises(GaplessError):
         asyncio.run(reaper.run_once())
-    due.ids.remove(1)
+    due.expires(1, None)
     assert due.round(reaper) == [2]
-    due.ids.insert(0, 1)
+    due.expires(1, 60)
     assert due.round(reaper) == [1]

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 
-from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.engine import reaper
+from subscriptions.domain.model import NewMessage
+from subscriptions.engine.durable import reaper
+from subscriptions.engine.durable.reaper import Scheduler
 from subscriptions.engine.gate import Gate
-from subscriptions.engine.reaper import Scheduler
+from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_schedule import MemorySchedule
 from tests.sim.loop import SeededLoop, run
 
 
-class Due:
-    """Stands for the database: what is due at which time, and when each was published."""
+class Due(MemorySchedule):
+    """What is due at which time; while it is `away` nothing is published."""
 
     def __init__(self, loop: SeededLoop) -> None:
-        self.loop = loop
-        self.waiting: list[float] = []
-        self.late: list[float] = []
+        super().__init__(MemoryLog(lambda: round(loop.time() * 1_000_000)), pause=self._ask)
         self.asked = 0
         self.away = False
+        self.moments: list[int] = []
 
-    async def publish_due(self, namespaces: Collection[str], limit: int) -> tuple[int, tuple[Touched, ...]]:
-        self.asked += 1
-        now = self.loop.time()
-        if self.away:
+    async def _ask(self, step: str) -> None:
+        self.asked += step == "publish_due"
+        if self.away and step == "publish_due":
             raise GaplessError(Code.UNAVAILABLE, "away")
-        due = [at for at in self.waiting if at <= now][:limit]
-        self.waiting = [at for at in self.waiting if at not in due]
-        self.late += [now - at for at in due]
-        return len(due), ()
+
+    async def add(self, in_s: float) -> None:
+        """A message that is due so much later."""
+        stored, _ = await self.schedule("default", [NewMessage("c", b"1")], [(None, in_s)], None, b"")
+        self.moments += [each.deliver_at_us for each in stored]
+
+    @property
+    def late(self) -> list[float]:
+        """By how many seconds each was late that was published."""
+        came = [message.created_at_us for _, message in self.log.by_id.values()]
+        return [(at - due) / 1e6 for at, due in zip(sorted(came), sorted(self.moments), strict=False)]
 
 
 def on_schedule(*in_s: float, away_s: float = 0.0) -> Due:
@@ -39,10 +45,10 @@ def on_schedule(*in_s: float, away_s: float = 0.0) -> Due:
 
     async def program() -> None:
         due.away = away_s > 0
-        scheduler = Scheduler(due, gate, clock=loop.time, touched=lambda _: None)  # type: ignore[arg-type]
+        scheduler = Scheduler(due, gate, clock=loop.time, touched=lambda _: None)
         running = asyncio.create_task(scheduler.run())
         for each in in_s:
-            due.waiting.append(loop.time() + each)
+            await due.add(each)
             scheduler.expect(each)
         await asyncio.sleep(away_s)
         due.away = False
@@ -59,7 +65,7 @@ def on_schedule(*in_s: float, away_s: float = 0.0) -> Due:
 
 def test_each_is_on_time() -> None:
     due = on_schedule(3.1, 1.05, 1.1, 1.1, 7.77, 0)
-    assert (due.waiting, len(due.late)) == ([], 6)
+    assert (due.waiting, len(due.late)) == ({}, 6)
     assert max(due.late) < 1e-6
     assert due.asked < 10 / reaper.EVERY_S + 10
 
@@ -76,8 +82,8 @@ def test_what_came_due_while_the_database_was_away_comes_soon_after() -> None:
 
 def test_nothing_is_published_before_the_gate_opens() -> None:
     async def program() -> int:
-        due.waiting.append(0.0)
-        scheduler = Scheduler(due, Gate(), clock=loop.time, touched=lambda _: None)  # type: ignore[arg-type]
+        await due.add(0.0)
+        scheduler = Scheduler(due, Gate(), clock=loop.time, touched=lambda _: None)
         running = asyncio.create_task(scheduler.run())
         await asyncio.sleep(5)
         running.cancel()

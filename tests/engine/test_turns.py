@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from subscriptions.engine.durable.reaper import Departures
 from subscriptions.engine.gate import Gate
-from subscriptions.engine.reaper import Departures
 from tests.engine.test_consumers import NS, Stage, ids, on_stage, receipt
 
 
@@ -87,7 +87,7 @@ async def test_what_a_process_that_is_gone_streamed_comes_to_others_and_what_was
     (streamed,) = await member.next(5)
     waiting = asyncio.create_task(others.pull(NS, "q", 2, 20))
     assert await departures.run_once() == 0
-    stage.port.gone.add(stage.consumers.holder)
+    stage.queues.gone.add(stage.consumers.holder)
     assert await departures.run_once() == 1
     assert [(d.message.id, d.attempt) for d in (await waiting)[1]] == [(streamed.message.id, 2)]
     assert stage.queues.queues[1].rows[pulled.message.id].attempts == 1

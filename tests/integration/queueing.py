@@ -77,6 +77,11 @@ class Queue:
         deliveries: list[Delivery] = answer["deliveries"]
         return deliveries
 
+    async def pull_gaps(self, **asked: Any) -> tuple[list[Delivery], list[Any] | None]:
+        """As `pull`, with what the answer says was lost; None: it says nothing of it."""
+        answer = await self.host.ask("POST", f"{self.path}/pull", json=asked)
+        return answer["deliveries"], answer.get("gaps")
+
     async def take(self, count: int) -> list[Delivery]:
         """Exactly so many, however long they take to come."""
         taken: list[Delivery] = []

@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 
 from tests.conftest import Serve
-from tests.integration.queueing import Host, deliveries
+from tests.integration.queueing import Host, data, deliveries
 from tests.support import eventually
 
 Both = tuple[Host, Host]
@@ -42,6 +42,11 @@ async def test_tags_of_a_subscription(hosts: Both) -> None:
         ("PUT", path, {"json": body}),
         ("POST", f"{path}/bind", {"json": {"channels": ["x"]}}),
         ("POST", f"{path}/unbind", {"json": {"channels": ["tags"]}}),
+        ("POST", f"{path}/pause", {}),
+        ("POST", f"{path}/resume", {}),
+        ("POST", f"{path}/seek", {"json": {"to": "latest"}}),
+        ("POST", f"{path}/seek?dry_run=true", {"json": {"to": "latest"}}),
+        ("POST", f"{path}/purge", {}),
         ("DELETE", path, {}),
     ):
         for stale in (tag, f"W/{newer}", f'"a", {tag}'):
@@ -56,8 +61,45 @@ async def test_tags_of_a_subscription(hosts: Both) -> None:
     assert replaced.json()["origins"]["ack_wait"] == "default"
     bound = await answer(one, "POST", f"{path}/bind", 200, json={"channels": ["x"]}, headers=match(tag))
     tag = bound.headers["etag"]
+    for verb, to in (("seek", "latest"), ("seek?dry_run=true", "earliest")):
+        moved = await answer(one, "POST", f"{path}/{verb}", 200, headers=match(tag), json={"to": to})
+        assert moved.headers["etag"] == tag
+    await answer(two, "POST", f"{path}/purge", 200, headers=match(tag))
+    paused = (await answer(one, "POST", f"{path}/pause", 200, headers=match(tag))).headers["etag"]
+    assert paused != tag
+    await answer(one, "POST", f"{path}/resume", 412, headers=match(tag))
+    resumed = await answer(one, "POST", f"{path}/resume", 200, headers=match(paused))
+    assert resumed.headers["etag"] == tag
     await answer(two, "DELETE", path, 204, headers=match(tag))
     await answer(two, "DELETE", path, 404, headers=match(tag))
+
+
+async def test_tags_of_a_channel(hosts: Both) -> None:
+    one, two = hosts
+    path = "/v1/channels/tags.channel"
+    await answer(one, "PUT", path, 412, json={}, headers=match("*"))
+    await answer(one, "PATCH", path, 404, json={}, headers=match("*"))
+    made = await answer(one, "PUT", path, 201, json={"message_ttl": 60}, headers={"If-None-Match": "*"})
+    tag = made.headers["etag"]
+    refused = await answer(one, "PUT", path, 412, json={}, headers={"If-None-Match": "*"})
+    assert refused.json()["code"] == "precondition_failed"
+    await one.publish("tags.channel", 1)
+    assert (await answer(two, "GET", path, 200)).headers["etag"] == tag
+    changed = await answer(two, "PATCH", path, 200, json={"message_ttl": 61}, headers=match(tag))
+    newer = changed.headers["etag"]
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("PATCH", {"json": {}}),
+        ("PUT", {"json": {}}),
+        ("DELETE", {}),
+    ]
+    for method, more in changes:
+        for stale in (tag, f"W/{newer}"):
+            await answer(one, method, path, 412, headers=match(stale), **more)
+        await answer(one, method, path, 400, headers=match("x"), **more)
+    assert (await one.ask("GET", path))["message_ttl"] == 61
+    replaced = await answer(one, "PUT", path, 200, json={"message_ttl": 60}, headers=match(newer))
+    assert replaced.headers["etag"] == tag
+    await answer(two, "DELETE", path, 204, headers=match(tag))
 
 
 async def test_tags_of_policies_and_of_all(hosts: Both) -> None:
@@ -153,6 +195,40 @@ async def test_a_stream_is_told_what_retention_took(serve: Serve) -> None:
         await host.publish("lossy", 14)
         async with queue.consume() as stream:
             await deliveries(stream, 1)
+
+
+async def test_a_pull_is_told_what_retention_took(serve: Serve) -> None:
+    service = serve(GAPLESS_MAINTENANCE_INTERVAL="0.2")
+    async with Host(service.url) as host:
+        queue = await host.subscribe("pulled")
+        await host.publish("pulled", *range(10))
+
+        async def keep(count: int, first_seq: int) -> None:
+            await host.ask("PUT", "/v1/channels/pulled", json={"retention": {"max_messages": count}})
+
+            async def trimmed() -> bool:
+                return bool((await host.ask("GET", "/v1/channels/pulled"))["first_seq"] == first_seq)
+
+            await eventually(trimmed)
+
+        await keep(3, 8)
+        taken, gaps = await queue.pull_gaps(max=2)
+        assert (data(taken), gaps) == ([7, 8], [{"channel": "pulled", "first_seq": 8, "missed": 7}])
+        assert (await queue.pull_gaps(max=2))[1] is None
+        await queue.ack(*taken)
+        await host.publish("pulled", *range(10, 20))
+        await keep(3, 18)
+        taken, gaps = await queue.pull_gaps(max=10, wait=20)
+        assert (data(taken), gaps) == ([17, 18, 19], [{"channel": "pulled", "first_seq": 18, "missed": 7}])
+        assert (await queue.pull_gaps(max=2)) == ([], None)
+
+        async def confirmed() -> bool:
+            async with queue.consume() as stream:
+                await host.publish("pulled", 20)
+                block = await stream.block()
+                return block is not None and block.event == "delivery"
+
+        assert await confirmed(), "who was told is told for all"
 
 
 async def test_one_that_nobody_uses_goes_and_that_is_logged(serve: Serve) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -25,12 +28,40 @@ class Documented:
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
+        self.called: set[tuple[str, str]] = set()
         self._document = client.get("/openapi.json").json()
+
+    @property
+    def answers(self) -> set[tuple[str, str]]:
+        """All routes that answer JSON or nothing."""
+        return {
+            (method.upper(), path)
+            for path, operations in self._document["paths"].items()
+            for method, operation in operations.items()
+            for status, answer in operation["responses"].items()
+            if status[0] == "2" and {"application/json"} & set(answer.get("content", ["application/json"]))
+        }
+
+    def bodies(self) -> Iterator[tuple[str, str, str, str]]:
+        """Each member of each body that is an object: method, path, media type, member."""
+        schemas = self._document["components"]["schemas"]
+        for path, operations in self._document["paths"].items():
+            for method, operation in operations.items():
+                for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+                    for schema in content["schema"].get("anyOf", [content["schema"]]):
+                        if "$ref" not in schema:
+                            continue
+                        for name, member in schemas[schema["$ref"].rpartition("/")[2]]["properties"].items():
+                            # Any JSON fits those that are read later, or kept.
+                            if name not in ("data", "definition"):
+                                assert member, (path, name)
+                                yield method, path, media_type, name
 
     def __call__(self, method: str, path: str, status: int = 200, **arguments: Any) -> Any:
         values = arguments.pop("values", {})
         answer = self._client.request(method, path.format(**values), **arguments)
         assert answer.status_code == status, answer.text
+        self.called.add((method, path))
         answers = self._document["paths"][path][method.lower()]["responses"]
         content = answers[str(status)].get("content", {})
         if not answer.content:
@@ -39,6 +70,29 @@ class Documented:
         schema = {**content["application/json"]["schema"], "components": self._document["components"]}
         Draft202012Validator(schema).validate(answer.json())
         return answer.json()
+
+
+def look_at_channels(call: Documented, a: dict[str, Any]) -> None:
+    call("PUT", "/v1/channels/{channel}", json={"retention": {"max_messages": 9}, "message_ttl": 60}, **a)
+    call("PATCH", "/v1/channels/{channel}", json={"message_ttl": None}, **a)
+    assert call("GET", "/v1/channels")["channels"][0]["retention"] == {"max_age": 60, "max_messages": 9}
+    page = call("GET", "/v1/channels/{channel}/messages", **a)
+    one_message: dict[str, Any] = {"values": {"channel": "a", "message_id": page["cursor"]}}
+    call("GET", "/v1/channels/{channel}/messages/{message_id}", **one_message)
+    call("POST", "/v1/messages", 201, json={"messages": [{"channel": "c", "data": 1}]})
+    call("POST", "/v1/channels/{channel}/messages", 202, json={"data": 1, "ephemeral": True}, **a)
+
+
+def schedule(call: Documented, a: dict[str, Any]) -> None:
+    later = call("POST", "/v1/channels/{channel}/messages", 202, json={"data": 1, "delay": 3600}, **a)
+    scheduled: dict[str, Any] = {"values": {"scheduled_id": later["scheduled_id"]}}
+    call("GET", "/v1/scheduled")
+    call("GET", "/v1/scheduled/{scheduled_id}", **scheduled)
+    call("POST", "/v1/scheduled/{scheduled_id}/promote", **scheduled)
+
+    later = call("POST", "/v1/channels/{channel}/messages", 202, json=[{"data": 1, "delay": 3600}], **a)
+    cancelled = {"scheduled_id": later["messages"][0]["scheduled_id"]}
+    call("DELETE", "/v1/scheduled/{scheduled_id}", 204, values=cancelled)
 
 
 def test_answers_are_as_documented(client: httpx.Client) -> None:
@@ -59,15 +113,19 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("GET", "/v1/policies/{name}", values={"name": "p"})
     call("GET", "/v1/policies")
     a: dict[str, Any] = {"values": {"channel": "a"}}
-    call("POST", "/v1/channels/{channel}/messages", 201, json=[{"data": n} for n in range(4)], **a)
+    call("POST", "/v1/channels/{channel}/messages", 201, json=[{"data": n} for n in range(5)], **a)
     call("GET", "/v1/channels/{channel}", **a)
-
+    look_at_channels(call, a)
     call("GET", "/v1/subscriptions/{name}", **name)
-    pulled = call("POST", "/v1/subscriptions/{name}/pull", json={"max": 4, "wait": 5}, **name)
-    one, two, three, four = (delivery["receipt"] for delivery in pulled["deliveries"])
+    pulled = call("POST", "/v1/subscriptions/{name}/pull", json={"max": 5, "wait": 5}, **name)
+    one, two, three, four, five = (delivery["receipt"] for delivery in pulled["deliveries"])
     call("POST", "/v1/subscriptions/{name}/ack", json={"receipts": [one, "x"]}, **name)
+    call("GET", "/v1/subscriptions/{name}/length", **name)
+    assert call("GET", "/v1/subscriptions/{name}/messages", **name)["messages"]
+    for verb in ("ack", "nack", "extend"):
+        call("POST", f"/v1/{verb}", json={"receipts": ["x"]})
     call("POST", "/v1/subscriptions/{name}/extend", json={"receipts": [two]}, **name)
-    given_up = {"receipts": [two, three], "dead_letter": True, "reason": "no"}
+    given_up = {"receipts": [two, three, five], "dead_letter": True, "reason": "no"}
     results = call("POST", "/v1/subscriptions/{name}/nack", json=given_up, **name)["results"]
     first: dict[str, Any] = {"values": {"dead_letter_id": results[0]["dead_letter"]}}
     both = {"publish": [{"channel": "b", "data": 1}], "ack": [{"subscription": "s", "receipts": [four]}]}
@@ -77,6 +135,12 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     assert entry["published"]["channel"] == "dead"
     assert entry["last_error"] == "no"
     call("GET", "/v1/dead-letters")
+    call(
+        "DELETE",
+        "/v1/dead-letters/{dead_letter_id}",
+        204,
+        values={"dead_letter_id": results[2]["dead_letter"]},
+    )
     call("POST", "/v1/dead-letters/{dead_letter_id}/replay", **first)
     assert call("POST", "/v1/dead-letters/replay", json={})["replayed"] == 1
     call("POST", "/v1/dead-letters/purge", json={"older_than": 0})
@@ -84,14 +148,46 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
         call("POST", f"/v1/subscriptions/{{name}}/{verb}", **name)
     call("POST", "/v1/subscriptions/{name}/seek", json={"to": "earliest"}, **name)
 
-    later = call("POST", "/v1/channels/{channel}/messages", 202, json={"data": 1, "delay": 3600}, **a)
-    scheduled: dict[str, Any] = {"values": {"scheduled_id": later["scheduled_id"]}}
-    call("GET", "/v1/scheduled")
-    call("GET", "/v1/scheduled/{scheduled_id}", **scheduled)
-    call("POST", "/v1/scheduled/{scheduled_id}/promote", **scheduled)
-
+    schedule(call, a)
     document = call("GET", "/v1/definitions")
     document["subscriptions"][0]["ack_wait"] = 6
     call("POST", "/v1/definitions", json=document)
+    for verb in ("bind", "unbind"):
+        call("POST", f"/v1/subscriptions/{{name}}/{verb}", json={"channels": ["d"]}, **name)
+    call("POST", "/v1/subscriptions/{name}/purge", **name)
     call("DELETE", "/v1/policies/{name}", 204, values={"name": "p"})
     call("DELETE", "/v1/subscriptions/{name}", 204, **name)
+    call("DELETE", "/v1/channels/{channel}", 204, **a)
+    call("GET", "/healthz")
+    call("GET", "/readyz")
+    assert call.answers - call.called == set()
+
+
+def test_every_route_refuses_a_parameter_that_it_does_not_have(client: httpx.Client) -> None:
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        target = path.replace("{channel}", "a").replace("{name}", "a")
+        for method in operations:
+            answer = client.request(method, f"{re.sub(r'{.*?}', '1', target)}?no_such=1", json={})
+            problem = answer.json()
+            assert (answer.status_code, problem["code"]) == (422, "invalid_request"), (method, path, problem)
+            assert problem["errors"][0]["field"] == "no_such"
+
+
+def test_a_body_is_read_as_the_struct_that_is_documented(client: httpx.Client) -> None:
+    """Of each member a value that no member takes: what is refused is the value, not the member."""
+    for method, path, media_type, member in Documented(client).bodies():
+        target = path.replace("{channel}", "a").replace("{name}", "a")
+        text = json.dumps({member: [[[]]]})
+        answer = client.request(method, target, content=text, headers={"Content-Type": media_type})
+        errors = answer.json().get("errors", [{"field": "", "message": ""}])
+        assert errors[0]["field"].startswith(member), (method, path, member, answer.text)
+        assert "known member" not in errors[0]["message"], (method, path, member)
+
+
+def test_a_body_of_every_route_may_be_compressed(client: httpx.Client) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    sent = gzip.compress(b'{"retention": {"max_age": 60}}')
+    assert client.put("/v1/channels/zipped", content=sent, headers=headers).status_code == 201
+    bomb = gzip.compress(bytes(100 * 1024 * 1024))
+    refused = client.put("/v1/channels/zipped", content=bomb, headers=headers)
+    assert refused.json()["code"] == "payload_too_large"

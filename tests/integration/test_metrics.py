@@ -135,7 +135,7 @@ async def test_a_last_id_that_went_back_is_counted(
     """One reading is ahead of what was taken, while somebody publishes; the next one shows it."""
     service = serve()
     assert scrape(service.url)["gapless_watermark_regressions_total"] == {"": 0.0}
-    exact = await owner.fetchval("select pg_get_functiondef('gapless.last_id'::regproc)")
+    exact = await owner.fetchval("select pg_get_functiondef('gapless_internal.last_id'::regproc)")
     ahead = exact.replace("0)", "0) + 32")
     assert ahead != exact
     async with sessions(database.owner_url, 1) as (publisher,), publisher.transaction():

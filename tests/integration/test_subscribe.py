@@ -190,7 +190,7 @@ async def test_what_is_committed_below_a_cursor_of_other_channels_is_read(
     transaction = sql.transaction()
     await transaction.start()
     await sql.execute("select gapless.publish($1, '\"held\"')", f"{name}.b")
-    await sql.execute("select gapless.append_outbox()")  # it has its id, and has not committed
+    await sql.execute("select gapless_internal.append_outbox()")  # it has its id, and has not committed
     async with subscribe(one.url, f"{name}.a", after=first["id"]) as stream:
         await one.publish(f"{name}.a", "ahead")
         (ahead,) = await stream.messages(1)

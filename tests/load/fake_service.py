@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import orjson
+import msgspec
 
 from load.patterns import matches_any
 from load.wire import Target
@@ -76,10 +76,10 @@ class FakeService:
     async def _answer(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         channel = path.split("/")[3]
         if method == "POST":
-            message = await self.publish(channel, orjson.loads(body)["data"])
-            status, said = "201 Created", orjson.dumps(message)
+            message = await self.publish(channel, msgspec.json.decode(body)["data"])
+            status, said = "201 Created", msgspec.json.encode(message)
         else:
-            lines = (orjson.dumps(m) for m in self.log if m["channel"] == channel)
+            lines = (msgspec.json.encode(m) for m in self.log if m["channel"] == channel)
             status, said = "200 OK", b"".join(line + b"\n" for line in lines)
         writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(said), said))
 
@@ -101,7 +101,7 @@ class FakeService:
             fit = [m for m in self.log[at:] if matches_any(query["channel"], m["channel"])]
             at = len(self.log)
             for message in self._spoiled(fit):
-                self._chunk(writer, b"id: %d\ndata: %s\n\n" % (message["id"], orjson.dumps(message)))
+                self._chunk(writer, b"id: %d\ndata: %s\n\n" % (message["id"], msgspec.json.encode(message)))
                 if self._cuts and self._chance.random() < 0.01:
                     return
             await writer.drain()

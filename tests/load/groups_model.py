@@ -11,8 +11,8 @@ from enum import Enum
 
 from load.groups.fates import expiry
 from load.groups.history import SECOND, DeadLetter, Group, Message, Reading
-from load.groups.verdict import Breach
 from load.patterns import matches_any
+from load.verdict import Breach
 
 
 class Bug(Enum):
@@ -37,8 +37,8 @@ class Bug(Enum):
     CROWD = "max_in_flight does not hold", Breach.PREFETCH
     SKIPPED_ATTEMPT = "an attempt is skipped", Breach.ATTEMPTS
     REPEATED_ATTEMPT = "an attempt is not counted", Breach.ATTEMPTS
-    KEY_DISORDER = "a delayed message does not hold up its key", Breach.ORDER
-    TWO_OF_KEY = "two messages of a key in flight", Breach.ORDER
+    KEY_DISORDER = "a delayed message does not hold up its key", Breach.OUT_OF_ORDER
+    TWO_OF_KEY = "two messages of a key in flight", Breach.OUT_OF_ORDER
     LATE = "delivered after its time", Breach.LATE
     LOST = "a message is never delivered", Breach.LOST
     LOST_ON_NACK = "a nack drops the message", Breach.LOST

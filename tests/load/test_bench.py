@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from load.bench import faces, fanout, latency
-from load.bench.figure import Figure, UnfitError, Word, versus
 from load.bench.herd import COUNTER, caused
+from load.figure import Figure, UnfitError, Word, versus
 from tests.load.fake_service import FakeService
 
 

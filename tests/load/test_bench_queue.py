@@ -7,16 +7,20 @@ import sys
 
 import pytest
 
-from load.bench.figure import Word
 from load.bench.queue import rates
+from load.bench.queue.bare import statement
 from load.bench.queue.crew import Word as Said
 from load.bench.queue.crew import crew
-from load.bench.queue.database import blocks, statement
 from load.bench.queue.ours import Work
 from load.bench.queue.rivals import spread
-from load.bench.queue.samples import Look, Phases, Record, largest, pin_now, quantile
+from load.bench.queue.samples import Look, Phases, Record, largest, pin_now
+from load.figure import Word, quantile
+from load.postgres import blocks
 
-BEGIN = "import time; from load.bench.queue.gun import Gun; gun = Gun(); gun.wait(); "
+BEGIN = (
+    "import time; from load.bench.queue.concurrent_start import ConcurrentStart;"
+    " start = ConcurrentStart(); start.wait(); "
+)
 
 
 def child(code: str) -> list[str]:
@@ -25,7 +29,7 @@ def child(code: str) -> list[str]:
 
 async def test_a_crew_starts_at_one_moment_and_reports() -> None:
     said: list[Said] = []
-    told = "gun.say({'acked': 3}); gun.say({'done': 3, 'end': time.monotonic()})"
+    told = "start.say({'acked': 3}); start.say({'done': 3, 'end': time.monotonic()})"
     async with crew([child(told), child(told)], lambda _, word: said.append(word)) as workers:
         started = workers.go()
         reports = await workers.reports(30.0)
@@ -35,14 +39,14 @@ async def test_a_crew_starts_at_one_moment_and_reports() -> None:
 
 
 async def test_a_crew_that_works_until_told_to_stop() -> None:
-    async with crew([child("gun.wait_for_stop(); gun.say({'done': 1})")]) as workers:
+    async with crew([child("start.wait_for_stop(); start.say({'done': 1})")]) as workers:
         workers.go()
         workers.stop()
         assert await workers.reports(30.0) == [{"done": 1}]
 
 
 async def test_a_child_that_fails_fails_the_measurement() -> None:
-    async with crew([child("raise SystemExit('no such queue')"), child("gun.wait_for_stop()")]) as workers:
+    async with crew([child("raise SystemExit('no such queue')"), child("start.wait_for_stop()")]) as workers:
         workers.go()
         with pytest.raises(RuntimeError, match="no such queue"):
             await workers.reports(30.0)

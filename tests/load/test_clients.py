@@ -1,4 +1,4 @@
-"""The cutting proxy, the verdict on foreign clients, and that load knows nothing of the server."""
+"""The cutting proxy, and that load knows nothing of the server."""
 
 from __future__ import annotations
 
@@ -7,30 +7,13 @@ import asyncio
 import random
 from pathlib import Path
 
-import pytest
-
 import load
-from load.clients.__main__ import judge
+from load.chat.follower import Crowd, Follower
 from load.clients.proxy import PER_CONNECTION, CuttingProxy, end_of_message
-from load.follower import Crowd, Follower
 from load.history import History
 from load.sse import Event, Stream
 from load.wire import Connection, Target
 from tests.load.fake_service import FakeService
-
-
-@pytest.mark.parametrize(
-    ("got", "said"),
-    [
-        ([0, 1, 2, 3], ""),
-        ([0, 1, 3], "1 lost, 0 doubled, 0 out of order"),
-        ([0, 1, 1, 2, 3], "0 lost, 1 doubled, 0 out of order"),
-        ([0, 2, 1, 3], "0 lost, 0 doubled, 1 out of order"),
-        ([], "4 lost, 0 doubled, 0 out of order"),
-    ],
-)
-def test_a_client_is_judged_by_the_numbers_it_printed(got: list[int], said: str) -> None:
-    assert judge(got, 4) == said
 
 
 def test_the_cut_lies_right_behind_the_block() -> None:

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from load.failover.__main__ import drill
+from load.failover.__main__ import change
+from load.verdict import Breach
 
 BEHIND = 60
 
@@ -14,5 +15,6 @@ BEHIND = 60
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_promoted_standby_gives_no_id_two_meanings_and_tells_what_is_lost(fenced: bool) -> None:
-    found, line = asyncio.run(drill("standby", BEHIND, 1, fenced=fenced))
-    assert bool(found) is not fenced, f"{line}: {found[:5]}"
+    verdict = asyncio.run(change("standby", BEHIND, 1, fenced=fenced))
+    assert verdict.ok is fenced, verdict.report()
+    assert bool(verdict.counts[Breach.DISAGREE]) is not fenced

@@ -7,14 +7,12 @@ import random
 
 import pytest
 
+from load.chat.drain import drain
+from load.chat.follower import LATEST, Crowd, Follower
 from load.checker import Truth, check
-from load.digest import digest
-from load.drain import drain
-from load.follower import LATEST, Crowd, Follower
-from load.history import History
-from load.pump import Pump, pump
+from load.history import History, digest
 from load.verdict import Breach, Verdict
-from load.wire import Connection, Response
+from load.wire import Connection, Pump, Response, pump
 from tests.load.fake_service import FakeService
 
 CHANNELS = ["chat.a", "chat.b", "news.c"]

@@ -8,8 +8,8 @@ import pytest
 
 from load.groups.checker import check
 from load.groups.history import SECOND, Delivery, Fault, Group, Groups, Message, Publish, Request, Session
-from load.groups.verdict import Breach, Verdict
 from load.history import Outcome
+from load.verdict import Breach, Verdict
 from tests.load.groups_model import Bug
 from tests.load.groups_sample import play
 
@@ -130,7 +130,7 @@ def test_an_unanswered_pull_may_have_been_given_something() -> None:
 def test_a_later_message_must_wait_for_the_earlier_one_of_its_key() -> None:
     run = _small()
     run.requests[0] = replace(run.requests[0], asked_ns=2 * SECOND + 1, answered_ns=2 * SECOND + 2)
-    assert _broken(check(run)) == {Breach.ORDER}
+    assert _broken(check(run)) == {Breach.OUT_OF_ORDER}
     run.groups["q"] = replace(run.groups["q"], ordering="none")
     assert check(run).ok
 

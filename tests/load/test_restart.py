@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import orjson
+import msgspec
 import pytest
 
 from load.children import CHECKOUT
 from load.restart.checker import check
 from load.restart.plan import CHAIN_END, END, ENDS, Plan, Variant
-from load.restart.verdict import Breach, Verdict
 from load.restart.world import Copy, Count, Letter, World
+from load.verdict import Breach
 
 PLAN = Plan(Variant.OWN, hops=4)
 
@@ -50,7 +50,7 @@ def _walk(world: World, name: str, channel: str, chance: random.Random) -> None:
         | {"first_at": "2026-01-01T00:00:00Z", "last_at": "2026-01-01T00:00:01Z"}
         for step, count in steps.items()
     ]
-    world.messages.append(Copy(len(world.messages) + 1, at, name, orjson.dumps(journey).decode()))
+    world.messages.append(Copy(len(world.messages) + 1, at, name, msgspec.json.encode(journey).decode()))
 
 
 def _count(world: World) -> None:
@@ -93,8 +93,10 @@ def _again(rows: list[Any], which: Callable[[Any], bool], **members: Any) -> Non
 def _tell(world: World, channel: str, **members: Any) -> None:
     """Change the last step of a journey."""
     arrived = next(m for m in world.messages if m.channel == channel)
-    *before, last = orjson.loads(arrived.journey or "")
-    _change(world.messages, _in(channel), journey=orjson.dumps([*before, {**last, **members}]).decode())
+    *before, last = msgspec.json.decode(arrived.journey or "")
+    _change(
+        world.messages, _in(channel), journey=msgspec.json.encode([*before, {**last, **members}]).decode()
+    )
 
 
 NEW = 10**6
@@ -120,12 +122,12 @@ MISTAKES: list[tuple[Breach, Callable[[World], object]]] = [
     (Breach.JOURNEY, lambda w: _tell(w, CHAIN_END, subscription="hop.0")),
     (Breach.JOURNEY, lambda w: _tell(w, END, last_at="2025-01-01T00:00:00Z")),
     (Breach.JOURNEY, lambda w: _change(w.letters, _of("hop.3"), hops=3)),
-    (Breach.BOOKS, lambda w: w.counts.update(a=w.counts["a"]._replace(dead_lettered=1))),
-    (Breach.BOOKS, lambda w: w.counts.update(b=w.counts["b"]._replace(lag=1))),
-    (Breach.BOOKS, lambda w: w.rows.update(deliveries=1)),
-    (Breach.BOOKS, lambda w: w.rows.update(kept=w.rows["kept"] + 1)),
-    (Breach.BOOKS, lambda w: w.arrived[END].pop()),
-    (Breach.BOOKS, lambda w: w.listed.update(a=-1)),
+    (Breach.LEDGER, lambda w: w.counts.update(a=w.counts["a"]._replace(dead_lettered=1))),
+    (Breach.LEDGER, lambda w: w.counts.update(b=w.counts["b"]._replace(lag=1))),
+    (Breach.LEDGER, lambda w: w.rows.update(deliveries=1)),
+    (Breach.LEDGER, lambda w: w.rows.update(kept=w.rows["kept"] + 1)),
+    (Breach.LEDGER, lambda w: w.arrived[END].pop()),
+    (Breach.LEDGER, lambda w: w.listed.update(a=-1)),
 ]
 
 
@@ -139,16 +141,6 @@ def test_each_mistake_is_found(breach: Breach, plant: Callable[[World], object])
         assert not verdict.ok
         found += verdict.counts[breach] > 0
     assert found == 10, breach
-
-
-def test_verdicts_add_up() -> None:
-    total = Verdict()
-    for seed in range(10):
-        one = Verdict()
-        one.add(Breach.LOST, f"{seed}")
-        total.include(one)
-    assert total.line() == "10 lost, 0 doubled"
-    assert len(total.examples[Breach.LOST]) == 5
 
 
 def test_routes_come_from_where_the_variant_says() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 
-from load.sse import MARK, Counter, Event, Events
+from load.sse import MARK, Counter, Event, Events, follow
 from load.wire import Answers, Dechunker, ProtocolError, Target, field
 
 TEXT = (
@@ -112,3 +113,33 @@ def test_a_request_says_what_it_carries() -> None:
     assert field(sent, b"content-length") == b"2"
     assert field(sent, b"content-type") == b"application/json"
     assert field(sent, b"absent") is None
+
+
+async def test_an_answer_that_is_over_ends_the_stream_though_the_connection_stays() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _chunked([TEXT]))
+        await reader.read()  # until the other side closes
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    got: list[Event] = []
+    target = Target("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert await asyncio.wait_for(follow(target, "/", got.extend, {}), 20)
+    assert got == SAID
+    server.close()
+
+
+async def test_a_stream_that_is_refused_ends() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    seen: list[int] = []
+    target = Target("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert await asyncio.wait_for(follow(target, "/", lambda events: None, {}, seen.append), 20)
+    assert seen == [503]
+    server.close()

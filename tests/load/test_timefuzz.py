@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from load.timefuzz import FACES, JSON_PIECES, LIMIT_S, TEXT_PIECES, Findings, run, text_of
+from load.verdict import Breach
 
 
 def test_a_seed_makes_the_same_texts_again() -> None:
@@ -21,7 +22,7 @@ def test_what_takes_too_long_is_told_by_its_case() -> None:
     found = Findings()
     found.add("publish", LIMIT_S / 2, "seed 1, text 0")
     found.add("publish", LIMIT_S * 2, "seed 1, text 1")
-    assert found.wrong == ["publish: 10.0 s (seed 1, text 1)"]
+    assert found.verdict.examples == {Breach.SLOW: ["publish: 10.0 s (seed 1, text 1)"]}
     assert found.slowest == {"publish": LIMIT_S * 2}
 
 
@@ -29,3 +30,4 @@ def test_every_face_is_asked_in_the_short_form() -> None:
     found = asyncio.run(run(seconds=1.0, seed=1, size=100_000))
     assert found.slowest.keys() == {face.name for face in FACES}
     assert found.texts >= len(FACES)
+    assert found.verdict.ok, found.verdict.report()

@@ -12,6 +12,7 @@ from gapless_spark.analyze.command import _failed
 from pyspark.errors import AnalysisException
 from rich.console import Console
 
+from tests.pipeline.conftest import Log
 from tests.pipeline.test_analyze_job import SAID, write_export
 from tests.support import ROOT
 
@@ -51,6 +52,14 @@ def test_what_is_wrong_is_said_before_spark_starts(tmp_path: Path) -> None:
     assert away.stderr.startswith("gapless: Postgres cannot be reached")
     assert away.stderr.count("\n") == 1
     assert "hush" not in away.stderr
+
+
+def test_a_namespace_that_is_not_there_is_said_before_spark_starts(plain_log: Log, tmp_path: Path) -> None:
+    report = tmp_path / "r.html"
+    done = run("--database-url", plain_log.url, "--namespace", "nobody", "--report", str(report))
+    assert done.returncode == 2
+    assert done.stderr == "gapless: namespace: there is no namespace 'nobody'\n"
+    assert not report.exists()
 
 
 def test_where_nothing_can_be_written_is_said_before_spark_starts(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_lag_attempts_and_dead_letters(plain_log: Log) -> None:
     # Five lie ahead of `all`, one of them settled; one more waits in a row.
     assert {name: row["lag"] for name, row in by_name.items()} == {"all": 5, "pings": 3, "plain": 5}
     own = plain_log.owner.fetch(
-        "select s.name, gapless.backlog(s, p.frontier, 1000000) from gapless.subscriptions s"
+        "select s.name, gapless_internal.backlog(s, p.frontier, 1000000) from gapless.subscriptions s"
         " join gapless.progress p on p.subscription_id = s.id"
     )
     assert {name: row["lag"] for name, row in by_name.items()} == dict(own)

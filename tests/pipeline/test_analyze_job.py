@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gapless_spark.analyze import page
+from gapless_spark.analyze.copying import Copy
 from gapless_spark.analyze.events import to_events
-from gapless_spark.analyze.job import COMPILED, analyze, compile_for
+from gapless_spark.analyze.findings import Findings
+from gapless_spark.analyze.job import AT_ONCE, COMPILED, analyze, compile_for, raise_first, side_by_side
 from gapless_spark.analyze.question import Fields, Question
 from gapless_spark.analyze.reading import read_messages
 from gapless_spark.analyze.tables import rows
@@ -54,7 +60,7 @@ def write_export(folder: Path, messages: list[tuple[Any, ...]], by_channel: bool
 def test_no_more_is_compiled_than_so_many_messages_are_worth(spark: SparkSession) -> None:
     before = {key: spark.conf.get(key) for key, *_ in COMPILED}
     try:
-        for messages, wanted in ((10, 2), (100_000, 1), (2_000_000, 0)):
+        for messages, wanted in ((10, len(COMPILED)), (100_000, 1), (2_000_000, 0)):
             for key in before:
                 spark.conf.unset(key)
             compile_for(spark, messages)
@@ -114,6 +120,8 @@ def test_days_begin_where_the_zone_says(spark: SparkSession, tmp_path: Path) -> 
     assert found.volume is not None
     # 09:00 and 10:00 UTC are half past in that zone.
     assert {(row["weekday"], row["hour"]) for row in found.volume.week} == {(0, 14), (1, 15)}
+    assert {f"{row['period']:%d %H:%M}" for row in found.volume.periods} == {"16 14:00", "17 15:00"}
+    assert f"{found.read.totals['first_at']:%H:%M}" == "14:30"
 
 
 def test_an_export_without_messages_and_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
@@ -197,6 +205,68 @@ def test_the_live_log_and_its_queues(log: Log, tmp_path: Path) -> None:
     assert found.delivery.subscriptions == []
     html = page.render(found, "Live")
     assert "no durable subscription" in html
+
+
+def in_order(found: Findings) -> Findings:
+    """Rows that are drawn by their places come in any order."""
+    assert found.volume is not None
+    parts = {
+        name: sorted(getattr(found.volume, name), key=str) for name in ("periods", "hours_of_day", "week")
+    }
+    return replace(found, volume=replace(found.volume, **parts))
+
+
+def test_few_messages_make_the_findings_and_the_tables_that_many_would(log: Log, tmp_path: Path) -> None:
+    """Few are held by this process, which writes the tables too; else Spark keeps and writes them."""
+    for n, (channel, user) in enumerate([("chat.a", "ann"), ("chat.a", "bob"), ("b", "ann"), ("b", "")] * 3):
+        sent_at = at(n * 700).isoformat()
+        log.owner.append(channel, [f'{{"text": "one {n}", "user": "{user}", "sent_at": "{sent_at}"}}'])
+    log.owner.append("b", ["{}"])
+    question = Question(url=log.url, timezone="Asia/Kolkata", fields=Fields(sender="user", time="sent_at"))
+    before = {key: log.spark.conf.get(key) for key, *_ in COMPILED}
+    (tmp_path / "few" / "sessions").mkdir(parents=True)
+    (tmp_path / "few" / "sessions" / "part-of-another-run.parquet").touch()
+    many = analyze(log.spark, question, NOW, str(tmp_path / "many"))
+    try:
+        with Copy(question, 2) as copy:
+            assert copy.size().few
+            few = analyze(log.spark, question, NOW, str(tmp_path / "few"), copy=copy)
+    finally:
+        for key in before:
+            log.spark.conf.unset(key)
+        log.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert (few.read.totals["messages"], few.read.without_time) == (12, 1)
+    assert few.session_lengths is not None
+    assert few.replies is not None
+    assert in_order(few) == in_order(many)
+    names = {path.name for path in (tmp_path / "many").iterdir()}
+    assert len(names) == 13
+    for name in names:
+        one, other = (pq.read_table(tmp_path / folder / name) for folder in ("few", "many"))
+        assert (one.schema.names, one.schema.types) == (other.schema.names, other.schema.types)
+        assert sorted(map(str, one.to_pylist())) == sorted(map(str, other.to_pylist())), name
+
+
+def test_a_stage_that_fails_ends_the_run_and_keeps_others_from_beginning(spark: SparkSession) -> None:
+    go = threading.Event()
+
+    def fail() -> None:
+        raise BadOption("no")
+
+    def run() -> None:
+        with side_by_side(spark) as begin:
+            stages: list[Future[Any]] = [begin(go.wait) for _ in range(AT_ONCE - 1)]
+            # The last of these finds no thread free.
+            last: list[Callable[[], object]] = [fail, go.wait, go.wait]
+            stages += [begin(stage) for stage in last]
+            begun.extend(stages)
+            raise_first(stages)
+
+    begun: list[Future[Any]] = []
+    with pytest.raises(BadOption, match="no"):
+        run()
+    go.set()
+    assert [stage.cancelled() for stage in begun][-1]
 
 
 def test_the_live_log_between_two_times(log: Log) -> None:

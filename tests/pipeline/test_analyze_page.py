@@ -16,8 +16,9 @@ from gapless_spark.analyze import bins, figures, page, text
 from gapless_spark.analyze.body import left_out
 from gapless_spark.analyze.delivery import Delivery
 from gapless_spark.analyze.findings import Findings, Read, Senders, Spread, Volume
-from gapless_spark.analyze.question import Fields, Question, json_path, parse_span, parse_time, parse_zone
+from gapless_spark.analyze.question import Fields, Question, json_path, parse_zone
 from gapless_spark.errors import BadOption
+from gapless_spark.moments import parse_span, parse_time
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOSTILE = (

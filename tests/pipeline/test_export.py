@@ -26,7 +26,7 @@ from gapless_spark.export.job import Export
 from gapless_spark.export.ledger import Entry, Ledger
 from gapless_spark.export.options import ExportOptions, Format, Shape
 from gapless_spark.export.preview import look
-from gapless_spark.progress import Silent
+from gapless_spark.export.progress import Silent
 from gapless_spark.selection import Selection
 from gapless_spark.watermark import settled
 

@@ -15,8 +15,8 @@ from gapless_spark.export.errors import FolderRefused
 from gapless_spark.export.job import Export
 from gapless_spark.export.ledger import Entry, Ledger, Published, Totals
 from gapless_spark.export.options import ExportOptions, Format, Shape
+from gapless_spark.export.progress import Silent
 from gapless_spark.export.publish import put_in_place
-from gapless_spark.progress import Silent
 
 from tests.pipeline.conftest import Log
 from tests.pipeline.exporting import read, stored

@@ -25,7 +25,9 @@ with now as materialized (select clock_timestamp() as t), c as (
     left join gapless.messages m on m.id = d.message_id
 )
 select json_build_object(
-    'frontier', p.frontier, 'acked', p.acked, 'dead', p.dead_lettered, 'paused', s.paused,
+    'frontier', p.frontier, 'acked', p.acked, 'purged', p.purged, 'noted', p.removed,
+    'gaps', (select coalesce(sum(g.missed), 0) from gapless.gaps g where g.subscription_id = s.id),
+    'dead', p.dead_lettered, 'paused', s.paused,
     'removed', p.removed + gapless.removed_between(s, p.frontier, 9007199254740991),
     'ahead', gapless.ahead(s, p.frontier), 'max_deliver', s.max_deliver, 'max_in_flight', s.max_in_flight,
     'passed', (select coalesce(json_agg(a.message_id), '[]') from gapless.settled_ahead a
@@ -159,6 +161,7 @@ class Deed:
     rejected: set[int] = field(default_factory=set)
     replayed: set[int] = field(default_factory=set)
     trimmed: bool = False
+    purged: bool = False
     reordered: bool = False
     decides: bool = False
     """A claim or a reaper: what time has decided becomes visible."""
@@ -179,7 +182,8 @@ def judge(before: Snapshot, after: Snapshot, deed: Deed) -> None:
             assert now.at is At.GONE or now.at is At.AHEAD or id_ in deed.replayed, why
         elif now.at is At.GONE:
             passed = not was.fits and deed.decides and (was.at is not At.LEASED or was.ended)
-            assert id_ in deed.acked or (deed.trimmed and was.at is At.AHEAD) or passed, why
+            purged = deed.purged and was.at is not At.LEASED
+            assert id_ in deed.acked or (deed.trimmed and was.at is At.AHEAD) or passed or purged, why
         else:
             _check_move(id_, was, now, deed, why)
             _check_strikes(id_, was, now, before, deed)

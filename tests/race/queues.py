@@ -12,6 +12,7 @@ from db.appender import Appender
 from db.connect import DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
+from db.history import History
 from db.maintenance import Maintenance
 from db.namespaces import Namespaces
 from db.policies import Policies
@@ -47,22 +48,24 @@ class Queues:
 
     def __init__(self, config: DatabaseConfig, owner: asyncpg.Connection) -> None:
         self.owner = owner
-        self._pool = Pool(config, application="test", size=16)
-        self.namespaces = names = Namespaces(self._pool)
-        self.deliveries = Deliveries(self._pool, names)
-        self.subscriptions = Subscriptions(self._pool, names)
-        self.dead_letters = DeadLetters(self._pool, names)
-        self.policies = Policies(self._pool, names)
-        self.schedule = Schedule(self._pool, names, create_channels=True)
-        self.transactions = Transactions(self._pool, names, create_channels=True)
-        self.maintenance = Maintenance(self._pool)
-        self.reader = Reader(self._pool, self._pool)
+        self.config = config
+        self.pool = Pool(config, application="test", size=16)
+        self.namespaces = names = Namespaces(self.pool)
+        self.deliveries = Deliveries(self.pool, names)
+        self.subscriptions = Subscriptions(self.pool, names)
+        self.dead_letters = DeadLetters(self.pool, names)
+        self.policies = Policies(self.pool, names)
+        self.schedule = Schedule(self.pool, names, create_channels=True)
+        self.transactions = Transactions(self.pool, names, create_channels=True)
+        self.maintenance = Maintenance(self.pool)
+        self.history = History(self.pool)
+        self.reader = Reader(self.pool, self.pool)
         self.appender = Appender(config)
         self._watermark = Watermark()
 
     async def close(self) -> None:
         self.appender.terminate()
-        await self._pool.close()
+        await self.pool.close()
 
     # --- publishing
 

@@ -17,7 +17,7 @@ from subscriptions.domain.model import Append, Appended, NewMessage
 from tests.conftest import Database
 from tests.support import eventually
 
-IMMEDIATE = "select gapless.append_outbox()"
+IMMEDIATE = "select gapless_internal.append_outbox()"
 """What only the owner can do: a publisher that has its ids and its locks, and has not committed yet."""
 
 

@@ -80,7 +80,7 @@ async def test_compacting_stands_in_no_circle(
 
 async def since_long(owner: asyncpg.Connection) -> None:
     """Whatever keeps a snapshot now counts as having had it for long."""
-    source = await owner.fetchval("select pg_get_functiondef('gapless.dumps_may_begin'::regproc)")
+    source = await owner.fetchval("select pg_get_functiondef('gapless_internal.dumps_may_begin'::regproc)")
     await owner.execute(source.replace("10 minutes", "0 minutes"))
 
 

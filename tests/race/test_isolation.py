@@ -39,7 +39,7 @@ DECIDING = [
     "select gapless.delete_policy(1, 'p')",
     "select gapless.lock_definitions()",
     "select * from gapless.publish_due('{1}', 10, 1000)",
-    "select gapless.give_back('{1}')",
+    "select gapless_internal.give_back('{1}')",
 ]
 
 RIGHT_ANYWHERE = {
@@ -51,8 +51,8 @@ RIGHT_ANYWHERE = {
     "refresh_channels": "called under the definitions lock",
     "refresh_subscriptions": "called under the definitions lock",
     "add_segment": "called by roll_segment",
-    "replay": "a dead letter that somebody took is a serialization failure; then gapless.give_back",
-    "replay_some": "what somebody took is passed over; then gapless.give_back",
+    "replay": "a dead letter that somebody took is a serialization failure; then gapless_internal.give_back",
+    "replay_some": "what somebody took is passed over; then gapless_internal.give_back",
     "purge_dead_letters": "what somebody took is passed over",
     "purge_idempotency": "what somebody took is passed over",
     "spark_stage": "what somebody took is passed over",
@@ -79,11 +79,11 @@ async def test_what_decides_refuses_an_old_snapshot(
 async def test_each_function_that_locks_refuses_or_says_why_not(owner: asyncpg.Connection) -> None:
     found = await owner.fetch(
         "select p.proname, p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'gapless'"
+        " where n.nspname in ('gapless', 'gapless_internal')"
     )
     locking = {row["proname"] for row in found if LOCKS.search(row["prosrc"])}
     refusing = {row["proname"] for row in found if "needs_fresh_snapshots" in row["prosrc"]}
-    sharing = {row["proname"] for row in found if "gapless.share_definitions" in row["prosrc"]}
+    sharing = {row["proname"] for row in found if "gapless_internal.share_definitions" in row["prosrc"]}
     assert locking - refusing - sharing <= set(RIGHT_ANYWHERE)
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -17,10 +18,13 @@ import pytest
 from app.embedded import EmbeddedPostgres
 from db import migrate as migrating
 from db.migrate import MigrationError, _alone, function_files, migrate, migrations
+from subscriptions.domain.delivery import Subscription
 from tests.conftest import Database, drop_database
-from tests.race.support import sessions
-from tests.support import ROOT
+from tests.race.queues import ALL, Queues, open_queues
+from tests.race.support import blocked, check_log, publish, sessions
+from tests.support import ROOT, eventually
 
+PROBE = "create or replace function gapless.probe() returns integer language sql as 'select 7';\n"
 PROGRAM = "import asyncio, sys; from db.migrate import migrate; print(asyncio.run(migrate(sys.argv[1])))"
 
 
@@ -85,7 +89,7 @@ async def test_a_changed_function_is_applied_anew_and_alone(
     edited = tmp_path / "functions"
     shutil.copytree(migrating.FUNCTIONS_DIR, edited)
     with (edited / "lanes.sql").open("a") as file:
-        file.write("create or replace function gapless.probe() returns integer language sql as 'select 7';\n")
+        file.write(PROBE)
     monkeypatch.setattr(migrating, "FUNCTIONS_DIR", edited)
     assert await migrate(database.owner_url) == ["functions/lanes"]
     assert await owner.fetchval("select gapless.probe()") == 7
@@ -93,12 +97,158 @@ async def test_a_changed_function_is_applied_anew_and_alone(
     assert await migrate(database.owner_url) == []
 
 
-def test_each_function_is_defined_once() -> None:
-    text = "\n".join(function_files().values())
-    names = re.findall(r"^create (?:or replace )?function gapless\.(\w+)", text, re.MULTILINE)
-    assert sorted(names) == sorted(set(names))
-    steps = "\n".join(step.sql for step in migrations())
-    assert not re.search(r"create (?:or replace )?function", steps)
+async def test_a_function_that_no_file_defines_any_more_is_dropped(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """By its arguments: an older form of a function that is there goes too. So it is after a start that ended
+    between defining the new ones and dropping the old."""
+    await owner.execute(PROBE)
+    await owner.execute("create function gapless.ack(integer) returns integer language sql as 'select 1'")
+    await owner.execute(
+        "create function gapless_internal.promote() returns integer language sql as 'select 1'"
+    )
+    await owner.execute("update gapless.function_files set checksum = 'other' where name = 'lanes'")
+    before = set(await there(owner, "ack", "promote", "probe"))
+
+    killed = pytest.MonkeyPatch()
+    killed.setattr(migrating, "_drop_superseded", stopped)
+    with killed.context(), pytest.raises(asyncio.CancelledError):
+        await migrate(database.owner_url)
+    killed.undo()
+    assert set(await there(owner, "ack", "promote", "probe")) == before
+    assert await migrate(database.owner_url) == []
+    assert before - set(await there(owner, "ack", "promote", "probe")) == {
+        "gapless.probe()",
+        "gapless.ack(integer)",
+        "gapless_internal.promote()",
+    }
+
+
+async def test_a_function_that_something_of_a_users_needs_stays_until_that_is_gone(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    await owner.execute(PROBE)
+    await owner.execute("create view public.mine as select gapless.probe()")
+    await owner.execute("update gapless.function_files set checksum = 'other' where name = 'lanes'")
+    assert await migrate(database.owner_url) == ["functions/lanes"]
+    assert await owner.fetchval("select * from public.mine") == 7
+    await owner.execute("drop view public.mine")
+    assert await migrate(database.owner_url) == []
+    assert await there(owner, "probe") == []
+
+
+async def test_a_function_of_somebody_else_stays(database: Database, owner: asyncpg.Connection) -> None:
+    async with sessions(database.admin_url, 1) as (admin,):
+        await admin.execute(PROBE)
+    await owner.execute("update gapless.function_files set checksum = 'other' where name = 'lanes'")
+    assert await migrate(database.owner_url) == ["functions/lanes"]
+    assert await there(owner, "probe") == ["gapless.probe()"]
+
+
+async def test_a_function_that_is_defined_again_before_it_was_dropped_stays(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    await owner.execute(f"comment on function gapless.holders() is '{migrating.SUPERSEDED}'")
+    await owner.execute("update gapless.function_files set checksum = 'other' where name = 'lanes'")
+    assert await migrate(database.owner_url) == ["functions/lanes"]
+    assert await there(owner, "holders") == ["gapless.holders()"]
+
+
+@asynccontextmanager
+async def of_before(database: Database, folder: Path) -> AsyncIterator[tuple[Queues, Subscription]]:
+    """An installation that has all functions in one schema."""
+    older = folder / "functions"
+    shutil.copytree(migrating.FUNCTIONS_DIR, older)
+    for file in older.iterdir():
+        file.write_text(file.read_text().replace("gapless_internal.", "gapless."))
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr(migrating, "FUNCTIONS_DIR", older)
+        await migrate(database.owner_url)
+    async with open_queues(database) as queues:
+        await queues.owner.execute("drop schema gapless_internal; select gapless.fence()")
+        yield queues, await queues.subscribe("work", "a")
+        assert not await there(queues.owner, "scan", "seat", "bury", "flush_outbox", schema="gapless")
+        await check_log(queues.owner)
+
+
+async def test_functions_move_while_a_worker_calls_them(empty: Database, tmp_path: Path) -> None:
+    over = asyncio.Event()
+    calls = [0, 0, 0]
+    async with of_before(empty, tmp_path) as (queues, subscription), sessions(empty.owner_url, 1) as (sql,):
+
+        async def works() -> None:
+            while not over.is_set():
+                await queues.publish("a", *range(20))
+                await queues.take_all(subscription)
+                calls[0] += 1
+
+        async def looks() -> None:
+            while not over.is_set():
+                await queues.reader.tick()
+                await queues.deliveries.reap(subscription.id, ALL, 100)
+                calls[1] += 1
+
+        async def publishes() -> None:
+            while not over.is_set():
+                await publish(sql, "b")
+                calls[2] += 1
+
+        async def moves() -> None:
+            await eventually(lambda: _all_over(calls, 5))
+            assert "functions/claim" in await migrate(empty.owner_url)
+            before = max(calls)
+            await eventually(lambda: _all_over(calls, before + 5))
+            over.set()
+
+        async with asyncio.TaskGroup() as group:
+            for work in (works, looks, publishes, moves):
+                group.create_task(work())
+
+
+async def test_a_call_under_way_goes_on_in_the_text_that_it_began_with(
+    empty: Database, tmp_path: Path
+) -> None:
+    """It waits for a lock while the new functions come, and calls those of before once it has it."""
+    async with (
+        of_before(empty, tmp_path) as (queues, subscription),
+        sessions(empty.owner_url, 1) as (holder,),
+    ):
+        (published,) = await queues.publish("a", 1)
+        held = holder.transaction()
+        await held.start()
+        await holder.execute("select from gapless.progress for update")
+        claiming = await blocked(queues.owner, queues.take(subscription))
+        moving = asyncio.ensure_future(migrate(empty.owner_url))
+
+        async def defined() -> bool:
+            return await there(queues.owner, "scan", schema="gapless_internal") != []
+
+        await eventually(defined)
+        await asyncio.wait([moving], timeout=0.5)
+        await held.commit()
+        assert [delivery.message.id for delivery in await claiming] == [published]
+        assert "functions/claim" in await moving
+
+
+async def _all_over(calls: list[int], count: int) -> bool:
+    return min(calls) > count
+
+
+async def stopped(_: object) -> None:
+    """A process that is killed there."""
+    raise asyncio.CancelledError
+
+
+async def there(owner: asyncpg.Connection, *names: str, schema: str = "gapless%") -> list[str]:
+    """The functions of these names, with their arguments."""
+    found = await owner.fetch(
+        "select p.oid::regprocedure::text as name"
+        " from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname like $1 and p.proname = any ($2)",
+        schema,
+        names,
+    )
+    return [row["name"] for row in found]
 
 
 async def test_a_server_that_ends_idle_transactions_ends_no_migration(

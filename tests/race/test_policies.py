@@ -230,7 +230,7 @@ async def test_a_channel_gets_its_settings_of_many_policies(
     made = await owner.fetch("select * from gapless.channels order by name")
     expected = await owner.fetch(
         "select c.name, r.value::integer from gapless.channels c left join lateral"
-        " gapless.resolve(1, 'channels', c.name, '{}', '{}') r on r.setting = 'max_messages'"
+        " gapless_internal.resolve(1, 'channels', c.name, '{}', '{}') r on r.setting = 'max_messages'"
     )
     assert {row["name"]: row["max_messages"] for row in made} == {
         row["name"]: row["value"] for row in expected
@@ -240,7 +240,7 @@ async def test_a_channel_gets_its_settings_of_many_policies(
         "t1.alone": 5,
         "t1.x": 5,
     }
-    await owner.execute("select gapless.refresh_channels(1, '{}', '.')")
+    await owner.execute("select gapless_internal.refresh_channels(1, '{}', '.')")
     assert await owner.fetch("select * from gapless.channels order by name") == made
 
 

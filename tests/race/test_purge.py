@@ -80,7 +80,7 @@ async def test_what_is_not_settled_is_neither_purged_nor_lost(
         await transaction.start()
         await publish(session, "b", "2")
         await session.execute("set constraints all immediate")
-        await session.execute("select gapless.append_outbox()")
+        await session.execute("select gapless_internal.append_outbox()")
         await queues.publish("a", 3)
         assert await purge(queues) == 2
         assert (await queues.stats("q")).lag == 1

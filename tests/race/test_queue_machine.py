@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from app.embedded import EmbeddedPostgres
 from subscriptions.domain.delivery import (
+    Claimed,
     DeadLetterFilter,
     Definition,
     Delivery,
@@ -46,16 +47,11 @@ ACK_WAIT = 1000.0
 SPANS = [317.0, 701.0, 1499.0]
 """Seconds that pass at once; no sum of them comes near a deadline that is set here."""
 KEYS = [None, "x", "y"]
-
-
 PATCHES: list[dict[str, Any]] = [
-    {"ordering": "key"},
-    {"ordering": "none"},
-    {"ordering": "channel"},
-    {"max_deliver": 1},
-    {"max_deliver": 0},
-    {"max_deliver": None},
+    *({"ordering": ordering} for ordering in ("key", "none", "channel")),
+    *({"max_deliver": most} for most in (1, 0, None)),
 ]
+CHANGES = ["seek", "settings", "policy", "pause", "trim", "filter", "purge"]
 
 
 class World:
@@ -82,9 +78,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.channels = [f"{self.name}.a", f"{self.name}.b"]
         self.given: list[Receipt] = []
         self.deed = Deed()
-        self.published = self.replayed = 0
-        self.sought = False
-        """What is ahead is not what was published since."""
+        self.published = self.replayed = self.told = 0
+        self.sought = False  # What is ahead is not what was published since.
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.world.run(work)
@@ -210,11 +205,18 @@ class QueueMachine(RuleBasedStateMachine):
     async def claim_hands(self, hands: list[Hand]) -> list[Delivery]:
         settled = await self.queues.settled()
         claimed = await self.queues.deliveries.claim(self.subscription.id, settled, len(hands), hands=hands)
+        await self.hear(claimed)
         return list(claimed.deliveries)
+
+    async def hear(self, claimed: Claimed) -> None:
+        """What is told of is told once."""
+        self.told += sum(loss.missed for loss in claimed.losses)
+        await self.queues.deliveries.told(self.subscription.id, claimed.losses)
 
     def claim(self, limit: int) -> None:
         before = self.do(self.look())
         claimed = self.do(self.queues.claim(self.subscription, limit))
+        self.do(self.hear(claimed))
         self.note(list(claimed.deliveries))
         self.deed.decides = True
         room = min(limit, before.totals["max_in_flight"] - before.count(At.LEASED))
@@ -335,7 +337,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- changes
 
-    @rule(change=st.sampled_from(["seek", "settings", "policy", "pause", "trim", "filter"]), data=st.data())
+    @rule(
+        change=st.sampled_from(["seek", "settings", "policy", "pause", "trim", "filter", "purge"]),
+        data=st.data(),
+    )
     def change(self, change: str, data: st.DataObject) -> None:
         """Rarely, or nothing would ever get on."""
         if change == "seek" and data.draw(st.booleans()):
@@ -353,8 +358,23 @@ class QueueMachine(RuleBasedStateMachine):
             channel, keep = data.draw(st.sampled_from(self.channels)), data.draw(st.integers(1, 6))
             self.do(trim(self.queues.owner, channel, keep))
             self.deed.trimmed = True
+        elif change == "purge" and data.draw(st.booleans()):
+            self.purge()
         elif change == "filter" and data.draw(st.booleans()):
             self.filter(data.draw(st.sampled_from([None, {"keys": ["x"]}, {"keys": ["x", "y"]}])))
+
+    def purge(self) -> None:
+        """All that nobody has goes, is counted, and dies no death."""
+        before = self.do(self.look())
+        settled, purge = self.do(self.queues.settled()), self.queues.subscriptions.purge
+        purged = self.do(purge("default", self.name, settled))
+        after = self.do(self.look())
+        assert after.count(At.AHEAD, At.DUE, At.WAITING) == 0
+        assert (after.count(At.LEASED), after.letters) == (before.count(At.LEASED), before.letters)
+        assert after.totals["purged"] - before.totals["purged"] == purged
+        if not self.sought:
+            assert purged == before.count(At.AHEAD, At.DUE, At.WAITING)
+        self.deed.purged = True
 
     def filter(self, wanted: dict[str, Any] | None) -> None:
         """Leases stay, rows that it does not let through are over, and so is nothing else."""
@@ -414,7 +434,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert totals["ahead"] == after.count(At.AHEAD)
         if not self.sought:
             in_rows = after.count(At.LEASED, At.DUE, At.WAITING)
-            settled = totals["acked"] + totals["dead"] - self.replayed + totals["removed"]
+            settled = totals["acked"] + totals["dead"] - self.replayed + totals["removed"] + totals["purged"]
+            assert self.told + totals["gaps"] == totals["noted"], "each loss is told, or waits to be"
             assert self.published == settled + in_rows + totals["ahead"], totals
         self.do(check_queues(self.queues.owner))
 

@@ -13,9 +13,9 @@ from db.appender import Appender
 from db.reader import Reader
 from subscriptions.domain.selection import Selection, select
 from subscriptions.domain.watermark import Watermark
-from subscriptions.engine.live import LiveEngine
-from subscriptions.engine.start import After
-from subscriptions.engine.subscription import Chunk, Gap
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.live_subscription import Chunk, Gap
+from subscriptions.engine.live.positions import After
 from tests.conftest import Database
 from tests.race.support import (
     IMMEDIATE,
@@ -145,7 +145,7 @@ async def test_a_trimmed_channel_goes_on_where_it_was(database: Database, owner:
         await owner.execute("update gapless.messages set created_at = created_at - interval '1 hour'")
         assert await owner.fetchval("select gapless.trim_channels(10)") == 1
         assert await owner.fetchval("select gapless.roll_segment(0)")
-        last_id = await owner.fetchval("select gapless.last_id()")
+        last_id = await owner.fetchval("select gapless_internal.last_id()")
         assert await owner.fetchval("select gapless.drop_segment($1)", last_id) == 1
         assert not await rows(owner)
         (answer,) = await appender.append([one("a")])
@@ -157,7 +157,10 @@ async def test_a_trimmed_channel_goes_on_where_it_was(database: Database, owner:
 
 @pytest.mark.parametrize(
     "count",
-    ["select gapless.seq_at(1, 3)", "select gapless.lost(0, array[1::bigint], array[9::bigint], 0, 3)"],
+    [
+        "select gapless.seq_at(1, 3)",
+        "select gapless_internal.lost(0, array[1::bigint], array[9::bigint], 0, 3)",
+    ],
     ids=["a place", "what is lost"],
 )
 async def test_what_counts_places_sees_a_segment_or_what_it_left_behind(
@@ -173,7 +176,7 @@ async def test_what_counts_places_sees_a_segment_or_what_it_left_behind(
     async with sessions(database.owner_url, 2) as (dropping, counting):
         transaction = dropping.transaction()
         await transaction.start()
-        assert await dropping.fetchval("select gapless.drop_segment(gapless.last_id())") == 1
+        assert await dropping.fetchval("select gapless.drop_segment(gapless_internal.last_id())") == 1
         counted = await blocked(owner, counting.fetchval(count))
         await transaction.commit()
         assert await counted == 3

@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from db.connect import SERVICE_ROLE, DatabaseConfig, connect
+from db.migrate import ROLES
 from db.queries import load
 from subscriptions.domain.errors import GaplessError
 from tests.conftest import Database
@@ -34,8 +35,8 @@ FORBIDDEN = [
     "alter sequence gapless.message_id cache 100",
     "drop table gapless.messages",
     "alter table gapless.outbox disable trigger all",
-    "select gapless.flush_outbox()",
-    "select gapless.lock_channels(array[1], array['a'], true)",
+    "select gapless_internal.flush_outbox()",
+    "select gapless_internal.lock_channels(array[1], array['a'], true)",
     "create table gapless.other (n integer)",
     "insert into gapless.deliveries select * from gapless.deliveries",
     "update gapless.deliveries set attempts = 0",
@@ -46,10 +47,10 @@ FORBIDDEN = [
     "delete from gapless.scheduled",
     "update gapless.policies set priority = 0",
     "update gapless.subscriptions set paused = true",
-    "select gapless.give_back('{1}')",
-    "select gapless.forget_deliveries(1)",
-    "select gapless.bury(s, null, now()) from gapless.subscriptions s",
-    "select gapless.publish_kept(1, '{}', '{}', '{}')",
+    "select gapless_internal.give_back('{1}')",
+    "select gapless_internal.forget_deliveries(1)",
+    "select gapless_internal.bury(s, null, now()) from gapless.subscriptions s",
+    "select gapless_internal.publish_kept(1, '{}', '{}', '{}')",
 ]
 
 
@@ -89,26 +90,55 @@ async def test_a_publisher_can_publish_and_nothing_else(
     assert len(await rows(owner)) == 1
 
 
-EXECUTABLE = (
+FUNCTIONS = (
     "select distinct p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-    " where n.nspname = 'gapless' and has_function_privilege($1, p.oid, 'execute')"
+    " where n.nspname = $1 and ($2::text is null or has_function_privilege($2, p.oid, 'execute'))"
 )
+SINK = {"spark_stage", "spark_bind", "spark_publish", "spark_discard", "spark_tidy"}
+READING = {"tick", "id_before", "seq_at"}
+OF_BEFORE = {"set_channel", "delete_channel"}
+"""What a worker of the program before calls, which may still run. Steps of other functions now."""
+
+
+async def _functions(owner: asyncpg.Connection, schema: str, role: str | None = None) -> set[str]:
+    """Those of a schema; with a role, those that it may call."""
+    return {row["proname"] for row in await owner.fetch(FUNCTIONS, schema, role)}
 
 
 async def _may_call(owner: asyncpg.Connection, role: str) -> set[str]:
-    return {row["proname"] for row in await owner.fetch(EXECUTABLE, role)}
+    return await _functions(owner, "gapless", role)
+
+
+def called() -> set[str]:
+    """What the statements of the service call."""
+    return {name for block in load().values() for name in re.findall(r"gapless\.(\w+)\s*\(", block)}
+
+
+@pytest.mark.parametrize("role", ["public", *ROLES])
+async def test_what_only_works_inside_another_function_is_nobodys_to_call(
+    owner: asyncpg.Connection, role: str
+) -> None:
+    assert len(await _functions(owner, "gapless_internal")) > 50
+    assert not await _functions(owner, "gapless_internal", role)
+    for privilege in ("usage", "create"):
+        assert not await owner.fetchval(
+            "select has_schema_privilege($1, 'gapless_internal', $2)", role, privilege
+        )
+
+
+async def test_every_function_that_may_be_granted_is_called_or_granted(owner: asyncpg.Connection) -> None:
+    assert await _functions(owner, "gapless") == called() | {"publish"} | SINK | READING | OF_BEFORE
 
 
 async def test_a_publisher_may_call_what_publishes(owner: asyncpg.Connection) -> None:
     """Whatever a migration makes is everybody's to call until that is taken back."""
-    sink = {"spark_stage", "spark_bind", "spark_publish", "spark_discard", "spark_tidy"}
-    assert await _may_call(owner, "gapless_publisher") == {"publish"} | sink
+    assert await _may_call(owner, "gapless_publisher") == {"publish"} | SINK
 
 
 async def test_a_reader_may_see_what_is_stored_and_no_secret(
     database: Database, owner: asyncpg.Connection
 ) -> None:
-    assert await _may_call(owner, "gapless_reader") == {"tick", "id_before", "seq_at"}
+    assert await _may_call(owner, "gapless_reader") == READING
     async with sessions(database.admin_url, 1) as (session,):
         await session.execute("set role gapless_reader")
         for table in ("messages", "channels", "dead_letters", "deliveries"):
@@ -129,15 +159,14 @@ async def test_a_reader_may_see_what_is_stored_and_no_secret(
 
 async def test_the_service_may_call_what_it_calls(owner: asyncpg.Connection) -> None:
     """What works only inside another function, in its locks, is not the service's to call."""
-    called = {name for block in load().values() for name in re.findall(r"gapless\.(\w+)\s*\(", block)}
-    assert await _may_call(owner, "gapless_service") == called | {"publish"}
+    assert await _may_call(owner, "gapless_service") == called() | {"publish"} | OF_BEFORE
 
 
 async def test_every_function_of_the_owner_looks_nowhere_else(owner: asyncpg.Connection) -> None:
     """A name in it means what it meant to whoever wrote it, whatever schemas and tables the caller has."""
     loose = await owner.fetch(
         "select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'gapless' and p.prosecdef and not coalesce(p.proconfig, '{}')"
-        " @> array['search_path=pg_catalog, pg_temp']"
+        " where n.nspname in ('gapless', 'gapless_internal') and p.prosecdef"
+        " and not coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp']"
     )
     assert not loose

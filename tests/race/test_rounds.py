@@ -15,13 +15,13 @@ import pytest
 
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.selection import select
-from subscriptions.engine import live
 from subscriptions.engine.entry import Entry
 from subscriptions.engine.hints import ChannelHint, entries_of
-from subscriptions.engine.live import LiveEngine
+from subscriptions.engine.live import engine as live
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.live_subscription import Chunk
+from subscriptions.engine.live.positions import After
 from subscriptions.engine.publisher import Publisher
-from subscriptions.engine.start import After
-from subscriptions.engine.subscription import Chunk
 from tests.conftest import Database
 from tests.race.support import appenders, reader
 from tests.sim import mutants

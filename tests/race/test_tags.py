@@ -11,9 +11,10 @@ import pytest
 
 from subscriptions.domain.delivery import AppliesTo, Definition, Definitions, Policy
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Retention
 from tests.conftest import Database
 from tests.race.queues import Queues, step
-from tests.race.support import blocked, sessions
+from tests.race.support import IMMEDIATE, blocked, publish, sessions
 
 PATCH = """select gapless.change_subscription(1, 'q', null, null, null, '{"ack_wait": 9}', false)"""
 PAUSE = "select gapless.pause_subscription(1, 'q', true)"
@@ -29,6 +30,11 @@ CHANGES: dict[str, Change] = {
     "bind": lambda q, tags: q.subscriptions.bind("default", "q", ("x",), True, if_match=tags),
     "unbind": lambda q, tags: q.subscriptions.bind("default", "q", ("p",), False, if_match=tags),
     "delete": lambda q, tags: q.subscriptions.delete("default", "q", if_match=tags),
+    "pause": lambda q, tags: q.subscriptions.pause("default", "q", True, if_match=tags),
+    "resume": lambda q, tags: q.subscriptions.pause("default", "q", False, if_match=tags),
+    "seek": lambda q, tags: q.subscriptions.seek("default", "q", "latest", if_match=tags),
+    "try_seek": lambda q, tags: q.subscriptions.try_seek("default", "q", "latest", if_match=tags),
+    "purge": lambda q, tags: q.subscriptions.purge("default", "q", None, if_match=tags),
 }
 
 
@@ -181,7 +187,7 @@ async def test_definitions_are_imported_where_nothing_has_changed(
     wanted = Definitions(policies=(Policy("p", "*", AppliesTo.SUBSCRIPTIONS, 0, {"ack_wait": 2}),))
     seen = (await queues.policies.definitions("default")).tag
     for change in (PATCH, PAUSE, BIND, DROP, "select gapless.set_channel(1, 'c', '{\"max_age\": 9}', false)"):
-        async with sessions(database.service_url, 1) as (session,):
+        async with sessions(database.owner_url, 1) as (session,):
             first = await step(session, change)
             importing = queues.policies.apply("default", wanted, dry_run=False, if_match=(seen,))
             late = await blocked(owner, importing)
@@ -190,3 +196,136 @@ async def test_definitions_are_imported_where_nothing_has_changed(
         seen = (await queues.policies.definitions("default")).tag
     await queues.policies.apply("default", wanted, dry_run=False, if_match=(seen,))
     assert (await queues.policies.definitions("default")).tag != seen
+
+
+async def test_what_a_refused_change_found_stays(queues: Queues) -> None:
+    subscription = await queues.subscribe("q", "p", "q")
+    await queues.publish("q", 1, 2)
+    for how in ("pause", "seek", "try_seek", "purge"):
+        assert await refused(CHANGES[how](queues, ("other",))) is Code.PRECONDITION_FAILED
+    stats = await queues.stats("q")
+    assert (stats.lag, stats.purged, subscription.paused) == (2, 0, False)
+    seen = (await tag(queues),)
+    assert await queues.subscriptions.purge("default", "q", await queues.settled(), if_match=seen) == 2
+
+
+async def test_a_change_of_the_definition_ends_a_purge(
+    queues: Queues, owner: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had purged by then is told; of the new definition nothing goes."""
+    monkeypatch.setattr("db.subscriptions.PURGE_LIMIT", 3)
+    await queues.subscribe("q", "q", filter={"types": ["message"]})
+    await queues.publish("q", *range(100))
+    seen = (await tag(queues),)
+    # The change comes right behind the first piece.
+    await owner.execute(
+        """create function public.change() returns trigger language plpgsql security definer as $$ begin
+               update gapless.subscriptions set own = own || '{"ack_wait": 9}' where name = 'q';
+               return null;
+           end $$;
+           create constraint trigger change after update on gapless.progress deferrable initially deferred
+           for each row when (new.purged > old.purged) execute function public.change()"""
+    )
+    purged = await queues.subscriptions.purge("default", "q", await queues.settled(), if_match=seen)
+    stats = await queues.stats("q")
+    assert (purged, stats.purged, stats.lag) == (purged, purged, 100 - purged)
+    assert 0 < purged < 100
+
+
+SET = "select gapless.set_channel(1, 'c', '{\"max_age\": 9}', true)"
+CHANNEL_CHANGES: dict[str, Change] = {
+    "put": lambda q, tags: q.history.put_channel("default", "c", Retention(7), None, if_match=tags),
+    "patch": lambda q, tags: q.history.patch_channel("default", "c", {"max_age": 7}, if_match=tags),
+    "delete": lambda q, tags: q.history.delete_channel("default", "c", if_match=tags),
+}
+
+
+async def channel_tag(queues: Queues) -> str:
+    return (await queues.history.channel("default", "c")).tag
+
+
+@pytest.mark.parametrize("how", CHANNEL_CHANGES)
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_change_of_a_channel_judges_what_the_one_before_left(
+    database: Database, queues: Queues, owner: asyncpg.Connection, how: str, commits: bool
+) -> None:
+    await queues.history.put_channel("default", "c", Retention(5), None)
+    seen = await channel_tag(queues)
+    async with sessions(database.owner_url, 1) as (session,):
+        first = await step(session, SET)
+        second = await blocked(owner, CHANNEL_CHANGES[how](queues, (seen,)))
+        await first.end(commits=commits)
+        if commits:
+            assert await refused(second) is Code.PRECONDITION_FAILED
+            assert (await queues.history.channel("default", "c")).retention == Retention(9)
+        else:
+            await second
+
+
+@pytest.mark.parametrize("other", ["set", "publish", "delete"])
+async def test_nobody_changes_a_channel_between_the_look_and_the_change(
+    database: Database, queues: Queues, owner: asyncpg.Connection, other: str
+) -> None:
+    """What was looked at is held, but publishers come in between only for its messages."""
+    await queues.publish("c", 1)
+    seen = await channel_tag(queues)
+    statement = {
+        "set": SET,
+        "publish": "select gapless.publish('c', '2'::jsonb)",
+        "delete": "select gapless.delete_channel(1, 'c')",
+    }[other]
+    async with sessions(database.owner_url, 2) as (session, third):
+        look = await step(session, "select gapless_internal.expect_channel(1, 'c', $1)", [seen])
+        assert look.rows[0][0] is True
+        late = await blocked(owner, third.fetch(statement))
+        await look.end()
+        await late
+    if other == "publish":
+        await queues.history.patch_channel("default", "c", {"max_age": 7}, if_match=(seen,))
+    else:
+        gone = Code.PRECONDITION_FAILED if other == "set" else Code.CHANNEL_NOT_FOUND
+        assert await refused(CHANNEL_CHANGES["patch"](queues, (seen,))) is gone
+
+
+async def test_a_channel_is_made_only_where_none_is(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    """Not where a publisher makes it at the same moment either."""
+    async with sessions(database.owner_url, 1) as (session,):
+        transaction = session.transaction()
+        await transaction.start()
+        await publish(session, "c")
+        await session.execute(IMMEDIATE)
+        making = queues.history.put_channel("default", "c", Retention(5), None, if_absent=True)
+        late = await blocked(owner, making)
+        await transaction.commit()
+        assert await refused(late) is Code.PRECONDITION_FAILED
+    assert (await queues.history.channel("default", "c")).retention == Retention()
+    await queues.history.delete_channel("default", "c")
+    assert (await queues.history.put_channel("default", "c", Retention(), None, if_absent=True))[1]
+
+
+async def test_of_many_who_delete_a_channel_that_they_saw_one_does(queues: Queues) -> None:
+    """None of them waits for another who waits for it."""
+    await queues.publish("c", 1)
+    seen = (await channel_tag(queues),)
+    work = [queues.history.delete_channel("default", "c", if_match=seen) for _ in range(8)]
+    done = await asyncio.gather(*work, return_exceptions=True)
+    assert done.count(None) == 1
+    codes = {error.code for error in done if isinstance(error, GaplessError)}
+    assert codes == {Code.CHANNEL_NOT_FOUND}
+
+
+async def test_the_tag_of_a_channel_changes_with_its_own_settings(queues: Queues) -> None:
+    await queues.publish("c", 1)
+    first = await channel_tag(queues)
+    await queues.publish("c", 2)
+    await queues.policies.put("default", Policy("p", "*", AppliesTo.CHANNELS, 0, {"max_messages": 1}))
+    await queues.maintenance.trim_channels(10)
+    assert await channel_tag(queues) == first
+    changed = await queues.history.patch_channel("default", "c", {"max_age": 5})
+    assert changed.tag != first
+    assert (await queues.history.patch_channel("default", "c", {"max_age": None})).tag == first
+    await queues.history.delete_channel("default", "c")
+    await queues.publish("c", 1)
+    assert await channel_tag(queues) != first

@@ -19,12 +19,31 @@ print(sys.argv[1:], os.getcwd(), sys.prefix)
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    folder = tmp_path / "check out"
+    return check_out(tmp_path / "check out")
+
+
+@pytest.fixture(scope="module")
+def environment_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment as the launcher makes it, which takes seconds: those who only need one get a copy."""
+    folder = check_out(tmp_path_factory.mktemp("made") / "check out")
+    code, _, errors = run(folder, "status")
+    assert code == 0, errors
+    return folder / ".venv"
+
+
+@pytest.fixture
+def ready(checkout: Path, environment_made: Path) -> Path:
+    """A checkout whose environment is there already."""
+    shutil.copytree(environment_made, checkout / ".venv", symlinks=True)
+    return checkout
+
+
+def check_out(folder: Path) -> Path:
     (folder / "requirements").mkdir(parents=True)
     (folder / "app").mkdir()
     (folder / "client").mkdir()
     shutil.copy(ROOT / "gapless", folder)
-    for lock in ("runtime.txt", "spark.txt", "dev.txt"):
+    for lock in ("runtime.txt", "embedded.txt", "spark.txt", "dev.txt"):
         (folder / "requirements" / lock).write_text("# nothing\n")
     (folder / "app" / "__init__.py").touch()
     shutil.copy(ROOT / "app" / "program.py", folder / "app")
@@ -70,36 +89,34 @@ def test_the_first_run_sets_up_and_the_next_does_not(checkout: Path, tmp_path: P
 
 
 def test_a_script_in_the_checkout_is_no_module_and_the_environment_stays_as_it_was(
-    checkout: Path, tmp_path: Path
+    ready: Path, tmp_path: Path
 ) -> None:
-    (checkout / "app" / "cli.py").write_text("import numbers, os; print(os.environ['PYTHONPATH'])")
-    for folder in (checkout, tmp_path):
+    (ready / "app" / "cli.py").write_text("import numbers, os; print(os.environ['PYTHONPATH'])")
+    for folder in (ready, tmp_path):
         for name in ("numbers", "sitecustomize", "usercustomize"):
             (folder / f"{name}.py").write_text("raise SystemExit('the script of a user ran')")
-    code, output, errors = run(checkout, "status", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    code, output, errors = run(ready, "status", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (code, output) == (0, f"{tmp_path}\n"), errors
 
 
-def test_it_runs_through_a_link(checkout: Path, tmp_path: Path) -> None:
+def test_it_runs_through_a_link(ready: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "gapless").symlink_to(checkout / "gapless")
+    (tmp_path / "bin" / "gapless").symlink_to(ready / "gapless")
     code, output, _ = run(tmp_path / "bin", "status")
-    assert (code, output) == (0, f"['status'] {tmp_path / 'bin'} {checkout / '.venv'}\n")
+    assert (code, output) == (0, f"['status'] {tmp_path / 'bin'} {ready / '.venv'}\n")
 
 
-def test_a_changed_lock_is_followed(checkout: Path) -> None:
-    run(checkout, "status")
-    (checkout / "requirements" / "runtime.txt").write_text("# nothing more\n")
-    assert "this happens once" in run(checkout, "status")[2]
-    assert run(checkout, "status")[2] == ""
+def test_a_changed_lock_is_followed(ready: Path) -> None:
+    (ready / "requirements" / "embedded.txt").write_text("# nothing more\n")
+    assert "this happens once" in run(ready, "status")[2]
+    assert run(ready, "status")[2] == ""
 
 
-def test_a_half_made_environment_is_made_anew(checkout: Path) -> None:
-    run(checkout, "status")
-    (checkout / ".venv" / "gapless-unfinished").touch()
-    (checkout / ".venv" / "half").touch()
-    assert "environment ready" in run(checkout, "status")[2]
-    assert not (checkout / ".venv" / "half").exists()
+def test_a_half_made_environment_is_made_anew(ready: Path) -> None:
+    (ready / ".venv" / "gapless-unfinished").touch()
+    (ready / ".venv" / "half").touch()
+    assert "environment ready" in run(ready, "status")[2]
+    assert not (ready / ".venv" / "half").exists()
 
 
 def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
@@ -157,19 +174,31 @@ def test_a_checkout_that_cannot_be_written(checkout: Path, tmp_path: Path) -> No
         checkout.chmod(0o755)
 
 
-def test_spark_is_added_by_the_commands_that_need_it(checkout: Path) -> None:
-    (checkout / "requirements" / "spark.txt").write_text("# nothing more\n")
+def test_spark_is_added_by_the_commands_that_need_it(ready: Path) -> None:
+    (ready / "requirements" / "spark.txt").write_text("# nothing more\n")
     for arguments in (("export",), ("export", "--help"), ("analyze", "--help"), ("serve", "export")):
-        assert "spark.txt" not in run(checkout, *arguments)[2]
-    code, output, errors = run(checkout, "export", "--to", "x")
-    assert (code, output) == (0, f"['export', '--to', 'x'] {checkout} {checkout / '.venv'}\n"), errors
+        assert "spark.txt" not in run(ready, *arguments)[2]
+    code, output, errors = run(ready, "export", "--to", "x")
+    assert (code, output) == (0, f"['export', '--to', 'x'] {ready} {ready / '.venv'}\n"), errors
     assert "spark.txt" in errors
     assert "1.3 GB on disk" in errors
-    assert run(checkout, "analyze")[2] == ""
-    assert run(checkout, "status")[2] == ""
+    assert run(ready, "analyze")[2] == ""
+    assert run(ready, "status")[2] == ""
 
 
-def test_test_runs_pytest_in_the_checkout(checkout: Path) -> None:
-    code, _, errors = run(checkout, "test", "--version")
+def test_servers_of_ones_own_need_no_embedded_ones(checkout: Path) -> None:
+    (checkout / "requirements" / "embedded.txt").write_text("# the servers\n")
+
+    def told() -> str:
+        return run(checkout, "serve", GAPLESS_DATABASE_URL="postgresql://x", GAPLESS_REDIS_URL="redis://x")[2]
+
+    assert "(runtime.txt," in told()
+    assert told() == ""
+    assert "(embedded.txt," in run(checkout, "serve", GAPLESS_DATABASE_URL="postgresql://x")[2]
+    assert told() == "", "what has more will do"
+
+
+def test_test_runs_pytest_in_the_checkout(ready: Path) -> None:
+    code, _, errors = run(ready, "test", "--version")
     assert code == 1
     assert "No module named pytest" in errors  # the lock is empty: what matters is what was asked for

@@ -30,7 +30,7 @@ def entries(lock: str) -> dict[str, tuple[str, set[str]]]:
     return pins
 
 
-@pytest.mark.parametrize("lock", ["runtime.txt", "spark.txt", "dev.txt"])
+@pytest.mark.parametrize("lock", ["runtime.txt", "embedded.txt", "spark.txt", "dev.txt"])
 def test_every_pin_has_hashes_and_nothing_else(lock: str) -> None:
     for name, (_, hashes) in entries(lock).items():
         assert hashes, name
@@ -39,8 +39,10 @@ def test_every_pin_has_hashes_and_nothing_else(lock: str) -> None:
 
 
 def test_what_is_tested_is_what_runs() -> None:
-    runtime, spark, dev = entries("runtime.txt"), entries("spark.txt"), entries("dev.txt")
-    assert {name: pin for name, pin in spark.items() if name in runtime} == runtime
+    runtime, embedded = entries("runtime.txt"), entries("embedded.txt")
+    spark, dev = entries("spark.txt"), entries("dev.txt")
+    assert {name: pin for name, pin in embedded.items() if name in runtime} == runtime
+    assert {name: pin for name, pin in spark.items() if name in embedded} == embedded
     assert {name: pin for name, pin in dev.items() if name in spark} == spark
 
 
@@ -51,6 +53,7 @@ def test_the_locks_satisfy_what_is_asked_for() -> None:
     extras = [wanted for extra in pipeline["optional-dependencies"].values() for wanted in extra]
     asked = {
         "runtime.txt": [*project["project"]["dependencies"], *client["project"]["dependencies"]],
+        "embedded.txt": project["project"]["optional-dependencies"]["embedded"],
         "spark.txt": [*pipeline["dependencies"], *extras],
         "dev.txt": project["dependency-groups"]["dev"],
     }

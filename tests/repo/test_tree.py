@@ -56,6 +56,13 @@ def test_locks_that_record_addresses_are_not_kept() -> None:
             assert '"resolved"' not in path.read_text(), path
 
 
+def test_images_of_others_are_named_by_digest() -> None:
+    text = "\n".join((ROOT / name).read_text() for name in ("Dockerfile", "compose.yaml"))
+    named = re.findall(r"(?m)^(?:ARG BASE=| *image: )(\S+)$", text)
+    assert len(named) == 4, "the base, our own image, Postgres and Valkey"
+    assert [name for name in named if not re.search(r"@sha256:[0-9a-f]{64}$", name)] == ["gapless"]
+
+
 def test_the_readme_is_short() -> None:
     readme = ROOT / "README.md"
     assert not readme.exists() or len(readme.read_text().splitlines()) <= 150
@@ -82,3 +89,11 @@ def test_functions_are_small() -> None:
     assert {name: count for name, count in lengths.items() if count > 70} == {}
     small = sum(count <= 30 for count in lengths.values())
     assert small / len(lengths) >= 0.9
+
+
+SAYS_NOTHING = {"core", "helpers", "hot", "log", "managed", "run", "shared", "start", "utils"}
+
+
+def test_names_of_modules_say_what_they_hold() -> None:
+    parts = {"app", "cache", "client", "db", "load", "subscriptions"}
+    assert [path for path in sources() if path.parts[0] in parts and path.stem in SAYS_NOTHING] == []

@@ -70,7 +70,7 @@ class SeededLoop(base_events.BaseEventLoop):
 
 
 def run(program: Coroutine[Any, Any, T], seed: int | None = None, *, loop: SeededLoop | None = None) -> T:
-    """Run a program to its end; what it left behind is cancelled. An error nobody looked at is raised."""
+    """Tail a program to its end; what it left behind is cancelled. An error nobody looked at is raised."""
     loop = loop or SeededLoop(seed)
     asyncio.set_event_loop(loop)
     try:

@@ -9,11 +9,11 @@ from typing import TypeVar
 import pytest
 
 from subscriptions.domain.merge import Merge
+from subscriptions.domain.sweeping import SweepSchedule
 from subscriptions.domain.watermark import Tick, Watermark
 from subscriptions.engine.entry import Entry
-from subscriptions.engine.feed import ChannelFeed
-from subscriptions.engine.live import LiveEngine
-from subscriptions.engine.run import Run
+from subscriptions.engine.live.feed import ChannelFeed
+from subscriptions.engine.live.tail import Tail
 from tests.contract.memory_log import MemoryLog
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
                 self.floor = max(self.floor, position)
         return out
 
-    def append(self: Run, entries: list[Entry], head: int) -> None:
+    def append(self: Tail, entries: list[Entry], head: int) -> None:
         for entry in entries:
             # A run that numbers what it holds by arrival shows everything to its readers.
             self._ids.append(max(entry.id, self._ids[-1] + 1 if self._ids else self.head + 1))
@@ -42,7 +42,7 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Merge, "delivered", lambda self, position: False)
     patch.setattr(Merge, "take", take)
-    patch.setattr(Run, "append", append)
+    patch.setattr(Tail, "append", append)
 
 
 def no_backfill(patch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def no_backfill(patch: pytest.MonkeyPatch) -> None:
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
     """Nobody compares heads: not each second, nor when somebody joins."""
-    patch.setattr(LiveEngine, "_sweep_due", lambda self: False)
+    patch.setattr(SweepSchedule, "due", lambda self, settled, now: False)
     patch.setattr(ChannelFeed, "swept", lambda self, head: 0)
 
 

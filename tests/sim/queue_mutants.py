@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from subscriptions.domain.delivery import Delivery, Receipt
-from subscriptions.engine import group
-from subscriptions.engine.consumers import Consumers
-from subscriptions.engine.group import Group, Member
-from subscriptions.engine.pull import Pull
+from subscriptions.engine.durable import group
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.durable.group import Group
+from subscriptions.engine.durable.member import Member
+from subscriptions.engine.durable.pull import Pull
 
 
 def no_give_back(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def impatient_pulls(patch: pytest.MonkeyPatch) -> None:
 
     def expire(self: Group, settled: int, *, whole: bool) -> None:
         for pull in self._pulls:
-            if pull.until <= self._around.clock():
+            if pull.until <= self._deps.clock():
                 pull.resolve([])
 
     patch.setattr(Group, "_expire", expire)
@@ -80,7 +81,7 @@ def restless(patch: pytest.MonkeyPatch) -> None:
 
     async def again(self: Group, settled: int) -> float:
         await claim(self, settled)
-        self._claim_at = 0.0
+        self._schedule.claim_at_once()
         return 0.05
 
     patch.setattr(Group, "_claim", again)

@@ -31,11 +31,11 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.watermark import Watermark
-from subscriptions.engine.consumers import Consumers
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.durable.member import Member
+from subscriptions.engine.durable.reaper import Reaper
 from subscriptions.engine.gate import Gate
-from subscriptions.engine.group import Member
-from subscriptions.engine.reaper import Reaper
-from subscriptions.engine.shared import Shared
+from subscriptions.engine.single_flight import SingleFlight
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
@@ -52,11 +52,11 @@ class Process:
         self.world = world
         self.name = name
         self.dead = False
-        self.sessions: set[asyncio.Task[None]] = set()
+        self.sessions: dict[asyncio.Task[None], None] = {}
         self.claims = 0
         self._watermark = Watermark()
         self._reader = MemoryReader(world.log, self._pause)
-        self._tick = Shared(self._reader.tick)
+        self._tick = SingleFlight(self._reader.tick)
         self.port = MemoryDeliveries(world.queues, self._pause)
         skew_us = round(world.faults.skew_s * 1_000_000) if world.chance.random() < 0.5 else 0
         self.consumers = Consumers(
@@ -64,7 +64,7 @@ class Process:
             self.port,
             clock=world.loop.time,
             now_us=lambda: world.log.now_us() + skew_us,
-            settle=self._settle,
+            look=self._look,
             touched=self.touched,
             tell=self._tell,
         )
@@ -72,7 +72,7 @@ class Process:
         gate = Gate()
         gate.open(["default"])
         woken = lambda subscription_id: self.consumers.hear_settled([subscription_id], ())  # noqa: E731
-        reaper = Reaper(self.port, gate, settle=self._settle, touched=self.touched, woken=woken)
+        reaper = Reaper(self.port, gate, look=self._look, touched=self.touched, woken=woken)
         self.reaping = asyncio.create_task(reaper.run())
 
     async def _pause(self, step: str) -> None:
@@ -86,7 +86,7 @@ class Process:
         if not world.healed and world.chance.random() < faults.fail:
             raise GaplessError(Code.UNAVAILABLE, f"no {step} now")
 
-    async def _settle(self) -> tuple[int, int]:
+    async def _look(self) -> tuple[int, int]:
         tick = await self._tick()
         self._watermark.observe(tick)
         return self._watermark.settled, tick.last_id
@@ -101,8 +101,8 @@ class Process:
     def begin(self, session: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Something that a client does with this process; it ends when the process dies."""
         task = asyncio.create_task(session)
-        self.sessions.add(task)
-        task.add_done_callback(self.sessions.discard)
+        self.sessions[task] = None
+        task.add_done_callback(self.sessions.pop)
         return task
 
     def kill(self) -> None:
@@ -215,7 +215,7 @@ class World:
         member = await process.consumers.open(NAMESPACE, subscription.name, prefetch)
         working: set[asyncio.Task[None]] = set()
         try:
-            while member.farewell is None:
+            while member.goodbye is None:
                 deliveries = await member.next(self.chance.random() * 2)
                 self.given(subscription, member, deliveries)
                 if self.live_of(subscription, member) > prefetch:
@@ -228,7 +228,9 @@ class World:
     async def pull(self, process: Process, subscription: Subscription, wait_s: float) -> None:
         client = object()
         limit = self.chance.randint(1, 4)
-        _, deliveries = await process.consumers.pull(NAMESPACE, subscription.name, limit, wait_s)
+        pulled = await process.consumers.pull(NAMESPACE, subscription.name, limit, wait_s)
+        process.consumers.told(pulled)
+        deliveries = pulled.deliveries
         self.given(subscription, client, deliveries)
         if len(deliveries) > limit:
             raise BrokenPromiseError(f"a pull of {limit} got {len(deliveries)}")
@@ -293,7 +295,9 @@ class World:
         settled = not self.log.running and self.log.flushed == self.log.lsn
         there = {m.id for _, m in self.queues.matching(queue, self.log.sequence)}
         sequence = self.log.sequence
-        _, taken = await consumers.pull(NAMESPACE, "solo", 1000, 0.0)
+        pulled = await consumers.pull(NAMESPACE, "solo", 1000, 0.0)
+        consumers.told(pulled)
+        taken = pulled.deliveries
         self.given(self.solo, self, taken)
         left = there & {m.id for _, m in self.queues.matching(queue, self.log.sequence)}
         quiet = queue.single or (settled and sequence == self.log.sequence)
@@ -424,7 +428,7 @@ class World:
         self, streaming: Process, acking: Process, subscription: Subscription
     ) -> None:
         member = await streaming.consumers.open(NAMESPACE, subscription.name, 1)
-        while member.farewell is None:
+        while member.goodbye is None:
             for d in await member.next(10):
                 self.given(subscription, member, [d])
                 receipt = Receipt(subscription.id, d.message.id, d.lease, member.holder)
@@ -470,7 +474,7 @@ async def _tolerant(session: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def play(seed: int) -> str:
-    """Run one seed: its fingerprint. Raises BrokenPromiseError, or what the engine tripped over."""
+    """Tail one seed: its fingerprint. Raises BrokenPromiseError, or what the engine tripped over."""
     loop = SeededLoop(seed)
     world: list[World] = []
 

@@ -19,24 +19,24 @@ from typing import Any
 from unittest.mock import patch
 
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.merge import Merge
 from subscriptions.domain.model import Append, Message, NewMessage
 from subscriptions.domain.selection import Selection, select
-from subscriptions.engine import feed, live, subscription
-from subscriptions.engine import log as follower
 from subscriptions.engine.entry import Entry
 from subscriptions.engine.hints import ChannelHint, Hints, entries_of
-from subscriptions.engine.live import LiveEngine
-from subscriptions.engine.publisher import Publisher
-from subscriptions.engine.start import After, Earliest, Last, Latest, Start
-from subscriptions.engine.subscription import (
+from subscriptions.engine.live import engine as live
+from subscriptions.engine.live import feed, follower, live_subscription
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.live_subscription import (
     Chunk,
     Gap,
-    Goodbye,
     HistoryChanged,
     LiveSubscription,
     Ready,
 )
+from subscriptions.engine.live.positions import After, Earliest, Last, Latest, Start
+from subscriptions.engine.publisher import Publisher
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Transaction
 from tests.sim.loop import SeededLoop, run
@@ -411,8 +411,8 @@ def cramped(chance: random.Random) -> Iterator[None]:
     bounds: dict[ModuleType, dict[str, Any]] = {
         feed: {"PAGE_LIMIT": 3, "CHUNK_BYTES": 60, "PAGES_KEPT": 1, "MEMO_KEPT": 2},
         follower: {"SPAN_LIMIT": 3, "JUMP_SPANS": 2, "ROUTES_KEPT": 1},
-        live: {"MIN_RUN_BYTES": 1, "MAX_RUN_BYTES": chance.choice((1, 1000, 5000)), "LINGER_S": 0.2},
-        subscription: {"STARTS_LIMIT": 3, "CHUNK_BYTES": 60},
+        live: {"MIN_TAIL_BYTES": 1, "MAX_TAIL_BYTES": chance.choice((1, 1000, 5000)), "LINGER_S": 0.2},
+        live_subscription: {"STARTS_LIMIT": 3, "CHUNK_BYTES": 60},
     }
     with ExitStack() as stack:
         for module, values in bounds.items():
@@ -422,7 +422,7 @@ def cramped(chance: random.Random) -> Iterator[None]:
 
 
 def play(seed: int, **faults: bool) -> str:
-    """Run one seed: its fingerprint. Raises BrokenPromiseError, or what the engine tripped over."""
+    """Tail one seed: its fingerprint. Raises BrokenPromiseError, or what the engine tripped over."""
     loop = SeededLoop(seed)
     world: list[World] = []
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-
-from app.cli.tables import Column, show, show_one
-from app.cli.terminal import printable
+from gapless_cli.tables import Column, show, show_one
+from gapless_cli.terminal import printable
 
 EVIL = "bad\x1b]0;owned\x07 card\x9b2J\nnext"
 SHOWN = r"bad\x1b]0;owned\x07 card\x9b2J\nnext"

@@ -27,7 +27,7 @@ def doctor(
     from app.cli.doctor import show
     from app.cli.doctor.examine import examine
     from app.cli.doctor.settings import in_effect
-    from app.cli.serve import settings_from
+    from app.cli.settings import settings_from
 
     flags = {name: value for name, value in (("home", home), ("port", port)) if value is not None}
     settings = settings_from(**flags)

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from gapless_cli.terminal import printable
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.doctor.check import Check, Word
 from app.cli.doctor.settings import Setting
-from app.cli.terminal import printable
 
 _COLOURS = {Word.OK: "green", Word.WARN: "yellow", Word.FAIL: "red"}
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from app.cli.failures import Exit, Failure, say
-from app.cli.options import DEFAULT_URL, Url, seconds
+from gapless_cli.failures import Exit, Failure, say
+from gapless_cli.options import DEFAULT_URL, Url, seconds
 
 if TYPE_CHECKING:
-    from app.cli.importing.run import Options
+    from app.cli.importing.importer import Options
 
 EXAMPLES = """
 Each line is one message: {"channel": "chat.lobby", "data": …, "key"?, "type"?, "headers"?, "ttl"?}. What
@@ -47,7 +46,7 @@ def import_(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish every message of files, once and in order, with progress, across any interruption."""
-    from app.cli.importing.run import Options
+    from app.cli.importing.importer import Options
 
     options = Options(channel, skip_bad, again)
     patience_s = seconds(patience, "--patience")
@@ -64,7 +63,7 @@ def import_(
 
 
 def _folder(home: Path | None) -> Path:
-    from app.cli.serve import settings_from
+    from app.cli.settings import settings_from
 
     folder = settings_from(home=home).home.absolute() / "imports"
     try:
@@ -75,7 +74,7 @@ def _folder(home: Path | None) -> Path:
 
 
 def _import(name: str, folder: Path, options: Options, url: str, patience_s: float) -> None:
-    from app.cli.importing.run import Import
+    from app.cli.importing.importer import Import
     from app.cli.importing.send import Sender
     from app.cli.importing.source import open_source
     from app.cli.importing.state import StateFile, identity_of
@@ -91,7 +90,7 @@ def _import(name: str, folder: Path, options: Options, url: str, patience_s: flo
 
 
 def _check(name: str, folder: Path, options: Options) -> None:
-    from app.cli.importing.run import bad_lines, check
+    from app.cli.importing.importer import bad_lines, check
     from app.cli.importing.source import open_source
 
     source = open_source(name, folder)

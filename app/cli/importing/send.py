@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-
-from app.cli.failures import Exit, Failure, usage
+from gapless_cli.failures import Exit, Failure, usage
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 FIRST_DELAY_S = 0.1

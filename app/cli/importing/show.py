@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gapless_cli.failures import say
+from gapless_cli.terminal import printable_lines
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-from app.cli.failures import say
-from app.cli.terminal import printable_lines
 
 EVERY_S = 5.0
 """Seconds between lines where there is no terminal."""

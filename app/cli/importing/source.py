@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from app.cli.failures import Failure, usage
+from gapless_cli.failures import Failure, usage
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 _GZIP = b"\x1f\x8b"

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.cli.failures import Failure
+from gapless_cli.failures import Failure
+
 from app.cli.importing.batches import BEGINNING, Place
 
 SCHEME = 1

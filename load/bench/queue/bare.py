@@ -6,10 +6,16 @@ import time
 
 import asyncpg
 
-from load.bench.figure import UnfitError
-from load.bench.queue.database import statement
+from load.children import CHECKOUT
+from load.figure import UnfitError
+from load.postgres import blocks
 
 BATCH = 100
+
+
+def statement(file: str, name: str) -> str:
+    """The statement that the service itself uses. Raises KeyError when there is none of that name."""
+    return blocks((CHECKOUT / "db" / "sql" / file).read_text())[name]
 
 
 async def rate(session: asyncpg.Connection, subscription: str, messages: int) -> float:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import asyncpg
-import orjson
+import msgspec
 
-from load.bench.figure import Figure, UnfitError
 from load.bench.queue import ours
+from load.bench.queue.backlog import CHANNEL, Flow, publish
 from load.bench.queue.crew import Crew, crew
-from load.bench.queue.database import Postgres
-from load.bench.queue.flow import CHANNEL, Flow, publish
 from load.bench.queue.samples import Look, Phases, largest, pin_now, words
+from load.drill import RESULTS, say
+from load.figure import Figure, UnfitError
 from load.server import Server, serving
 
 MESSAGES, PIN_S = 5_000_000, 180.0
@@ -35,7 +34,7 @@ NO_GOAL = float("inf")
 SMALLEST = 2**20
 """A start below so many bytes counts as this: a few pages are no order of magnitude."""
 
-SERIES = Path(__file__).resolve().parents[2] / "results" / "bloat.json"
+SERIES = RESULTS / "bloat.json"
 
 LOG = (
     "channels",
@@ -60,9 +59,9 @@ STORED = "select count(*), sum(id)::bigint from gapless.messages"
 
 
 @contextlib.asynccontextmanager
-async def pinned(postgres: Postgres) -> AsyncIterator[None]:
+async def pinned(server: Server) -> AsyncIterator[None]:
     """A transaction with a snapshot and an id of its own: no row that dies meanwhile can be taken away."""
-    session = await postgres.connect()
+    session = await server.connect()
     await session.execute("set idle_in_transaction_session_timeout = 0")
     await session.execute("begin isolation level repeatable read")
     await session.fetchval("select txid_current()")
@@ -78,11 +77,9 @@ class Run:
     """One run. Times count from its start, in seconds."""
 
     server: Server
-    postgres: Postgres
     session: asyncpg.Connection
     messages: int
     pin_s: float
-    say: Callable[[str], None]
     flow: Flow = field(default_factory=Flow)
     begun: float = 0.0
     ended: float = 0.0
@@ -97,7 +94,7 @@ class Run:
         self.flow.record.looks.append(seen)
         if len(self.flow.record.looks) % 10 == 0:
             pin = ", pinned" if self.begun and not self.ended else ""
-            self.say(f"bloat, {words(self.flow.record, seen)}{pin}")
+            say(f"bloat, {words(self.flow.record, seen)}{pin}")
         return seen
 
     async def drive(self) -> None:
@@ -137,7 +134,7 @@ class Run:
                 if not workers.running() or seen.at - moved[1] > STALL_S:
                     return  # what is missing is told by the reports
                 if not self.begun and pin_now(seen.at, seen.acked, self.messages, self.pin_s, WARM_S):
-                    await pin.enter_async_context(pinned(self.postgres))
+                    await pin.enter_async_context(pinned(self.server))
                     self.begun = self.flow.now()
                 elif self.begun and not self.ended and seen.at - self.begun >= self.pin_s:
                     await pin.aclose()
@@ -187,19 +184,16 @@ def figures(run: Run) -> list[Figure]:
     ]
 
 
-async def run(
-    short: bool, say: Callable[[str], None], messages: int | None = None, pin_s: float | None = None
-) -> list[Figure]:
+async def run(short: bool, messages: int | None = None, pin_s: float | None = None) -> list[Figure]:
     """One run; the series of what was seen each second is kept in `load/results/bloat.json`."""
     async with serving() as server:
-        postgres = Postgres.of(server)
-        session = await postgres.connect()
+        session = await server.connect()
         chosen = messages or (SHORT_MESSAGES if short else MESSAGES)
-        one = Run(server, postgres, session, chosen, pin_s or (SHORT_PIN_S if short else PIN_S), say)
+        one = Run(server, session, chosen, pin_s or (SHORT_PIN_S if short else PIN_S))
         try:
             await one.drive()
         finally:
             await session.close()
             SERIES.parent.mkdir(exist_ok=True)
-            SERIES.write_bytes(orjson.dumps(one.flow.record.series()))
+            SERIES.write_bytes(msgspec.json.encode(one.flow.record.series()))
     return figures(one)

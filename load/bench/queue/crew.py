@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from load.bench.queue.gun import ADDRESS
+from load.bench.queue.concurrent_start import ADDRESS
 from load.children import Child
 
 Word = dict[str, Any]

@@ -12,10 +12,10 @@ import sys
 import time
 from typing import Any
 
-import orjson
+import msgspec
 import uvloop
 
-from load.bench.queue.gun import Gun
+from load.bench.queue.concurrent_start import ConcurrentStart
 from load.wire import Connection, Response, Target
 
 BATCH = 100
@@ -26,8 +26,8 @@ TICK_S = 0.05
 class Share:
     """What one process of members has done: counts, the sum of the ids acked, and how long pulls took."""
 
-    def __init__(self, gun: Gun) -> None:
-        self._gun = gun
+    def __init__(self, start: ConcurrentStart) -> None:
+        self._start = start
         self.acked = 0
         self.batches = 0
         self.id_sum = 0
@@ -38,7 +38,7 @@ class Share:
     def tell(self) -> None:
         """Say what is new: how many are acked in all, and the pulls that gave something, in milliseconds."""
         if self.acked > self._said:
-            self._gun.say({"acked": self.acked, "pulls": [round(ms, 2) for ms in self.pulls]})
+            self._start.say({"acked": self.acked, "pulls": [round(ms, 2) for ms in self.pulls]})
             self.pulls.clear()
             self._said = self.acked
 
@@ -47,21 +47,21 @@ def expect(answer: Response, what: str) -> Any:
     """The JSON of a good answer. Raises RuntimeError for any other."""
     if answer.status != 200:
         raise RuntimeError(f"a {what} was answered {answer.status} {answer.body[:300]!r}")
-    return orjson.loads(answer.body)
+    return msgspec.json.decode(answer.body)
 
 
 async def member(target: Target, subscription: str, share: Share) -> None:
     """Pull and ack until cancelled."""
     connection = await Connection.open(target)
     base = f"/v1/subscriptions/{subscription}"
-    pull = target.request("POST", f"{base}/pull", orjson.dumps({"max": BATCH, "wait": WAIT_S}))
+    pull = target.request("POST", f"{base}/pull", msgspec.json.encode({"max": BATCH, "wait": WAIT_S}))
     while True:
         asked = time.perf_counter()
         deliveries = expect(await connection.ask(pull), "pull")["deliveries"]
         if not deliveries:
             continue
         share.pulls.append((time.perf_counter() - asked) * 1000)
-        body = orjson.dumps({"receipts": [delivery["receipt"] for delivery in deliveries]})
+        body = msgspec.json.encode({"receipts": [delivery["receipt"] for delivery in deliveries]})
         results = expect(await connection.ask(target.request("POST", f"{base}/ack", body)), "ack")["results"]
         refused = [result for result in results if result["status"] != "acked"]
         if refused or len(results) != len(deliveries):
@@ -81,19 +81,19 @@ async def tell(share: Share) -> None:
 
 async def run(target: Target, subscription: str, members: int) -> None:
     """Run so many members until told to stop, and report."""
-    gun = Gun()
-    share = Share(gun)
-    gun.wait()
+    start = ConcurrentStart()
+    share = Share(start)
+    start.wait()
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(member(target, subscription, share)) for _ in range(members)]
     tasks.append(loop.create_task(tell(share)))
     work = asyncio.gather(*tasks)
-    loop.add_reader(gun.fileno(), work.cancel)
+    loop.add_reader(start.fileno(), work.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await work
-    loop.remove_reader(gun.fileno())
+    loop.remove_reader(start.fileno())
     share.tell()
-    gun.say({"done": share.acked, "batches": share.batches, "sum": share.id_sum, "end": share.end})
+    start.say({"done": share.acked, "batches": share.batches, "sum": share.id_sum, "end": share.end})
 
 
 def main() -> None:

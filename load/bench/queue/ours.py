@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+import msgspec
 
-from load.bench.figure import UnfitError
 from load.bench.queue.crew import Word, crew
 from load.bench.queue.rivals import PATIENCE, spread
+from load.figure import UnfitError
 from load.server import Server
 from load.wire import Connection
 
@@ -44,16 +44,16 @@ class Work:
         """One batch of it, from this number on."""
         numbers = range(start, min(start + CHUNK, self.messages))
         keys = self.keys or self.messages
-        return orjson.dumps([{"key": f"k{n % keys}", "data": {"n": n}} for n in numbers])
+        return msgspec.json.encode([{"key": f"k{n % keys}", "data": {"n": n}} for n in numbers])
 
 
 async def ask(connection: Connection, server: Server, method: str, path: str, body: Any, status: int) -> Any:
     """The JSON of the answer that must have this status."""
-    data = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
+    data = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
     answer = await connection.ask(server.target.request(method, path, data))
     if answer.status != status:
         raise UnfitError(f"{method} {path} was answered {answer.status} {answer.body[:300]!r}")
-    return orjson.loads(answer.body) if answer.body else None
+    return msgspec.json.decode(answer.body) if answer.body else None
 
 
 async def preload(server: Server, work: Work) -> int:

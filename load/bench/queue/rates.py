@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 
-from load.bench.figure import Figure, versus
 from load.bench.queue import bare, ours
-from load.bench.queue.database import Postgres
-from load.bench.queue.install import install
 from load.bench.queue.ours import Work
-from load.bench.queue.rivals import PGQUEUER, PROCRASTINATE
+from load.bench.queue.rivals import PACKAGES, PGQUEUER, PLACE, PROCRASTINATE, VERSIONS
+from load.drill import say
+from load.figure import Figure, versus
+from load.install import pypi
 from load.server import Server, serving
 
 MEMBERS = (1, 4, 16)
@@ -28,13 +27,12 @@ Rates = dict[tuple[str, int], list[float]]
 """Rates of each round by who it was and with how many members; the bare loop has 0."""
 
 
-async def measure(server: Server, rounds: int, share: float, say: Callable[[str], None]) -> Rates:
+async def measure(server: Server, rounds: int, share: float) -> Rates:
     """All sides in turn, so often; `share` of the full number of messages and jobs."""
-    postgres = Postgres.of(server)
     works = [replace(work, messages=int(work.messages * share)) for work in WORKS]
     sums = {work.channel: await ours.preload(server, work) for work in {w.channel: w for w in works}.values()}
-    rivals = [await rival.prepared(postgres, int(rival.jobs * share)) for rival in (PGQUEUER, PROCRASTINATE)]
-    session = await postgres.connect()
+    rivals = [await rival.prepared(server, int(rival.jobs * share)) for rival in (PGQUEUER, PROCRASTINATE)]
+    session = await server.connect()
     rates: Rates = defaultdict(list)
 
     def note(name: str, members: int, rate: float, batch: float = 0) -> None:
@@ -51,7 +49,7 @@ async def measure(server: Server, rounds: int, share: float, say: Callable[[str]
             for work in works:
                 note(work.name, members, *await ours.rate(server, work, sums[work.channel], members))
             for rival in rivals:
-                note(rival.name, members, await rival.rate(postgres, members))
+                note(rival.name, members, await rival.rate(server, members))
     await session.close()
     return rates
 
@@ -81,9 +79,9 @@ def _against_bare(name: str, mine: list[float], base: list[float], goal: float) 
     return versus(name, "acked/s", list(zip(mine, base, strict=True)), goal, checked, more=goal < NO_GOAL)
 
 
-async def run(short: bool, say: Callable[[str], None]) -> list[Figure]:
+async def run(short: bool) -> list[Figure]:
     """Rounds in turn; each side must have completed exactly what it was given, by its own tables."""
-    versions = install(say)
+    versions = pypi(PLACE, PACKAGES, VERSIONS)
     async with serving() as server:
-        rates = await measure(server, 1 if short else 3, 0.25 if short else 1.0, say)
+        rates = await measure(server, 1 if short else 3, 0.25 if short else 1.0)
     return figures(rates, f"all completed; {versions}")

@@ -22,7 +22,7 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
-from load.bench.queue.gun import Gun
+from load.bench.queue.concurrent_start import ConcurrentStart
 
 BATCH = 100
 CHUNK = 1000
@@ -78,11 +78,11 @@ class Member:
 
 async def work(dsn: str, members: int) -> None:
     """Run so many members in this process and report."""
-    gun = Gun()
+    start = ConcurrentStart()
     crew = [Member(await asyncpg.connect(dsn)) for _ in range(members)]
-    gun.wait()
+    start.wait()
     await asyncio.gather(*(member.run() for member in crew))
-    gun.say({"done": sum(member.done for member in crew), "end": max(member.end for member in crew)})
+    start.say({"done": sum(member.done for member in crew), "end": max(member.end for member in crew)})
 
 
 def main() -> None:

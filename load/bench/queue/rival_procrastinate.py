@@ -19,7 +19,7 @@ import psycopg
 import uvloop
 from procrastinate import App, PsycopgConnector
 
-from load.bench.queue.gun import Gun
+from load.bench.queue.concurrent_start import ConcurrentStart
 
 CONCURRENCY = 100
 CHUNK = 1000
@@ -65,7 +65,7 @@ async def load(dsn: str, jobs: int) -> None:
 
 async def work(dsn: str, members: int) -> None:
     """Run so many members in this process until nothing is left, and report."""
-    gun = Gun()
+    start = ConcurrentStart()
     app, count = application(dsn, members * SESSIONS)
 
     async def member() -> None:
@@ -78,9 +78,9 @@ async def work(dsn: str, members: int) -> None:
         )
 
     async with app.open_async():
-        gun.wait()
+        start.wait()
         await asyncio.gather(*(member() for _ in range(members)))
-        gun.say({"done": count[0], "end": time.monotonic()})
+        start.say({"done": count[0], "end": time.monotonic()})
 
 
 def main() -> None:

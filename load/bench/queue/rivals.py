@@ -6,16 +6,24 @@ import asyncio
 import subprocess
 from dataclasses import dataclass
 
-from load.bench.figure import UnfitError
 from load.bench.queue.crew import crew
-from load.bench.queue.database import Postgres
-from load.bench.queue.install import PYTHON
 from load.children import CHECKOUT
+from load.figure import UnfitError
+from load.install import python_of
+from load.server import Server
 
 PROCESSES = 2
 """Members are spread over so many processes at most, on every side: a core each."""
 
 PATIENCE = 120.0
+
+PLACE = "queue"
+PACKAGES = ("procrastinate", "psycopg[binary]", "pgqueuer[asyncpg]", "uvloop")
+VERSIONS = (
+    "from importlib.metadata import version; import procrastinate, psycopg_binary, asyncpg, uvloop;"
+    "print('procrastinate', version('procrastinate'), 'and pgqueuer', version('pgqueuer'))"
+)
+"""Where the rivals are installed, by which names, and a program that says which they are."""
 
 
 def spread(members: int) -> list[int]:
@@ -35,8 +43,12 @@ class Rival:
     kept: str
     dsn: str = ""
 
+    @property
+    def _database(self) -> str:
+        return f"rival_{self.name}"
+
     def _command(self, *words: str) -> list[str]:
-        return [str(PYTHON), "-m", f"load.bench.queue.rival_{self.name}", *words]
+        return [str(python_of(PLACE)), "-m", f"load.bench.queue.rival_{self.name}", *words]
 
     async def _run(self, *words: str) -> None:
         answer = await asyncio.to_thread(
@@ -45,24 +57,28 @@ class Rival:
         if answer.returncode != 0:
             raise RuntimeError(f"{self.name} {words[0]}:\n{answer.stderr.decode(errors='replace')[-2000:]}")
 
-    async def prepared(self, postgres: Postgres, jobs: int) -> Rival:
+    async def prepared(self, server: Server, jobs: int) -> Rival:
         """The same with its tables installed."""
-        rival = Rival(self.name, jobs, self.left, self.kept, await postgres.fresh(f"rival_{self.name}"))
+        session = await server.connect("postgres", "postgres")
+        await session.execute(f'create database "{self._database}"')
+        await session.close()
+        dsn = server.postgres_url("postgres", self._database)
+        rival = Rival(self.name, jobs, self.left, self.kept, dsn)
         await rival._run("prepare", rival.dsn)
         return rival
 
-    async def rate(self, postgres: Postgres, members: int) -> float:
+    async def rate(self, server: Server, members: int) -> float:
         """Jobs completed a second, from the starting gun until the last one is stored as completed."""
         await self._run("load", self.dsn, str(self.jobs))
         commands = [self._command("work", self.dsn, str(share)) for share in spread(members)]
         async with crew(commands) as workers:
             started = workers.go()
             reports = await workers.reports(PATIENCE)
-        await self._check(postgres, sum(report["done"] for report in reports))
+        await self._check(server, sum(report["done"] for report in reports))
         return float(self.jobs / (max(report["end"] for report in reports) - started))
 
-    async def _check(self, postgres: Postgres, done: int) -> None:
-        session = await postgres.connect(f"rival_{self.name}", "postgres")
+    async def _check(self, server: Server, done: int) -> None:
+        session = await server.connect("postgres", self._database)
         left = await session.fetchval(self.left)
         kept = await session.fetchval(self.kept) if self.kept else self.jobs
         await session.close()

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from load.figure import quantile
+
 MOST_S = 60.0
 """The windows before and after the pin are so long at most."""
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed; not a number without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 @dataclass(frozen=True, slots=True)

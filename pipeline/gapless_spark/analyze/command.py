@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless_spark.analyze.question import (
-    LIVE,
-    Fields,
-    Question,
-    json_path,
-    parse_span,
-    parse_time,
-    parse_zone,
-)
+from gapless_spark.analyze.question import LIVE, Fields, Question, json_path, parse_zone
 from gapless_spark.errors import GaplessSparkError, exit_code
+from gapless_spark.moments import parse_span, parse_time
 from gapless_spark.places import check_address, local, local_or_address
 
 if TYPE_CHECKING:
@@ -44,13 +40,13 @@ DATABASE_URL = typer.Option(
     "--database-url",
     "--url",
     envvar="GAPLESS_DATABASE_URL",
-    help="Postgres: the live log, and what is known of deliveries.",
+    help="Postgres, for the live log and for statistics of deliveries.",
 )
 
 
 def add(app: typer.Typer) -> None:
     """Give `app` the command `analyze`."""
-    app.command("analyze", short_help="Count and plot what a log holds, as one HTML page.", epilog=EXAMPLES)(
+    app.command("analyze", short_help="Count and plot a log's messages, as one HTML page.", epilog=EXAMPLES)(
         analyze
     )
 
@@ -66,22 +62,22 @@ def analyze(
     namespace: Annotated[str, typer.Option(help="The namespace.")] = "default",
     channels: Annotated[str | None, typer.Option(help="Channels or patterns, with commas between.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="From this time on: ISO 8601, or 7d for a week ago.")
+        str | None, typer.Option(help="Only from this time on: ISO 8601, or an age: 7d.")
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Before this time.")] = None,
-    session_gap: Annotated[str, typer.Option(help="Silence for longer ends a session.")] = "30m",
-    reply_within: Annotated[str, typer.Option(help="What comes later is no reply.")] = "1h",
+    until: Annotated[str | None, typer.Option(help="Only before this time.")] = None,
+    session_gap: Annotated[str, typer.Option(help="A longer silence ends a session.")] = "30m",
+    reply_within: Annotated[str, typer.Option(help="A later message is not a reply.")] = "1h",
     timezone: Annotated[str, typer.Option(help="The time zone of hours and days.")] = "UTC",
     top: Annotated[
         int, typer.Option(min=1, max=200, help="Rows of the tables of channels and senders.")
     ] = 20,
-    text_field: Annotated[str, typer.Option(help="Where in data the text is; empty: nowhere.")] = "text",
+    text_field: Annotated[str, typer.Option(help="Field of data with the text; empty: none.")] = "text",
     sender_field: Annotated[
-        str | None, typer.Option(help="Where in data the sender is, in place of the message's own.")
+        str | None, typer.Option(help="Field of data with the sender, in place of the message's own.")
     ] = None,
     time_field: Annotated[
         str | None,
-        typer.Option(help="Where in data the time is (ISO 8601, or since 1970), in place of created_at."),
+        typer.Option(help="Field of data with the time (ISO 8601, or since 1970), in place of created_at."),
     ] = None,
     title: Annotated[str, typer.Option(help="The page's title.")] = "Gapless report",
     master: Annotated[
@@ -89,10 +85,10 @@ def analyze(
     ] = ("local[*]"),
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")] = None,
 ) -> None:
-    """Count what a log or an export of it holds, and write it as one HTML page and as tables.
+    """Count the messages of a log or of an export, and write the results as one HTML page and as tables.
 
-    Volume, busiest hours, publish rates, senders, sessions, replies and words come from the messages; lag,
-    delivery attempts and dead letters from the database, if there is one to ask.
+    Volume, busiest hours, publish rates, senders, sessions, replies and words come from the messages. Lag,
+    delivery attempts and dead letters come from the database, if one is given.
     """
     from rich.console import Console
 
@@ -178,10 +174,9 @@ def _run(
         copy = closing.enter_context(Copy(question, cores(master))) if here and question.live else None
         with stages.stage("Spark") as note:
             said: list[str] = []
-            spark = start(
-                SessionOptions("gapless-analyze", master, conf=settings, quick=here, archive=here),
-                said.append,
-            )
+            closing.callback(_load_beside().join)
+            named = SessionOptions("gapless-analyze", master, conf=settings)
+            spark = start(replace(named, quick=here, archive=here, brief=here), said.append)
             closing.callback(spark.stop)
             note.text = "; ".join(said)
         check_address(spark, question.source, "--from")
@@ -194,6 +189,22 @@ def _run(
         note.text = f"{report}, {size / 1e6:.1f} MB"
 
 
+def _load_beside() -> threading.Thread:
+    """Load what the run needs later while Java starts, which takes as long."""
+    from gapless_spark.analyze import page
+
+    def load() -> None:
+        with suppress(Exception):  # said by who needs it
+            # Spark imports pandas for all that comes and goes as Arrow.
+            for name in ("pandas", "pyarrow.parquet"):
+                importlib.import_module(name)
+            page.library()
+
+    thread = threading.Thread(target=load, name="loading", daemon=True)
+    thread.start()
+    return thread
+
+
 def local_conf(master: str) -> tuple[tuple[str, str], ...]:
     """Settings for one machine. What Spark does by itself is for a cluster: 200 parts, of which most would be
     empty here, and each is a task; plans that are made anew after each step, a job a step."""
@@ -202,6 +213,8 @@ def local_conf(master: str) -> tuple[tuple[str, str], ...]:
     return (
         ("spark.sql.shuffle.partitions", str(cores(master))),
         ("spark.sql.adaptive.enabled", "false"),
+        # How a plan is described, which nobody sees.
+        ("spark.sql.ui.explainMode", "simple"),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -44,18 +45,33 @@ def sessions(events: DataFrame, gap_s: float) -> DataFrame:
 def session_figures(found: DataFrame) -> DataFrame:
     """One row of `sessions`: sessions, senders, seconds_p50/p95/max, messages_p50/p95/max, single,
     messages_mean."""
-    totals = found.agg(
-        F.count("*").alias("sessions"),
-        F.count_distinct("sender").alias("senders"),
-        F.max("seconds").alias("seconds_max"),
-        F.max("messages").alias("messages_max"),
-        F.count_if(F.col("messages") == 1).alias("single"),
-        F.avg("messages").alias("messages_mean"),
+    n, value = F.col("n"), F.col("value")
+
+    def of(kind: str, what: Column) -> Column:
+        return F.when(F.col("kind") == kind, what)
+
+    def counted(kind: str, what: Column) -> DataFrame:
+        counts = found.groupBy(kind).agg(F.count("*").alias("n"))
+        return counts.select(F.lit(kind).alias("kind"), what.cast("double").alias("value"), "n")
+
+    # Three tables of counts as one: to join what each says would be a job for each.
+    kinds = (("seconds", F.col("seconds")), ("messages", F.col("messages")), ("sender", F.lit(None)))
+    counts = reduce(lambda all_, one: all_.unionByName(one), (counted(*kind) for kind in kinds))
+    ranked = _ranked(counts, "kind", "value")
+    sessions = F.sum(of("messages", n))
+    whole = {"seconds": "double", "messages": "bigint"}
+    return ranked.agg(
+        F.coalesce(sessions, F.lit(0)).alias("sessions"),
+        F.count_if(F.col("kind") == "sender").alias("senders"),
+        *(F.max(of(kind, value)).cast(type_).alias(f"{kind}_max") for kind, type_ in whole.items()),
+        F.coalesce(F.sum(F.when(value == 1, of("messages", n))), F.lit(0)).alias("single"),
+        (F.sum(of("messages", value * n)) / sessions).alias("messages_mean"),
+        *(
+            F.min(of(kind, F.when(_reached(rank), value))).cast(type_).alias(f"{kind}_p{rank}")
+            for kind, type_ in whole.items()
+            for rank in (50, 95)
+        ),
     )
-    for column in ("seconds", "messages"):
-        counts = found.groupBy(column).agg(F.count("*").alias("n")).withColumn("all", F.lit(True))
-        totals = totals.crossJoin(_ranked(counts, "all", column).agg(*_percentiles(column, (50, 95))))
-    return totals
 
 
 def replies(events: DataFrame, within_s: float) -> DataFrame:
@@ -131,6 +147,15 @@ def histogram(values: DataFrame, column: str, edges: Sequence[float]) -> DataFra
     return values.where(F.col(column).isNotNull()).groupBy(place.alias("bin")).agg(F.count("*").alias("n"))
 
 
+def histograms(values: DataFrame, edges: Mapping[str, Sequence[float]]) -> DataFrame:
+    """column, bin, n: a histogram of each column, by its own edges, in one job."""
+    each = [
+        histogram(values, column, own).select(F.lit(column).alias("column"), "bin", "n")
+        for column, own in edges.items()
+    ]
+    return reduce(lambda all_, one: all_.unionByName(one), each)
+
+
 def _seconds(start: str, end: str) -> Column:
     micros = F.unix_micros(F.col(end)) - F.unix_micros(F.col(start))
     return (micros / 1e6).alias("seconds")
@@ -154,10 +179,12 @@ def _ranked(counts: DataFrame, key: str, column: str) -> DataFrame:
 
 def _percentiles(column: str, ranks: Sequence[int]) -> list[Column]:
     """Of `_ranked`: the smallest value that is not below so many in a hundred."""
-    return [
-        F.min(F.when(F.col("upto") * 100 >= F.col("values") * rank, F.col(column))).alias(f"{column}_p{rank}")
-        for rank in ranks
-    ]
+    return [F.min(F.when(_reached(rank), F.col(column))).alias(f"{column}_p{rank}") for rank in ranks]
+
+
+def _reached(rank: int) -> Column:
+    """Of `_ranked`: whether so many in a hundred are not above this value."""
+    return F.col("upto") * 100 >= F.col("values") * rank
 
 
 def _up_to_here(window: WindowSpec) -> WindowSpec:

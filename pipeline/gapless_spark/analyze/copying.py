@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -20,10 +22,35 @@ from gapless_spark.planning import plan_batch
 from gapless_spark.reading import Part, read_range
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from gapless_spark.options import ReadOptions
 
 NEEDED = ("id", "channel", "seq", "type", "data", "sender", "created_at")
 """The columns that figures are counted from, in the order of the source."""
+
+
+FEW_MESSAGES = 20_000
+FEW_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many messages were copied, and how much memory they take."""
+
+    messages: int
+    bytes: int
+
+    @property
+    def few(self) -> bool:
+        """Whether a process may hold them all, and Spark's own ways of keeping rows cost more than they."""
+        return self.messages < FEW_MESSAGES and self.bytes < FEW_BYTES
+
+    @staticmethod
+    def of(parts: Iterable[Size]) -> Size:
+        """All parts together."""
+        known = list(parts)
+        return Size(sum(part.messages for part in known), sum(part.bytes for part in known))
 
 
 def source_options(question: Question) -> dict[str, str]:
@@ -51,7 +78,7 @@ class Copy:
         self._options = read_options(source_options(question))
         self._tasks = tasks
         self._threads = ThreadPoolExecutor(tasks + 1, thread_name_prefix="copy")
-        self._rows: Future[int] = self._threads.submit(self._read)
+        self._size: Future[Size] = self._threads.submit(self._read)
 
     def __enter__(self) -> Self:
         return self
@@ -60,24 +87,34 @@ class Copy:
         self._threads.shutdown(wait=True, cancel_futures=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def rows(self) -> int:
-        """How many messages there are, once all of them are in the folder. Raises what reading raised."""
-        return self._rows.result()
+    def size(self) -> Size:
+        """How much there is, once all of it is in the folder. Raises what reading raised."""
+        return self._size.result()
 
-    def _read(self) -> int:
+    def table(self) -> pa.Table:
+        """All messages, in the columns of NEEDED. For few."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        assert self.size().few
+        files = sorted(self.folder.iterdir())
+        return pa.concat_tables([arrow_schema(NEEDED).empty_table(), *map(pq.read_table, files)])
+
+    def _read(self) -> Size:
         parts = plan_batch(self._options, self._tasks)
         files = [self.folder / f"{n}.parquet" for n in range(len(parts))]
-        return sum(self._threads.map(copy_part, [self._options] * len(parts), parts, files))
+        return Size.of(self._threads.map(copy_part, [self._options] * len(parts), parts, files))
 
 
-def copy_part(options: ReadOptions, part: Part, file: Path) -> int:
-    """Write the messages of a part into a file; how many. Raises what `read_range` raises."""
+def copy_part(options: ReadOptions, part: Part, file: Path) -> Size:
+    """Write the messages of a part into a file; how much it is. Raises what `read_range` raises."""
     import pyarrow.parquet as pq
 
-    count = 0
+    messages = size = 0
     batches = read_range(options.url, options.selection, NEEDED, part.value, known=part.known)
     with pq.ParquetWriter(file, arrow_schema(NEEDED), compression="snappy") as writer:
         for batch in batches:
             writer.write_batch(batch)
-            count += batch.num_rows
-    return count
+            messages += batch.num_rows
+            size += batch.nbytes
+    return Size(messages, size)

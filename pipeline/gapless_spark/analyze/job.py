@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.util import inheritable_thread_target
 
 from gapless_spark.analyze import bins, conversation, rates, volume
-from gapless_spark.analyze.copying import NEEDED, Copy
+from gapless_spark.analyze.copying import FEW_MESSAGES, NEEDED, Copy
 from gapless_spark.analyze.delivery import Delivery, read_delivery
 from gapless_spark.analyze.events import between, to_events
 from gapless_spark.analyze.findings import Findings, Read, Row, Senders, Spread, Volume
@@ -29,10 +33,25 @@ HEATED_CHANNELS = 15
 
 COMPILED = (
     ("spark.sql.codegen.wholeStage", "false", 1_000_000),
-    ("spark.sql.codegen.factoryMode", "NO_CODEGEN", 20_000),
+    ("spark.sql.codegen.factoryMode", "NO_CODEGEN", FEW_MESSAGES),
+    # Groups by hashing, and the first of a sorted table, are compiled whatever the setting above says.
+    ("spark.sql.execution.useHashAggregateExec", "false", FEW_MESSAGES),
+    ("spark.sql.execution.topKSortFallbackThreshold", "0", FEW_MESSAGES),
 )
 """Settings, and the number of messages from which on they slow a run down. Below it, most of a run is Java
 that compiles what is used once: see `load.spark.analyze`."""
+
+AT_ONCE = 3
+"""Stages side by side: Spark plans one while it counts another. More would only wait for processors."""
+
+T = TypeVar("T")
+
+
+class Begin(Protocol):
+    """Begins a stage, and gives what it will have found."""
+
+    def __call__(self, stage: Callable[[], T], /) -> Future[T]: ...
+
 
 SUBSCRIPTIONS_DDL = (
     "subscription string, paused boolean, lag bigint, in_flight bigint, oldest_seconds double, acked bigint, "
@@ -58,7 +77,8 @@ def analyze(
     """
     check_folder(tables, question.source)
     spark.conf.set("spark.sql.session.timeZone", question.timezone)
-    kept = Tables(spark, tables)
+    few = copy is not None and copy.size().few
+    kept = Tables(spark, tables, few)
     try:
         return Job(spark, question, kept, stages or Stages(None), copy).run(now)
     finally:
@@ -83,30 +103,39 @@ class Job:
         self.copy = copy
 
     def run(self, now: datetime) -> Findings:
-        read, events = self.read()
-        delivery, absent = self.delivery()
         source = "the live log" if self.question.live else self.question.source
-        if read.totals["messages"] == 0:
-            return Findings(self.question, source, now, read, delivery=delivery, delivery_absent=absent)
-        latency, replies = self.replies(events)
-        lengths, sizes = self.sessions(events)
-        per_unit, peaks = self.rates(events, read.period)
-        return Findings(
-            self.question,
-            source,
-            now,
-            read,
-            volume=self.volume(events, read.period, latency),
-            senders=self.senders(events, read),
-            session_lengths=lengths,
-            session_sizes=sizes,
-            replies=replies,
-            words=self.words(events),
-            rates=per_unit,
-            peaks=peaks,
-            delivery=delivery,
-            delivery_absent=absent,
-        )
+        with side_by_side(self.spark) as begin:
+            asked = begin(self.delivery)
+            read, events = self.read()
+            if read.totals["messages"] == 0:
+                delivery, absent = asked.result()
+                return Findings(self.question, source, now, read, delivery=delivery, delivery_absent=absent)
+            talk = begin(lambda: self.replies(events))
+            sat = begin(lambda: self.sessions(events))
+            rated = begin(lambda: self.rates(events, read.period))
+            filled = begin(lambda: self.volume(events, read.period, talk.result()[0]))
+            sent = begin(lambda: self.senders(events, read))
+            said = begin(lambda: self.words(events))
+            raise_first([asked, talk, sat, rated, filled, sent, said])
+            delivery, absent = asked.result()
+            lengths, sizes = sat.result()
+            per_unit, peaks = rated.result()
+            return Findings(
+                self.question,
+                source,
+                now,
+                read,
+                volume=filled.result(),
+                senders=sent.result(),
+                session_lengths=lengths,
+                session_sizes=sizes,
+                replies=talk.result()[1],
+                words=said.result(),
+                rates=per_unit,
+                peaks=peaks,
+                delivery=delivery,
+                delivery_absent=absent,
+            )
 
     def read(self) -> tuple[Read, DataFrame]:
         with self.stages.stage("Reading") as note:
@@ -126,7 +155,9 @@ class Job:
     def _messages(self) -> DataFrame:
         if self.copy is None:
             return read_messages(self.spark, self.question)
-        compile_for(self.spark, self.copy.rows())
+        compile_for(self.spark, self.copy.size().messages)
+        if self.tables.few:
+            return self.tables.held(self.copy.table(), spark_schema(NEEDED))
         return self.spark.read.schema(spark_schema(NEEDED)).parquet(str(self.copy.folder))
 
     def delivery(self) -> tuple[Delivery | None, str | None]:
@@ -149,11 +180,7 @@ class Job:
             ("delivery_attempts", found.attempts, ATTEMPTS_DDL),
             ("dead_letters", found.dead_letters, DEAD_LETTERS_DDL),
         ):
-            self._write_rows(name, part, schema)
-
-    def _write_rows(self, name: str, part: list[Row], schema: str) -> None:
-        if self.tables.folder is not None:
-            self.tables.write(name, self.tables.made(part, schema).coalesce(1))
+            self.tables.write_rows(name, part, schema)
 
     def volume(self, events: DataFrame, period: str, latency: DataFrame) -> Volume:
         with self.stages.stage("Volume") as note:
@@ -194,10 +221,10 @@ class Job:
             note.text = f"{figures['sessions']:,} sessions"
             if not figures["sessions"]:
                 return None, None
-            return (
-                _spread(figures, found, "seconds", bins.DURATION_EDGES_S),
-                _spread(figures, found, "messages", bins.COUNT_EDGES),
+            lengths, sizes = _spreads(
+                figures, found, {"seconds": bins.DURATION_EDGES_S, "messages": bins.COUNT_EDGES}
             )
+            return lengths, sizes
 
     def replies(self, events: DataFrame) -> tuple[DataFrame, Spread | None]:
         """The latencies of each channel, and of all."""
@@ -232,10 +259,34 @@ class Job:
             counts = {"second": seconds, "minute": minutes, "hour": rates.per_unit(minutes, "hour")}
             weights = rows(rates.weights(counts))
             found = [row for unit in counts if (row := rates.rate(weights, unit)) is not None]
-            self._write_rows("rates", found, rates.RATES_DDL)
+            self.tables.write_rows("rates", found, rates.RATES_DDL)
             peaks = rows(rates.peaks(minutes, period).orderBy("period"))
             note.text = f"at most {found[0]['max']:,} in a second"
             return found, peaks
+
+
+def raise_first(stages: list[Future[Any]]) -> None:
+    """Wait for all, or until one fails. Raises what that one raised."""
+    done, _ = wait(stages, return_when=FIRST_EXCEPTION)
+    for stage in done:
+        stage.result()
+
+
+@contextmanager
+def side_by_side(spark: SparkSession) -> Iterator[Begin]:
+    """What begins a stage on a thread of its own. The block's end waits for all of them; an exception does
+    not, and those that have not begun never will: who ends Spark ends the others."""
+    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stage")
+
+    def begin(stage: Callable[[], T], /) -> Future[T]:
+        return pool.submit(inheritable_thread_target(spark)(stage))
+
+    try:
+        yield begin
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def compile_for(spark: SparkSession, messages: int) -> None:
@@ -248,5 +299,18 @@ def compile_for(spark: SparkSession, messages: int) -> None:
 
 
 def _spread(figures: Row, values: DataFrame, column: str, edges: tuple[int, ...]) -> Spread:
-    found = {row["bin"]: row["n"] for row in rows(conversation.histogram(values, column, edges))}
-    return Spread(figures, edges, bins.filled(found, len(edges)))
+    (spread,) = _spreads(figures, values, {column: edges})
+    return spread
+
+
+def _spreads(figures: Row, values: DataFrame, edges: dict[str, tuple[int, ...]]) -> list[Spread]:
+    """One for each column."""
+    found = rows(conversation.histograms(values, edges))
+    return [
+        Spread(
+            figures,
+            own,
+            bins.filled({row["bin"]: row["n"] for row in found if row["column"] == column}, len(own)),
+        )
+        for column, own in edges.items()
+    ]

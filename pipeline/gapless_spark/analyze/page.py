@@ -50,7 +50,7 @@ def render(findings: Findings, title: str) -> str:
     plots = Plots()
     inside = body(findings, title, plots)
     script = _asset("report.js")
-    library, allowed = _library() if plots.figures else ("", [])
+    packed, allowed = library() if plots.figures else ("", [])
     scripts = " ".join(f"'sha256-{digest}'" for digest in [_digest(script), *allowed])
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -62,7 +62,7 @@ def render(findings: Findings, title: str) -> str:
         style=_asset("report.css"),
         body=inside,
         figures=_json(plots.figures),
-        library=library,
+        library=packed,
         script=script,
     )
 
@@ -105,7 +105,7 @@ def _json(value: Any) -> str:
 
 
 @cache
-def _library() -> tuple[str, list[str]]:
+def library() -> tuple[str, list[str]]:
     """plotly.js, packed to a third, in an element the script unpacks; and the digest it may run under."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
 

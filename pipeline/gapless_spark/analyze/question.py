@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from gapless_spark.errors import BadOption
 
 LIVE = "live"
 
-_SPAN = re.compile(r"(\d{1,9})(ms|s|m|h|d)?")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 # What Spark's JSON paths can name inside quotes; dots separate members.
 _MEMBER = re.compile(r"[^'\"\[\]?*.\s$\\][^'\"\[\]?*.\\]*")
 
@@ -49,33 +47,6 @@ class Question:
     @property
     def live(self) -> bool:
         return self.source == LIVE
-
-
-def parse_span(text: str, option: str) -> float:
-    """Seconds of `30m`, `2h`, `1d`, `90s`, `250ms` or a plain number of seconds. BadOption where it is
-    none."""
-    found = _SPAN.fullmatch(text.strip())
-    if not found or int(found[1]) == 0:
-        raise BadOption(f"{option} is {text!r}; give a span such as 30m, 2h or 1d.")
-    return int(found[1]) * _UNIT_S[found[2]]
-
-
-def is_age(text: str) -> bool:
-    """Whether a time is given as a span before now: it means another moment each time it is given."""
-    return _SPAN.fullmatch(text.strip()) is not None and not text.strip().isdigit()
-
-
-def parse_time(text: str | None, option: str, now: datetime) -> datetime | None:
-    """A moment: ISO 8601 (UTC where no zone is given), a date, or a span before `now` such as `7d`."""
-    if text is None:
-        return None
-    if is_age(text):
-        return now - timedelta(seconds=parse_span(text, option))
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise BadOption(f"{option} is {text!r}; give a time such as 2026-11-20T12:00:00Z, or 7d.") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def parse_zone(name: str) -> str:

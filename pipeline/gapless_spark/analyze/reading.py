@@ -16,7 +16,7 @@ from gapless_spark.analyze.question import LIVE, Question
 from gapless_spark.database import close, connect
 from gapless_spark.errors import BadOption
 from gapless_spark.places import scheme_of
-from gapless_spark.selection import parse_patterns, to_regex
+from gapless_spark.selection import Selection, parse_patterns, to_regex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,11 @@ def check_source(question: Question) -> None:
             "url: no database is named. Give --url or GAPLESS_DATABASE_URL, or --from with a folder that "
             "`gapless export` wrote"
         )
-    close(connect(question.url))
+    connection = connect(question.url)
+    try:
+        Selection(question.namespace).check_namespace(connection)
+    finally:
+        close(connection)
 
 
 def _live(spark: SparkSession, question: Question) -> DataFrame:

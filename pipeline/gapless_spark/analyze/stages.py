@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 
 class Note:
@@ -18,10 +20,13 @@ class Note:
 
 
 class Stages:
-    """Shows stages as they run. Without a console nothing is shown."""
+    """Shows stages as they run, on whatever threads. Without a console nothing is shown."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
+        self._lock = threading.Lock()
+        self._running: list[str] = []
+        self._status: Status | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Note]:
@@ -31,11 +36,29 @@ class Stages:
         if self._console is None:
             yield note
             return
-        with self._console.status(f"{name} …"):
+        self._show(self._running.append, name)
+        try:
             yield note
+        finally:
+            self._show(self._running.remove, name)
         self._console.print(
             f"{name:<10} {time.monotonic() - began:6.1f} s  {note.text}",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
+
+    def _show(self, change: Callable[[str], None], name: str) -> None:
+        """Name all stages that run now: a terminal has one line that moves."""
+        assert self._console is not None
+        with self._lock:
+            change(name)
+            text = f"{', '.join(self._running)} …"
+            if not self._running and self._status is not None:
+                self._status.stop()
+                self._status = None
+            elif self._status is not None:
+                self._status.update(text)
+            elif self._running:
+                self._status = self._console.status(text)
+                self._status.start()

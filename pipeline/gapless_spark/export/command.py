@@ -31,24 +31,24 @@ from gapless_spark.places import local
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gapless_spark.progress import Shown
+    from gapless_spark.export.progress import Shown
     from gapless_spark.session import SessionOptions
 
 EXAMPLES = """
 Examples:
 
   gapless export --to ./export                      everything, as Parquet by day
-  gapless export --to ./export                      again: what came since
-  gapless export --to ./export --follow             go on with what is published, until Ctrl-C
+  gapless export --to ./export                      again: messages since then
+  gapless export --to ./export --follow             go on with new messages, until Ctrl-C
   gapless export --to ./chat --channels 'chat.>,news.*' --since 30d --by-channel
   gapless export --to ./delta --format delta --follow --interval 60
   gapless export --to /shared/lake --master spark://host:7077 --executor-memory 2g
-  gapless export --to ./export --dry-run            what it would do
+  gapless export --to ./export --dry-run            show what it would do
 
-Whatever is killed and when, each message is in the export once. Ctrl-C or SIGTERM ends after the batch under
-way, a second one at once; either way the next run goes on. On a cluster the folder must be one that all
-machines share. A run over an existing export takes --format, --channels, --since, --until, --by-channel and
---namespace from it.
+Each message is in the export once, even if a process is killed at any time. Ctrl-C or SIGTERM ends it after
+the current batch, a second one at once; in both cases the next run goes on. On a cluster all machines must
+share the folder. A run over an existing export takes --format, --channels, --since, --until, --by-channel
+and --namespace from it.
 
 Exit codes: 0 done, or a follower was stopped; 1 failed; 2 wrong usage, or the folder holds another export
 or something else; 3 the database cannot be reached or refuses; 4 retention removed messages first; 5 disk
@@ -73,23 +73,22 @@ def add(app: typer.Typer) -> None:
 
 
 def export(
-    to: Annotated[
-        str, typer.Option(metavar="DIR", help="The folder of the export; made if it is not there.")
-    ],
+    to: Annotated[str, typer.Option(metavar="DIR", help="The folder of the export; created if missing.")],
     format_: Annotated[
-        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written [parquet].")
+        str | None,
+        typer.Option("--format", metavar="|".join(FORMATS), help="The format of the files [parquet]."),
     ] = None,
     channels: Annotated[
         list[str] | None, typer.Option(help="Only these channels and patterns; commas, or repeated.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="From this time on: RFC 3339, or an age such as 7d.")
+        str | None, typer.Option(help="Only from this time on: RFC 3339, or an age: 7d.")
     ] = None,
-    until: Annotated[str | None, typer.Option(help="What is older than this time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only before this time.")] = None,
     by_channel: Annotated[
-        bool | None, typer.Option("--by-channel", help="A folder for each channel below each day.")
+        bool | None, typer.Option("--by-channel", help="In each day's folder, a folder per channel.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is published.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new messages.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds a follower waits between batches.")
     ] = 10.0,
@@ -100,23 +99,23 @@ def export(
     database_url: Annotated[
         str | None, typer.Option(envvar="GAPLESS_DATABASE_URL", help="The Postgres of Gapless.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be exported, and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be exported.")] = False,
     ignore_data_loss: Annotated[
-        bool, typer.Option("--ignore-data-loss", help="Go on where retention was faster.")
+        bool, typer.Option("--ignore-data-loss", help="Go on if retention removed some first.")
     ] = False,
-    batch_rows: Annotated[int, typer.Option(min=1, help="Messages in a batch, about.")] = 5_000_000,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Messages per batch, about.")] = 5_000_000,
     file_bytes: Annotated[int, typer.Option(min=65_536, help="Size of files, about.")] = 128 * 1024 * 1024,
     tasks: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Tasks of a batch [one a core].")
+        int | None, typer.Option(min=1, max=10_000, help="Tasks of a batch [one per core].")
     ] = None,
-    driver_memory: Annotated[str | None, typer.Option(help="Of Spark's driver, such as 2g.")] = None,
-    executor_memory: Annotated[str | None, typer.Option(help="Of each executor, such as 1g.")] = None,
+    driver_memory: Annotated[str | None, typer.Option(help="Memory of Spark's driver, such as 2g.")] = None,
+    executor_memory: Annotated[str | None, typer.Option(help="Memory per executor, such as 1g.")] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="A line of JSON a batch, on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON line per batch, on stdout.")] = False,
 ) -> None:
     """Write the log into a folder, each message exactly once, and go on from there with each further run."""
-    from gapless_spark.progress import choose
+    from gapless_spark.export.progress import choose
     from gapless_spark.session import SessionOptions, conf_pairs, cores
 
     show = choose(quiet=quiet, as_json=json_)
@@ -169,9 +168,9 @@ class Asked:
     def shape(self, root: Path, now: datetime) -> Shape:
         """The shape of the export in `root`, which is asked for again or not at all; or of a new one. Raises
         `BadOption`, and `OtherExport` where what is asked for differs from what is there."""
-        from gapless_spark.analyze.question import is_age, parse_time
         from gapless_spark.export.folder import HIDDEN
         from gapless_spark.export.ledger import read_charter
+        from gapless_spark.moments import is_age, parse_time
         from gapless_spark.selection import Selection, parse_patterns
 
         if self.format is not None and self.format not in FORMATS:
@@ -270,7 +269,7 @@ def _listen(stop: threading.Event, show: Shown) -> None:
 
 def _preview(options: ExportOptions, *, as_json: bool) -> int:
     from gapless_spark.export.preview import look, sentences
-    from gapless_spark.progress import write_json_line
+    from gapless_spark.export.progress import write_json_line
 
     found = look(options)
     if as_json:

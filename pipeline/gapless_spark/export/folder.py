@@ -15,6 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+Key = tuple[str, str | None]
+"""A partition: a day of UTC as YYYY-MM-DD, and a channel where there is a folder for each."""
+
 HIDDEN = "_gapless"
 _BEGINNING = "c."
 """A name that begins so is hidden from nobody, reserved by no system, and no number."""

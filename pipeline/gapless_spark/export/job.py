@@ -23,9 +23,10 @@ from gapless_spark.errors import DatabaseUnreachable, SnapshotGone, Unsettled
 from gapless_spark.export import task
 from gapless_spark.export.batch import Plan, at_most, entry, gather, planned
 from gapless_spark.export.errors import OtherExport, SparkFailed, from_os, from_spark
+from gapless_spark.export.formats import publisher
 from gapless_spark.export.ledger import Charter, Entry, Ledger, Totals
 from gapless_spark.export.options import ExportOptions
-from gapless_spark.export.publish import Publisher, publisher
+from gapless_spark.export.publish import Publisher
 from gapless_spark.history import check_history, epoch_of
 from gapless_spark.planning import id_before
 from gapless_spark.ranges import Range

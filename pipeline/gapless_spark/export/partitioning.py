@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gapless_spark.export.task import Key
+from gapless_spark.export.folder import Key
 
 _DAY_US = 86_400_000_000
 

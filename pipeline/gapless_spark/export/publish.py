@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gapless_spark.export.errors import OtherExport
 from gapless_spark.export.folder import make_folder, sync_folder
-from gapless_spark.export.ledger import Charter, Entry, Open, Published
+from gapless_spark.export.ledger import Entry, Open, Published
 from gapless_spark.export.task import Extension
 
 COPIES = 64
@@ -99,18 +99,3 @@ def _check_shown(target: Path, size: int) -> None:
     else:
         return
     raise OtherExport(f"{target} {wrong}. Put it back, or export to a new folder") from None
-
-
-def publisher(root: Path, charter: Charter) -> Publisher:
-    """The one for the export's format."""
-    match charter.shape.format:
-        case "parquet":
-            return Plain(root)
-        case "delta":
-            from gapless_spark.export.delta import Delta
-
-            return Delta(root, charter)
-        case "iceberg":
-            from gapless_spark.export.iceberg import Iceberg
-
-            return Iceberg(root, charter)

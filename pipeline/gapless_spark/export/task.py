@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING
 
 from gapless_spark.errors import GaplessSparkError
 from gapless_spark.export.errors import from_os, to_wire
-from gapless_spark.export.folder import partition_folder
+from gapless_spark.export.folder import Key, partition_folder
 from gapless_spark.export.options import Shape
 from gapless_spark.export.parts import Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Key = tuple[str, str | None]
-"""A partition: a day of UTC as YYYY-MM-DD, and a channel where there is a folder for each."""
 
 ANSWERS = "array<string>"
 GROUP_ROWS = 131_072

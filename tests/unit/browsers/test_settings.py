@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from gapless_cli.failures import Failure
 
-from app.cli.failures import Failure
-from app.cli.serve import _environment, settings_from
+from app.cli.serve import _environment
+from app.cli.settings import settings_from
 from app.settings import Settings
 
 

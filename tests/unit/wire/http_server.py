@@ -51,7 +51,7 @@ class Application:
             self.disconnected.set()
             return
         if scope["path"] == "/much":
-            scope["extensions"]["gapless"].farewell = FAREWELL
+            scope["extensions"]["gapless"].goodbye = FAREWELL
             await send(start)
             for _ in range(MUCH_BYTES // CHUNK_BYTES):
                 await send({"type": "http.response.body", "body": b"x" * CHUNK_BYTES, "more_body": True})

@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from app.wire.definition_encoding import (
+    encode_changes,
+    encode_definitions,
+    encode_policy,
+    encode_subscription,
+)
 from app.wire.definitions import (
     parse_definitions,
     parse_patch,
@@ -16,7 +22,6 @@ from app.wire.definitions import (
     parse_seek,
     parse_subscription,
 )
-from app.wire.described import encode_changes, encode_definitions, encode_policy, encode_subscription
 from subscriptions.domain.delivery import (
     AppliesTo,
     Change,

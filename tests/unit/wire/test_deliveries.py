@@ -21,6 +21,7 @@ from subscriptions.domain.delivery import (
     DeadLetter,
     DeadLetterFilter,
     Delivery,
+    Loss,
     Reason,
     Scheduled,
     Settled,
@@ -51,6 +52,17 @@ def test_deliveries() -> None:
     both = encode_deliveries([(delivery, "r-1"), (delivery, "r-2")])
     assert json.loads(both) == {"deliveries": [shown, {**shown, "receipt": "r-2"}]}
     assert encode_deliveries([]) == b'{"deliveries":[]}'
+
+
+def test_gaps_are_there_where_there_are_some() -> None:
+    losses = [Loss('a"', 8, 7, 1, 1, 1), Loss("b", 2, 1, 2, 2, 2)]
+    assert json.loads(encode_deliveries([], losses)) == {
+        "deliveries": [],
+        "gaps": [
+            {"channel": 'a"', "first_seq": 8, "missed": 7},
+            {"channel": "b", "first_seq": 2, "missed": 1},
+        ],
+    }
 
 
 def test_results_repeat_receipts_as_they_came() -> None:

@@ -1,0 +1,55 @@
+"""The AsyncAPI document, which describes the events of streams."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from app import VERSION
+from app.openapi import LICENSE, TITLE, Schemas
+from app.wire import answers
+
+_schemas: Final = Schemas()
+
+
+def _messages(**forms: Any) -> dict[str, Any]:
+    return {name: {"name": name, "payload": _schemas.of(form)} for name, form in forms.items()}
+
+
+ASYNCAPI: Final[dict[str, Any]] = {
+    "asyncapi": "3.0.0",
+    "info": {
+        "title": TITLE,
+        "version": VERSION,
+        "description": "Live subscriptions over server-sent events: ids rise, and a reconnect with "
+        "Last-Event-ID misses no message and repeats none. Deliveries of durable subscriptions: leases end "
+        "with the stream.",
+        "license": {"name": LICENSE["identifier"]},
+    },
+    "defaultContentType": "application/json",
+    "channels": {
+        "subscribe": {
+            "address": "/v1/subscribe",
+            "messages": _messages(
+                message=answers.Message,
+                ready=answers.StreamReady,
+                gap=answers.RetentionGap | answers.StreamGap,
+                ephemeral=answers.EphemeralMessage,
+                goodbye=answers.StreamGoodbye,
+            ),
+        },
+        "consume": {
+            "address": "/v1/subscriptions/{name}/consume",
+            "parameters": {"name": {"description": "A durable subscription."}},
+            "messages": _messages(
+                delivery=answers.Delivery,
+                gap=answers.RetentionGap | answers.StreamGap,
+                goodbye=answers.StreamGoodbye,
+            ),
+        },
+    },
+    "operations": {
+        "follow": {"action": "send", "channel": {"$ref": "#/channels/subscribe"}, "summary": "Follow."},
+        "consume": {"action": "send", "channel": {"$ref": "#/channels/consume"}, "summary": "Consume."},
+    },
+    "components": {"schemas": _schemas.components},
+}

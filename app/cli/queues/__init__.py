@@ -1,1 +1,0 @@
-"""Commands for durable subscriptions and what belongs to them."""

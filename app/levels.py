@@ -1,0 +1,77 @@
+"""Reports how full a worker is and how far behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from prometheus_client import Counter
+
+from app.http_protocol import buffers, refusals
+from app.memory import GivingBack
+from app.standstill import Standstill
+from app.telemetry import (
+    BUFFERED,
+    FEEDS,
+    FORGED,
+    GAVE_WAY,
+    HEAD,
+    HEARS,
+    MEMBERS,
+    REFUSED,
+    REGRESSIONS,
+    RESTARTS,
+    SETTLED_ID,
+    SETTLED_LAG,
+    SETTLEMENTS_WAITING,
+    UNHINTED,
+    UNSETTLED,
+    WAITING,
+)
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.publisher import Publisher
+
+
+async def tell(live: LiveEngine, publisher: Publisher, consumers: Consumers, exchange: Exchange) -> None:
+    """Sets the gauges of fill levels and delays once a second, until cancelled."""
+    RESTARTS.set(int(os.environ.get("GAPLESS_WORKER_RESTARTS", "0")))
+    giving_back = GivingBack()
+    standstill = Standstill()
+    unhinted, regressions, forged = Rising(UNHINTED), Rising(REGRESSIONS), Rising(FORGED)
+    while True:
+        watermark = live.watermark
+        FEEDS.set(len(live.feeds))
+        WAITING.set(publisher.waiting)
+        MEMBERS.set(consumers.members)
+        SETTLEMENTS_WAITING.set(consumers.settling)
+        UNSETTLED.set(max(0, watermark.last_id - watermark.settled))
+        held_bytes, gave_way = buffers()
+        BUFFERED.set(held_bytes)
+        GAVE_WAY.set(gave_way)
+        giving_back.look(held_bytes)
+        HEAD.set(watermark.last_id)
+        SETTLED_ID.set(watermark.settled)
+        SETTLED_LAG.set(standstill.seen(watermark.settled, watermark.last_id, time.monotonic()))
+        HEARS.set(exchange.connected)
+        unhinted.reached(live.unhinted)
+        regressions.reached(watermark.regressions)
+        forged.reached(exchange.forged)
+        for code, count in refusals.items():
+            REFUSED.labels(code.value).set(count)
+        await asyncio.sleep(1.0)
+
+
+class Rising:
+    """A metrics counter that follows a number that is counted elsewhere."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._told = 0
+
+    def reached(self, count: int) -> None:
+        """The number is `count` now."""
+        self._counter.inc(count - self._told)
+        self._told = count

@@ -1,0 +1,150 @@
+"""Routes every request to its handler by the table of routes, before any framework sees it. A framework costs
+more for each request than the publish itself. Only the pages for people use one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+from prometheus_client import Counter
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app import problem
+from app.browsers.rules import is_preflight
+from app.http_answers import answer
+from app.problem import Headers
+from app.request import Answer, Request
+from app.routes.route import Route
+from app.telemetry import REQUESTS
+from app.wire.parameters import read_query
+from app.wiring import Service
+from subscriptions.domain.errors import Code, GaplessError
+
+logger = logging.getLogger("gapless.http")
+
+_PREFIX: Final = secrets.token_hex(6)
+_numbers: Final = itertools.count(1)
+
+
+def request_id() -> bytes:
+    """A new id for the X-Request-Id of an answer, unique among all processes."""
+    return f"{_PREFIX}-{next(_numbers):x}".encode()
+
+
+class Table:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        # A tree of the parts between slashes; None leads on from a placeholder in braces.
+        self._root: dict[Any, Any] = {}
+        for route in routes:
+            node = self._root
+            for part in route.path.split("/")[1:]:
+                node = node.setdefault(None if part.startswith("{") else part, {})
+            for method in route.methods:
+                assert node.setdefault("", {}).setdefault(method, route) is route, route.path
+
+    def find(self, path: str) -> tuple[dict[str, Route], list[str]] | None:
+        """The routes of a path by method, and the texts at its placeholders; None if it has no route."""
+        node, places = self._root, []
+        for part in path.split("/")[1:]:
+            below = node.get(part) if part else None
+            if below is None:
+                below = node.get(None)
+                if below is None or not part:
+                    return None
+                places.append(part)
+            node = below
+        found = node.get("")
+        return None if found is None else (found, places)
+
+
+class Router:
+    """ASGI application: answers the routes of the table, and passes other requests on to `pages`."""
+
+    def __init__(self, routes: Iterable[Route], pages: ASGIApp, service: Callable[[], Service]) -> None:
+        self._find = Table(routes).find
+        self._pages = pages
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)
+            return
+        if is_preflight(scope["method"], scope["headers"]):
+            await _answer_preflight(send)
+            return
+        found = self._find(scope["path"])
+        if found is None:
+            await self._pages(scope, receive, send)
+            return
+        scope.setdefault("state", {})["request_id"] = id_ = request_id()
+        route = found[0].get(scope["method"])
+        face = "rest" if route is None else route.face
+        try:
+            if route is None:
+                raise GaplessError(Code.METHOD_NOT_ALLOWED, "the route does not have this method")
+            text = scope["query_string"]  # Nearly no request of a hot route has one.
+            query = read_query(text, route.query) if text or route.query is not None else None
+            name, number = route.read_path(found[1])
+            service = self._service()
+            request = Request(service, service.namespace, scope, receive, send, id_, name, number, query)
+            given = await route.handler(request)
+            if given is not None:
+                await _send(given, face, request)
+        except GaplessError as error:
+            allowed = ", ".join(sorted(found[0]))
+            await _refuse(error, face, scope, send, [(b"allow", allowed.encode())] if route is None else [])
+        except ClientDisconnect:
+            pass
+        except Exception:
+            logger.exception("unhandled error", extra={"request_id": id_.decode(), "path": scope["path"]})
+            detail = "the server failed; what happened is in its log"
+            await _refuse(GaplessError(Code.INTERNAL, detail), face, scope, send, [])
+
+
+@lru_cache(maxsize=256)
+def _answered(face: str, status: int) -> Counter:
+    return REQUESTS.labels(face, status)
+
+
+async def _answer_preflight(send: Send) -> None:
+    """Answers a CORS preflight. A request of a forbidden origin does not get here. `app.browsers` adds the
+    headers that say what is allowed."""
+    _answered("preflight", 204).inc()
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"x-request-id", request_id())]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send(given: Answer, face: str, request: Request[Any]) -> None:
+    _answered(face, given.status).inc()
+    headers = [
+        (b"content-type", given.media_type),
+        (b"content-length", b"%d" % len(given.body)),
+        (b"x-request-id", request.id),
+        *given.headers,
+    ]
+    if given.status == 204:
+        del headers[:2]
+    sent = False
+    try:
+        await answer(request.send, given.status, headers, given.body)
+        sent = True
+    finally:
+        if given.told is not None:
+            given.told(sent)
+
+
+async def _refuse(error: GaplessError, face: str, scope: Scope, send: Send, more: Headers) -> None:
+    """Answer with a problem document."""
+    status, headers, body = problem.render(error)
+    headers += [(b"x-request-id", scope["state"]["request_id"]), *more]
+    _answered(face, status).inc()
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

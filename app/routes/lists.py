@@ -1,0 +1,51 @@
+"""Pages of lists, by name and by id."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from app.request import Answer
+from app.wire.deliveries import encode_page
+from app.wire.parameters import NamesQuery
+from subscriptions.domain.delivery import DeadLetter, Scheduled
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.names import is_channel
+from subscriptions.domain.pattern import check_pattern, to_regex
+
+Item = TypeVar("Item", DeadLetter, Scheduled)
+
+
+def name_pattern(query: NamesQuery) -> str | None:
+    """The regular expression for the names of a list. Raises `invalid_request`."""
+    if query.cursor and not is_channel(query.cursor):
+        raise GaplessError(Code.INVALID_REQUEST, "cursor: is not one of this list", status=400)
+    return to_regex(check_pattern(query.pattern, "pattern")) if isinstance(query.pattern, str) else None
+
+
+def page_by_name(what: str, found: list[tuple[str, bytes]], limit: int) -> Answer:
+    """A page of a list by name. `found` has one item more than the page if there are more pages."""
+    page, has_more = found[:limit], len(found) > limit
+    body = {
+        what: [msgspec.Raw(item) for _, item in page],
+        "has_more": has_more,
+        "cursor": page[-1][0] if has_more else None,
+    }
+    return Answer(msgspec.json.encode(body))
+
+
+async def page_by_id(
+    what: bytes,
+    read: Callable[[int, int], Awaitable[Sequence[Item]]],
+    encode: Callable[[Item], bytes],
+    cursor: int,
+    limit: int,
+) -> Answer:
+    """A page of a list by id, from where the page before ended."""
+    page = await read(cursor, limit)
+    reached = page[-1].id if page else cursor
+    # A page is also limited in bytes, so a short page need not be the last one.
+    has_more = bool(page and await read(reached, 1))
+    return Answer(encode_page(what, map(encode, page), has_more, reached))

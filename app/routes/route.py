@@ -1,0 +1,107 @@
+"""The rows of the table of routes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.request import JSON, Answer, Request
+from app.wire.parameters import read_number
+from subscriptions.domain.names import check_channel
+
+Handler = Callable[[Request[Any]], Awaitable[Answer | None]]
+"""Returns an answer, or sends one itself and returns None."""
+
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of requests or answers, for the documents. The code that reads or writes it checks it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request's body by media type: structs and unions of them. `example` is a JSON value."""
+
+    forms: Mapping[str, Any]
+    required: bool = True
+    example: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """An answer of a status: its description, and its body by media type; no media type is no body."""
+
+    says: str
+    forms: Mapping[str, Any] = field(default_factory=dict)
+    headers: Sequence[Header] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """A row of the table. The handler's docstring describes the route, and its name is the operation's name.
+
+    `query` is the struct of the parameters. `face` is the label under which metrics count it. The grant that
+    a route needs will be a member here.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    returns: Mapping[int, Returns]
+    query: type[Any] | None = None
+    body: Body | None = None
+    headers: Sequence[Header] = ()
+    face: str = "rest"
+    operation: str = ""
+    places: tuple[tuple[str, bool], ...] = field(init=False)
+    """The placeholders in the path, each with whether it is a number."""
+    methods: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        places = tuple((place, place.endswith("_id")) for place in _PLACE.findall(self.path))
+        object.__setattr__(self, "places", places)
+        streams = any("text/event-stream" in answer.forms for answer in self.returns.values())
+        # A client can ask for the headers of a stream alone.
+        object.__setattr__(self, "methods", (self.method, "HEAD") if streams else (self.method,))
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self.operation or self.handler.__name__
+
+    @property
+    def text(self) -> tuple[str, str]:
+        """The description of the route: its first sentence, and the whole text."""
+        whole = inspect.getdoc(self.handler) or ""
+        summary = re.split(r"[.:]\s", whole.replace("\n", " ") + " ", maxsplit=1)[0].rstrip(".")
+        return summary, whole
+
+    def read_path(self, found: Sequence[str]) -> tuple[str, int]:
+        """The name and the number at its placeholders; empty and 0 if it has none. Raises
+        `invalid_request`."""
+        name, number = "", 0
+        for (place, is_number), text in zip(self.places, found, strict=True):
+            if is_number:
+                number = read_number(text, place)
+            else:
+                name = check_channel(text, place)
+        return name, number
+
+
+def json_body(form: Any, example: Any, *, required: bool = True) -> Body:
+    """A body that is JSON only."""
+    return Body({JSON: form}, required, example)
+
+
+def returns(says: str, form: Any, *headers: Header) -> Returns:
+    """An answer that is JSON only."""
+    return Returns(says, {JSON: form}, headers)

@@ -1,0 +1,248 @@
+"""The table of routes: the router, the checks of parameters, the OpenAPI document and the reference use it.
+
+A route is a row: method, path, handler and answers, and its parameters, body and headers if it has some. Rows
+are grouped under the headings of the documents.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from app.request import JSON
+from app.routes import (
+    channels,
+    dead_letters,
+    definitions,
+    deliveries,
+    history,
+    operate,
+    policies,
+    publish,
+    scheduled,
+    subscriptions,
+)
+from app.routes.channels import MERGE_PATCH, ChannelRequest
+from app.routes.history import CLOUDEVENT, CLOUDEVENTS, HISTORY_CHANGED, NDJSON
+from app.routes.route import Body, Header, Returns, Route, json_body, returns
+from app.stream.consume import consume
+from app.stream.sse import subscribe
+from app.wire import answers, checks, consuming, parameters
+from app.wire import dead_letters as dead
+from app.wire.definitions import (
+    BindRequest,
+    DefinitionsDocument,
+    PolicyDefinition,
+    SeekRequest,
+    SubscriptionChange,
+    SubscriptionDefinition,
+)
+from app.wire.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
+from app.wire.publish import BatchRequest, MessageToPublish
+
+_Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
+_Events = Annotated[list[_Event], Meta(description="CloudEvents.")]
+_STREAM: Final = "text/event-stream"
+_SENT: Final = {"type": "string"}
+
+_IDEMPOTENCY_KEY: Final = Header(
+    "Idempotency-Key",
+    "For 24 hours, a request with the same key gets the first answer again.",
+    {**_SENT, "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY_CHARACTERS},
+)
+_EXPECTED_LAST_SEQ: Final = Header(
+    "Expected-Last-Seq",
+    "Store only if this is the channel's last seq.",
+    {"type": "integer", "minimum": 0, "maximum": MAX_SEQ},
+)
+_LAST_EVENT_ID: Final = Header(
+    "Last-Event-ID",
+    "The last id that was received; it overrides the query.",
+    {**_SENT, "pattern": r"^\d{1,15}$"},
+)
+_IF_MATCH: Final = Header("If-Match", "Change it only if it has one of these tags; `*`: any.", _SENT)
+_IF_NONE_MATCH: Final = Header("If-None-Match", "`*`: create it only if it does not exist.", _SENT)
+_ETAG: Final = Header("ETag", "The definition's tag.", _SENT)
+_REPLAYED: Final = Header("Idempotent-Replayed", "`true`: the answer to an earlier request.", _SENT)
+_LOST: Final = Header(
+    HISTORY_CHANGED, "`first-last`: ids that may have been seen and are not in the log any more.", _SENT
+)
+
+_DELETED: Final = {204: Returns("Done.")}
+_CHANNEL: Final = {200: returns("The channel.", answers.Channel, _ETAG)}
+_CHANNEL_BODY: Final = Body(
+    {JSON: ChannelRequest, MERGE_PATCH: ChannelRequest}, example={"retention": {"max_age": 86400}}
+)
+_SUBSCRIPTION: Final = {200: returns("The subscription.", answers.Subscription, _ETAG)}
+_POLICY: Final = {200: returns("The policy.", answers.Policy, _ETAG)}
+_RESULTS: Final = {200: returns("One result per receipt, in order.", answers.Results)}
+_BINDING: Final = json_body(BindRequest, {"channels": ["refunds.*"]})
+_RECEIPT: Final = "AQAAAAAAAAABAAAAAAAAAAQAAAAAAAAAAQAAAAAAAAAATVwlOxAsNhF5FEv5"
+_ACK: Final = json_body(consuming.AckRequest, {"receipts": [_RECEIPT]})
+_NACK: Final = json_body(consuming.NackRequest, {"receipts": [_RECEIPT], "delay": 5, "reason": "timed out"})
+_EXTEND: Final = json_body(consuming.ExtendRequest, {"receipts": [_RECEIPT], "ack_wait": 60})
+
+_ACCEPTED: Final = returns(
+    "Scheduled; or, if ephemeral, sent to live subscribers and not stored.",
+    answers.ScheduledAt | answers.ScheduledAtAll | answers.EphemeralSent,
+    _REPLAYED,
+)
+_Several = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+_PUBLISHED: Final = Body(
+    {JSON: MessageToPublish | _Several, CLOUDEVENT: _Event, CLOUDEVENTS: _Events},
+    example={"data": {"text": "hello"}, "type": "note", "key": "user-7"},
+)
+_TRANSACTION: Final = json_body(
+    consuming.TransactionRequest,
+    {
+        "publish": [{"channel": "invoices", "data": {"order": 7}}],
+        "ack": [{"subscription": "billing", "receipts": [_RECEIPT]}],
+    },
+)
+_HISTORY: Final = Returns(
+    "A page, or a stream of lines.",
+    {JSON: answers.MessagePage, NDJSON: str, CLOUDEVENTS: _Events},
+    (_LOST,),
+)
+_POLICY_BODY: Final = json_body(
+    PolicyDefinition, {"pattern": ">", "applies_to": "subscriptions", "definition": {"max_deliver": 8}}
+)
+_DOCUMENT: Final = json_body(
+    DefinitionsDocument, {"version": 1, "subscriptions": [{"name": "billing", "channels": ["orders.>"]}]}
+)
+
+# fmt: off
+TABLE: Final[dict[str, tuple[Route, ...]]] = {
+    "publish": (
+        Route("POST", "/v1/channels/{channel}/messages", publish.publish,
+              {201: returns("Committed.", answers.Position | answers.Positions, _REPLAYED), 202: _ACCEPTED},
+              body=_PUBLISHED, headers=(_IDEMPOTENCY_KEY, _EXPECTED_LAST_SEQ), face="publish"),
+        Route("POST", "/v1/messages", publish.publish_batch,
+              {201: returns("Committed.", answers.Positions, _REPLAYED)},
+              body=json_body(BatchRequest, {"messages": [{"channel": "orders.eu", "data": 8}]}),
+              headers=(_IDEMPOTENCY_KEY,), face="publish"),
+        Route("POST", "/v1/transactions", deliveries.transact,
+              {201: returns("Committed.", answers.Committed, _REPLAYED)},
+              body=_TRANSACTION, headers=(_IDEMPOTENCY_KEY,), face="transaction"),
+    ),
+    "read": (
+        Route("GET", "/v1/channels/{channel}/messages", history.list_messages,
+              {200: _HISTORY}, query=parameters.HistoryQuery),
+        Route("GET", "/v1/channels/{channel}/messages/{message_id}", history.get_message,
+              {200: Returns("The message.", {JSON: answers.Message, CLOUDEVENT: _Event})}),
+        Route("GET", "/v1/subscribe", subscribe,
+              {200: Returns("Events: message (unnamed), ready, gap, ephemeral, goodbye.", {_STREAM: str})},
+              query=parameters.SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse"),
+    ),
+    "channels": (
+        Route("GET", "/v1/channels", channels.list_channels,
+              {200: returns("A page of channels.", answers.ChannelPage)}, query=parameters.NamesQuery),
+        Route("GET", "/v1/channels/{channel}", channels.get_channel, _CHANNEL),
+        Route("PUT", "/v1/channels/{channel}", channels.put_channel,
+              {**_CHANNEL, 201: returns("The channel was created.", answers.Channel, _ETAG)},
+              body=_CHANNEL_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
+        Route("PATCH", "/v1/channels/{channel}", channels.patch_channel, _CHANNEL, body=_CHANNEL_BODY,
+              headers=(_IF_MATCH,)),
+        Route("DELETE", "/v1/channels/{channel}", channels.delete_channel, _DELETED, headers=(_IF_MATCH,)),
+    ),
+    "subscriptions": (
+        Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions,
+              {200: returns("A page of subscriptions.", answers.SubscriptionPage)},
+              query=parameters.NamesQuery),
+        Route("GET", "/v1/subscriptions/{name}", subscriptions.get_subscription, _SUBSCRIPTION),
+        Route("PUT", "/v1/subscriptions/{name}", subscriptions.put_subscription,
+              {**_SUBSCRIPTION, 201: returns("The subscription was created.", answers.Subscription, _ETAG)},
+              body=json_body(SubscriptionDefinition, {"channels": ["orders.>"], "ack_wait": 60}),
+              headers=(_IF_MATCH, _IF_NONE_MATCH)),
+        Route("PATCH", "/v1/subscriptions/{name}", subscriptions.patch_subscription, _SUBSCRIPTION,
+              body=json_body(SubscriptionChange, {"ack_wait": None, "max_deliver": 3}), headers=(_IF_MATCH,)),
+        Route("DELETE", "/v1/subscriptions/{name}", subscriptions.delete_subscription, _DELETED,
+              query=parameters.DeleteQuery, headers=(_IF_MATCH,)),
+        Route("GET", "/v1/subscriptions/{name}/length", subscriptions.get_subscription_length,
+              {200: returns("How many.", answers.SubscriptionLength)}),
+        Route("GET", "/v1/subscriptions/{name}/messages", subscriptions.list_outstanding,
+              {200: returns("A page of messages.", answers.OutstandingPage)}, query=parameters.LookQuery),
+        Route("POST", "/v1/subscriptions/{name}/bind", subscriptions.bind_subscription, _SUBSCRIPTION,
+              body=_BINDING, headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/unbind", subscriptions.unbind_subscription, _SUBSCRIPTION,
+              body=_BINDING, headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/seek", subscriptions.seek_subscription, _SUBSCRIPTION,
+              query=parameters.DryRunQuery, body=json_body(SeekRequest, {"to": "earliest"}),
+              headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/purge", subscriptions.purge_subscription,
+              {200: returns("How many.", answers.Purged)}, headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/pause", subscriptions.pause_subscription, _SUBSCRIPTION,
+              headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/resume", subscriptions.resume_subscription, _SUBSCRIPTION,
+              headers=(_IF_MATCH,)),
+    ),
+    "deliveries": (
+        Route("POST", "/v1/subscriptions/{name}/pull", deliveries.pull,
+              {200: returns("The leased messages; none if none came.", answers.Deliveries)},
+              body=json_body(consuming.PullRequest, {"max": 10, "wait": 20}, required=False), face="queue"),
+        Route("GET", "/v1/subscriptions/{name}/consume", consume,
+              {200: Returns("Events: delivery, gap, goodbye.", {_STREAM: str})},
+              query=parameters.ConsumeQuery,
+              face="consume"),
+        Route("POST", "/v1/subscriptions/{name}/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue"),
+        Route("POST", "/v1/subscriptions/{name}/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue"),
+        Route("POST", "/v1/subscriptions/{name}/extend", deliveries.extend, _RESULTS, body=_EXTEND,
+              face="queue"),
+        Route("POST", "/v1/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue", operation="ack_any"),
+        Route("POST", "/v1/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue", operation="nack_any"),
+        Route("POST", "/v1/extend", deliveries.extend, _RESULTS, body=_EXTEND, face="queue",
+              operation="extend_any"),
+    ),
+    "dead letters": (
+        Route("GET", "/v1/dead-letters", dead_letters.list_dead_letters,
+              {200: returns("A page of dead letters.", answers.DeadLetterPage)},
+              query=parameters.DeadLettersQuery),
+        Route("GET", "/v1/dead-letters/{dead_letter_id}", dead_letters.get_dead_letter,
+              {200: returns("The dead letter.", answers.DeadLetter)}),
+        Route("DELETE", "/v1/dead-letters/{dead_letter_id}", dead_letters.delete_dead_letter, _DELETED),
+        Route("POST", "/v1/dead-letters/{dead_letter_id}/replay", dead_letters.replay_dead_letter,
+              {200: returns("It was given back.", answers.Replayed)}),
+        Route("POST", "/v1/dead-letters/replay", dead_letters.replay_dead_letters,
+              {200: returns("How many.", answers.ReplayedAll)}, query=parameters.DryRunQuery,
+              body=json_body(dead.ReplayRequest, {"subscription": "billing", "max": 100})),
+        Route("POST", "/v1/dead-letters/purge", dead_letters.purge_dead_letters,
+              {200: returns("How many.", answers.Purged)},
+              body=json_body(dead.PurgeRequest, {"older_than": "30d"})),
+    ),
+    "policies": (
+        Route("GET", "/v1/policies", policies.list_policies, {200: returns("All policies.",
+              answers.Policies)}),
+        Route("GET", "/v1/policies/{name}", policies.get_policy, _POLICY),
+        Route("PUT", "/v1/policies/{name}", policies.put_policy,
+              {**_POLICY, 201: returns("The policy was created.", answers.Policy, _ETAG)},
+              body=_POLICY_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
+        Route("DELETE", "/v1/policies/{name}", policies.delete_policy, _DELETED, headers=(_IF_MATCH,)),
+    ),
+    "definitions": (
+        Route("GET", "/v1/definitions", definitions.export_definitions,
+              {200: returns("The document.", DefinitionsDocument, _ETAG)}),
+        Route("POST", "/v1/definitions", definitions.import_definitions,
+              {200: returns("The changes made, or that would be made.", answers.Changes)},
+              query=parameters.DryRunQuery, body=_DOCUMENT, headers=(_IF_MATCH,)),
+    ),
+    "scheduled": (
+        Route("GET", "/v1/scheduled", scheduled.list_scheduled,
+              {200: returns("A page of scheduled messages.", answers.ScheduledPage)},
+              query=parameters.ScheduledQuery),
+        Route("GET", "/v1/scheduled/{scheduled_id}", scheduled.get_scheduled,
+              {200: returns("The message.", answers.Scheduled)}),
+        Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _DELETED),
+        Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled,
+              {200: returns("It was published.", answers.Position)}),
+    ),
+    "operating": (
+        Route("GET", "/healthz", operate.healthz, {200: returns("It is alive.", answers.Alive)}),
+        Route("GET", "/readyz", operate.readyz, {200: returns("It serves.", answers.Ready)}),
+        Route("GET", "/metrics", operate.metrics, {200: Returns("All metrics.", {"text/plain": str})}),
+    ),
+}
+"""The routes under the headings of the documents."""
+# fmt: on
+
+ROUTES: Final = tuple(route for routes in TABLE.values() for route in routes)

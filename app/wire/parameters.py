@@ -1,0 +1,263 @@
+"""Parameters of routes, in the path and in the query, checked as strictly as bodies.
+
+A route's query is a struct with a member for each parameter. Its annotations hold types, limits and
+descriptions; the OpenAPI document and the reference are made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_info
+
+from app.wire import checks
+from app.wire.moments import SINCE_PATTERN
+from app.wire.publish import field_error
+from app.wire.settings import MAX_FILTERS
+from subscriptions.domain.delivery import Reason, State
+from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.model import MAX_ID
+from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
+
+MAX_LIMIT: Final = 1000
+MAX_CHANNELS: Final = 128
+MAX_LAST: Final = 1000
+MAX_PREFETCH: Final = 1000
+
+_NAME: Final = {
+    "pattern": rf"^{NAME_PART}(\.{NAME_PART})*$",
+    "minLength": 1,
+    "maxLength": MAX_NAME_CHARACTERS,
+}
+_RULE: Final = "tokens of [A-Za-z0-9_~:@-] joined by dots."
+
+# In paths.
+
+Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
+IN_PATH: Final[Mapping[str, Any]] = {
+    "channel": Annotated[
+        str, Meta(description=f"Channel name: {_RULE}", examples=["chat.lobby"], extra_json_schema=_NAME)
+    ],
+    "name": Annotated[str, Meta(description=f"Name: {_RULE}", examples=["billing"], extra_json_schema=_NAME)],
+    "message_id": Annotated[Id, Meta(description="Message id.", examples=[1042])],
+    "dead_letter_id": Annotated[Id, Meta(description="Dead letter id.", examples=[3])],
+    "scheduled_id": Annotated[Id, Meta(description="The scheduled_id.", examples=[7])],
+}
+"""The placeholders that a path may have in braces: at most one name, then at most one number."""
+
+# In queries.
+
+Name = Annotated[str, Meta(extra_json_schema=_NAME)]
+NamePattern = Annotated[
+    str, Meta(description="Only matching names.", max_length=MAX_NAME_CHARACTERS, examples=["orders.*"])
+]
+Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="At most so many.")]
+NameCursor = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, description="`cursor` of the page before.")]
+IdCursor = Annotated[Id, Meta(description="`cursor` of the page before.")]
+LogCursor = Annotated[Id, Meta(description="Only messages after this id.", extra={"status": 400})]
+"""A cursor of a stream. A bad cursor is refused with 400: its client must begin again."""
+Types = Annotated[
+    list[checks.Type],
+    Meta(max_length=MAX_FILTERS, description="Only these types."),
+]
+Keys = Annotated[
+    list[checks.Key],
+    Meta(max_length=MAX_FILTERS, description="Only these keys."),
+]
+Since = Annotated[
+    str,
+    Meta(
+        description="RFC 3339, or an age: 10m, 2h, 1d.",
+        max_length=64,
+        examples=["10m"],
+        extra_json_schema={"pattern": SINCE_PATTERN},
+    ),
+]
+Heartbeat = Annotated[int, Meta(ge=5, le=60, description="Seconds of silence before a heartbeat comment.")]
+_ChannelOrPattern = Annotated[str, Meta(extra_json_schema={"pattern": r"^[A-Za-z0-9_~:@*>.-]{1,255}$"})]
+_Unused = Annotated[str, Meta(description="Accepted, and without effect.")]
+
+
+class NamesQuery(msgspec.Struct):
+    """A list by name."""
+
+    pattern: NamePattern | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: NameCursor = ""
+
+
+class HistoryQuery(msgspec.Struct):
+    """A part of a channel's history."""
+
+    after: Annotated[Id, Meta(description="Only messages after this id.")] | UnsetType = UNSET
+    before: (
+        Annotated[int, Meta(ge=0, le=MAX_ID + 1, description="Only messages before this id.")] | UnsetType
+    ) = UNSET
+    since: Since | UnsetType = UNSET
+    type: Types = []
+    key: Keys = []
+    limit: Limit | UnsetType = UNSET
+    order: Annotated[Literal["asc", "desc"], Meta(description="Oldest or newest first.")] = "asc"
+
+
+class SubscribeQuery(msgspec.Struct, kw_only=True):
+    """What a live subscription reads, and from where."""
+
+    channel: Annotated[
+        list[_ChannelOrPattern],
+        Meta(
+            min_length=1,
+            max_length=MAX_CHANNELS,
+            description="Channels or patterns.",
+            examples=[["orders.*"]],
+        ),
+    ]
+    after: LogCursor | UnsetType = UNSET
+    last: (
+        Annotated[int, Meta(ge=1, le=MAX_LAST, description="This many of each channel's newest.")] | UnsetType
+    ) = UNSET
+    since: Since | UnsetType = UNSET
+    start: (
+        Annotated[Literal["earliest", "latest"], Meta(description="The oldest message kept, or the next.")]
+        | UnsetType
+    ) = msgspec.field(name="from", default=UNSET)
+    type: Types = []
+    key: Keys = []
+    heartbeat: Heartbeat = 15
+    last_event_id: Annotated[LogCursor, Meta(description="As after.")] | UnsetType = msgspec.field(
+        name="lastEventId", default=UNSET
+    )
+    ticket: _Unused = ""
+    unused: _Unused = msgspec.field(name="_", default="")
+
+
+class ConsumeQuery(msgspec.Struct):
+    """How deliveries are streamed."""
+
+    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH, description="At most this many unsettled.")] = 10
+    heartbeat: Heartbeat = 15
+    ticket: _Unused = ""
+    unused: _Unused = msgspec.field(name="_", default="")
+
+
+class LookQuery(msgspec.Struct):
+    """Which of a subscription's messages are shown."""
+
+    state: Annotated[State, Meta(description="Only in this state.")] | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: IdCursor = 0
+
+
+class DeadLettersQuery(msgspec.Struct):
+    """Which dead letters are listed."""
+
+    subscription: Name | UnsetType = UNSET
+    channel: Name | UnsetType = UNSET
+    reason: Reason | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: IdCursor = 0
+
+
+class ScheduledQuery(msgspec.Struct):
+    """Which scheduled messages are listed."""
+
+    channel: Name | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: IdCursor = 0
+
+
+class DryRunQuery(msgspec.Struct):
+    """Whether the request only shows its result."""
+
+    dry_run: Annotated[bool, Meta(description="Only show the result; change nothing.")] = False
+
+
+class DeleteQuery(msgspec.Struct):
+    """Conditions that keep a subscription from being deleted."""
+
+    if_empty: Annotated[bool, Meta(description="409 if it holds messages.")] = False
+    if_unused: Annotated[bool, Meta(description="409 if it has members.")] = False
+
+
+def read_number(text: str, field: str) -> int:
+    """An id in a path. Raises `invalid_request` about `field`."""
+    number = _number(text)
+    if number is None or number > MAX_ID:
+        raise invalid(field, f"must be a number from 0 to {MAX_ID}")
+    return number
+
+
+def read_query(query: bytes, form: Any) -> Any:
+    """The parameters of a query string as the struct `form`, or None if the route has none. Raises
+    `invalid_request`, with 400 if the string or a cursor is malformed."""
+    known = _parameters(form)
+    given: dict[str, Any] = {}
+    for name, text in _pairs(query):
+        kind = known.get(name)
+        if kind is None:
+            raise invalid(name, "is not a parameter of this request")
+        number = _number(text) if kind.is_number else None
+        value = text if number is None else number
+        if kind.is_list:
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            raise invalid(name, "was given more than once")
+        else:
+            given[name] = value
+        if kind.is_number and number is None:
+            raise _refused(kind, invalid(name, "must be a whole number"))
+    if form is None:
+        return None
+    try:
+        return msgspec.convert(given, form, strict=False)
+    except msgspec.ValidationError as error:
+        refused = field_error(str(error))
+        raise _refused(known.get(refused.errors[0].field), refused) from None
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000)
+    except (UnicodeDecodeError, ValueError):
+        raise GaplessError(Code.INVALID_REQUEST, "the query is not valid", status=400) from None
+
+
+def _number(text: str) -> int | None:
+    # Only plain digits are numbers here: `1_0`, `+1` and ` 1` are not.
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    is_list: bool
+    is_number: bool
+    status: int | None
+
+
+@cache
+def _parameters(form: Any) -> dict[str, _Kind]:
+    """The kind of each parameter of a query."""
+    if form is None:
+        return {}
+    return {field.encode_name: _kind(field.type) for field in type_info(form).fields}  # type: ignore[attr-defined]
+
+
+def _kind(given: Type) -> _Kind:
+    status = None
+    while isinstance(given, (Metadata, UnionType)):
+        if isinstance(given, Metadata):
+            status = (given.extra or {}).get("status", status)
+            given = given.type
+        else:
+            given = given.types[0]
+    return _Kind(isinstance(given, ListType), isinstance(given, IntType), status)
+
+
+def _refused(kind: _Kind | None, error: GaplessError) -> GaplessError:
+    if kind is None or kind.status is None:
+        return error
+    return GaplessError(error.code, error.detail, errors=error.errors, status=kind.status)

@@ -1,0 +1,1 @@
+"""The client's command line: the commands of `gapless` that talk to a running server."""

@@ -1,0 +1,71 @@
+"""`gapless history`: prints a channel's messages."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated, Literal
+
+import typer
+
+from gapless_cli.failures import usage
+from gapless_cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
+
+EXAMPLES = """
+Examples:
+
+  gapless history chat.lobby                          everything, oldest first
+  gapless history chat.lobby --order desc --limit 10  the ten newest
+  gapless history orders.eu --since 1d --key user-7
+  gapless history chat.lobby --after 1042 --limit 100 a page; its last id is the --after of the next
+  gapless history chat.lobby > lobby.jsonl            gapless import reads it back
+  gapless history chat.lobby --follow                 the history, then new messages
+"""
+
+
+def history(
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel.", show_default=False)],
+    after: After = None,
+    before: Annotated[int | None, typer.Option(min=0, help="Only messages before this id.")] = None,
+    since: Since = None,
+    types: Types = None,
+    keys: Keys = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many [all].")] = None,
+    order: Annotated[Literal["asc", "desc"], typer.Option(help="Oldest or newest first.")] = "asc",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new messages.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a channel's messages, one JSON object per line, in constant memory."""
+    if follow:
+        if before is not None or order == "desc":
+            raise usage("--follow goes forward without an end: leave --before and --order desc out")
+        _follow(url, channel, after, since, {"types": types, "keys": keys}, limit)
+        return
+    _print(url, channel, limit, after=after, before=before, since=since, types=types, keys=keys, order=order)
+
+
+def _print(url: str, channel: str, limit: int | None, **options: object) -> None:
+    from gapless_cli.connection import connected
+    from gapless_cli.output import message_json, until_closed, write_line
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with until_closed(), connected(url) as client:
+        for message in client.iter_history(channel, limit=limit, **options):  # type: ignore[arg-type]
+            write_line(message_json(message), flush=False)
+
+
+def _follow(
+    url: str,
+    channel: str,
+    after: int | None,
+    since: str | None,
+    filters: dict[str, list[str] | None],
+    limit: int | None,
+) -> None:
+    """Follows from a start. If `after` and `since` are both given, the id is nearly always the nearer bound,
+    and only it is exact."""
+    from gapless_cli.subscribe import follow
+
+    if after is not None and since is not None:
+        raise usage("--follow starts at one of --after and --since")
+    start = {"after": after, "since": since, "from_": "earliest" if after is None and since is None else None}
+    follow(url, [channel], start, filters, count=limit)

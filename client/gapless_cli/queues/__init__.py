@@ -1,0 +1,1 @@
+"""Commands for durable subscriptions, dead letters, policies, definitions and scheduled messages."""

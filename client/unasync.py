@@ -1,0 +1,76 @@
+"""Writes the blocking face of the client from the asyncio one, where only `await` differs.
+
+`python client/unasync.py` writes the files of `PAIRS`; with `--check` it only says which are out of date.
+Streams, members and consumers are written by hand: waiting for several things at once has no blocking twin of
+the same shape. The idea is that of httpcore's script of the same name.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FACE = Path(__file__).resolve().parent / "gapless"
+PAIRS = ("calls", "manage", "queue", "")
+"""Parts of both faces, by what follows `_async_`; the last is the client itself."""
+RULES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\basync (def|with|for)\b", r"\1"),
+        (r"\bawait ", ""),
+        (r"\bAsyncClient\b", "Client"),
+        (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
+        (r"\bAsync([A-Z]\w*)", r"Sync\1"),
+        (r"(?<![A-Za-z])Effects\b", "SyncEffects"),
+        (r"\b_async(_\w+)?\b", r"_sync\1"),
+        (r"\baclose\b", "close"),
+        (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
+        (r"\bAsynchronous\b", "Blocking"),
+        (r"\bA client for asyncio\.", "A blocking client; threads may share it."),
+        (r"\bon asyncio\b", "on the calling thread"),
+        (r"\basyncio face\b", "blocking face"),
+        (r"for item in (\S+):\n +yield item\b", r"yield from \1"),
+    )
+)
+HEAD = "# Written by client/unasync.py from {name}: change that file, and run the script.\n"
+
+
+def blocking(source: Path) -> str:
+    """The blocking twin of an asyncio file, formatted."""
+    text = source.read_text()
+    for pattern, replacement in RULES:
+        text = pattern.sub(replacement, text)
+    text = HEAD.format(name=source.name) + text
+    for command in (["check", "--fix", "--quiet", "--select", "I"], ["format", "--quiet"]):
+        ruff = [str(Path(sys.executable).with_name("ruff")), *command]
+        name = ["--stdin-filename", str(twin(source)), "-"]
+        text = subprocess.run([*ruff, *name], input=text, capture_output=True, text=True, check=True).stdout
+    return text
+
+
+def twin(source: Path) -> Path:
+    """Where the twin stands."""
+    return source.with_name(source.name.replace("_async", "_sync"))
+
+
+def main(arguments: list[str]) -> int:
+    """Write what is out of date, or say so. The exit code: 1 where `--check` found something."""
+    stale = 0
+    for part in PAIRS:
+        source = FACE / f"_async{'_' if part else ''}{part}.py"
+        wanted = blocking(source)
+        if twin(source).read_text() == wanted:
+            continue
+        stale += 1
+        if "--check" in arguments:
+            print(f"{twin(source).name} is out of date: run client/unasync.py")
+        else:
+            twin(source).write_text(wanted)
+            print(f"wrote {twin(source).name}")
+    return int(stale > 0 and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

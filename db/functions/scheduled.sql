@@ -1,0 +1,153 @@
+-- Scheduled messages, which are published later.
+
+-- Stores messages for one channel, all or none, each with its moment or its delay. Status: 0 stored, 1 an
+-- earlier request with this key stored them (they may have been published or cancelled since), 2 the key was
+-- used for another request. Null ids: the channel does not exist, and none is to be created.
+create or replace function gapless.schedule(
+    p_namespace_id integer, p_channel text, p_create boolean, p_key text, p_fingerprint bytea,
+    p_deliver_at timestamptz[], p_delays double precision[], p_types text[], p_message_keys text[], p_senders text[],
+    p_headers text[], p_data text[], p_binary bytea[], p_ttls double precision[],
+    out status integer, out scheduled_ids bigint[], out deliver_at timestamptz[], out created_at timestamptz
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    known gapless.idempotency;
+begin
+    -- Check now: a message that cannot be stored when it is due would block all that are due after it.
+    perform m.data::json, m.headers::json from unnest(p_data, p_headers) as m (data, headers);
+    if not gapless_internal.is_channel_name(p_channel) or exists (
+        select from unnest(p_types, p_message_keys, p_data, p_headers) as m (type, key, data, headers)
+        where gapless_internal.is_misshapen(m.type, m.key, m.data, m.headers))
+    then
+        raise exception 'a message does not fit' using errcode = '22023';
+    end if;
+    status := 0;
+    created_at := clock_timestamp();
+    if not p_create and not exists (select from gapless.channels c
+                                    where c.namespace_id = p_namespace_id and c.name = p_channel) then
+        return;
+    end if;
+    scheduled_ids := array(select nextval('gapless.scheduled_id_seq') from generate_subscripts(p_types, 1));
+    if p_key is not null then
+        delete from gapless.idempotency i
+        where i.namespace_id = p_namespace_id and i.key = p_key and i.stored_at <= now() - interval '24 hours';
+        insert into gapless.idempotency
+            (namespace_id, key, fingerprint, created_at, stored_at, channels, ids, seqs)
+        values (p_namespace_id, p_key, p_fingerprint, schedule.created_at, schedule.created_at, array[p_channel],
+                scheduled_ids, '{}')
+        on conflict do nothing returning * into known;
+        if known.key is null then
+            select * into known from gapless.idempotency i where i.namespace_id = p_namespace_id and i.key = p_key;
+            status := case when known.fingerprint = p_fingerprint and known.seqs = '{}' then 1 else 2 end;
+            scheduled_ids := known.ids;
+            created_at := known.stored_at;
+        end if;
+    end if;
+    -- A repeated request gets the same answer: delays count from when it was stored first.
+    deliver_at := array(
+        select coalesce(w.at, schedule.created_at + w.delay * interval '1 second')
+        from unnest(p_deliver_at, p_delays) with ordinality as w (at, delay, ord) order by w.ord);
+    if status > 0 then
+        return;
+    end if;
+    insert into gapless.scheduled (id, namespace_id, deliver_at, created_at, channel, type, key, sender, headers,
+                                   data, "binary", ttl)
+    overriding system value
+    select m.id, p_namespace_id, m.at, schedule.created_at, p_channel, m.type, m.key, m.sender, m.headers, m.data,
+           m.bin, m.ttl
+    from unnest(scheduled_ids, schedule.deliver_at, p_types, p_message_keys, p_senders, p_headers, p_data, p_binary,
+                p_ttls) as m (id, at, type, key, sender, headers, data, bin, ttl);
+end $$;
+
+-- Publishes rows that the caller has removed, in their order. Out as gapless.append, and the channels
+-- touched.
+create or replace function gapless_internal.publish_scheduled(
+    p_rows gapless.scheduled[], p_create boolean,
+    out ids bigint[], out seqs bigint[], out appended_at timestamptz, out touched json
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    a record;
+begin
+    select x.*, m.namespaces, m.names, m.channel into a from (
+        with r as (
+            select r.*, dense_rank() over (order by r.namespace_id, r.channel)::integer as n
+            from unnest(p_rows) with ordinality as r
+        ), named as (
+            select distinct r.n, r.namespace_id, r.channel from r
+        )
+        select (select array_agg(named.namespace_id order by named.n) from named) as namespaces,
+               (select array_agg(named.channel order by named.n) from named) as names,
+               array_agg(1 order by r.ordinality) as request, array_agg(r.n order by r.ordinality) as channel,
+               array_agg(r.type order by r.ordinality) as types, array_agg(r.key order by r.ordinality) as keys,
+               array_agg(r.data order by r.ordinality) as data, array_agg(r."binary" order by r.ordinality) as bin,
+               array_agg(r.headers order by r.ordinality) as headers,
+               array_agg(r.sender order by r.ordinality) as senders, array_agg(r.ttl order by r.ordinality) as ttls
+        from r
+    ) m cross join lateral gapless.append(
+        m.namespaces, m.names, p_create, null, null, null, null, null, m.request, m.channel, m.types, m.keys, m.data,
+        m.bin, m.headers, m.senders, m.ttls) x;
+    ids := a.ids;
+    seqs := a.seqs;
+    appended_at := a.appended_at;
+    select json_agg(json_build_object('namespace_id', a.namespaces[x.n], 'channel', a.names[x.n],
+                                      'channel_id', a.channel_ids[x.n], 'last_id', x.last_id, 'last_seq', x.last_seq))
+    into touched
+    from (select c.n, max(a.ids[c.ord]) as last_id, max(a.seqs[c.ord]) as last_seq
+          from unnest(a.channel) with ordinality as c (n, ord) group by c.n) x;
+end $$;
+
+-- Publishes scheduled messages that are due, at most p_limit and about p_max_bytes, oldest first. Those that
+-- other sessions are publishing or cancelling at the moment are skipped.
+create or replace function gapless.publish_due(
+    p_namespaces integer[], p_limit integer, p_max_bytes bigint, out done integer, out touched json
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    due gapless.scheduled[];
+begin
+    -- One process at a time, locked before reading the clock: later messages of another must not overtake.
+    perform gapless_internal.needs_fresh_snapshots();
+    lock table gapless.due_lock in exclusive mode;
+    with locked as materialized (
+        select s.* from gapless.scheduled s
+        where s.namespace_id = any(p_namespaces) and s.deliver_at <= clock_timestamp()
+        order by s.deliver_at, s.id limit p_limit for update skip locked
+    ), few as (
+        select l.id from (
+            select l.id, sum(coalesce(octet_length(l.data), octet_length(l."binary")))
+                             over (order by l.deliver_at, l.id)
+                         - coalesce(octet_length(l.data), octet_length(l."binary")) as before
+            from locked l) l
+        where l.before < p_max_bytes
+    ), gone as (
+        delete from gapless.scheduled s using few where s.id = few.id returning s.*
+    )
+    select array_agg(g::gapless.scheduled order by g.deliver_at, g.id) into due from gone g;
+    done := coalesce(cardinality(due), 0);
+    if done > 0 then
+        select p.touched into touched from gapless_internal.publish_scheduled(due, true) p;
+    end if;
+end $$;
+
+-- Publishes one now. A null id: it does not exist (any more).
+create or replace function gapless.promote_scheduled(
+    p_namespace_id integer, p_id bigint,
+    out id bigint, out channel text, out seq bigint, out created_at timestamptz, out touched json
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    taken gapless.scheduled;
+begin
+    delete from gapless.scheduled s where s.namespace_id = p_namespace_id and s.id = p_id returning s.* into taken;
+    if taken.id is null then
+        return;
+    end if;
+    channel := taken.channel;
+    select p.ids[1], p.seqs[1], p.appended_at, p.touched into id, seq, created_at, touched
+    from gapless_internal.publish_scheduled(array[taken], true) p;
+end $$;
+
+-- Removes one before it is published. Returns whether it existed.
+create or replace function gapless.cancel_scheduled(p_namespace_id integer, p_id bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    delete from gapless.scheduled s where s.namespace_id = p_namespace_id and s.id = p_id;
+    return found;
+end $$;

@@ -1,0 +1,70 @@
+"""A chat room: browsers read from Gapless, and say something through this program.
+
+This program is where an application checks who somebody is. It publishes with the Python client. The page
+follows the channel with the browser's own EventSource: what is said does not pass through here on its way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+from gapless import AsyncClient
+from pydantic import BaseModel, Field
+
+ROOM = "example.chat.lobby"
+SERVICE = os.environ.get("GAPLESS_URL", "http://127.0.0.1:8080")
+PAGE = Path(__file__).with_name("page.html")
+
+
+class Said(BaseModel):
+    """What the page sends. `number` counts in one page, so that a repeated request is one message."""
+
+    name: str = Field(min_length=1, max_length=40)
+    text: str = Field(min_length=1, max_length=2000)
+    page: str = Field(min_length=1, max_length=40)
+    number: int
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with AsyncClient(SERVICE) as client:
+        app.state.client = client
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/", response_class=HTMLResponse)
+async def page() -> str:
+    """The page, told where the service is."""
+    return PAGE.read_text().replace("{{service}}", SERVICE).replace("{{room}}", ROOM)
+
+
+@app.post("/say")
+async def say(said: Said) -> dict[str, int]:
+    """Stored once `publish` returns. Its key is who said it: one person's messages keep their order."""
+    published = await app.state.client.publish(
+        ROOM,
+        {"name": said.name, "text": said.text},
+        key=said.name,
+        idempotency_key=f"{said.page}-{said.number}",
+    )
+    return {"seq": published.seq}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, default=8090)
+    port = parser.parse_args().port
+    print(f"The chat is on http://127.0.0.1:{port}", flush=True)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

@@ -1,0 +1,68 @@
+"""Requests to the service as JSON in and out, over a few kept connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from load.wire import Connection, Target
+
+WAIT_S = 15.0
+
+
+class UnreachableError(Exception):
+    """No answer, or one of 500 and above: whether anything was done is unknown."""
+
+
+class RefusedError(Exception):
+    """Answered with a 4xx: nothing was done. `status` says with which."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"{status} {body!r}")
+        self.status = status
+
+
+class Api:
+    """Calls one service. Each call has a connection for itself while it lasts."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._idle: list[Connection] = []
+
+    async def call(
+        self, method: str, path: str, body: Any = None, wait_s: float = WAIT_S, **headers: str
+    ) -> Any:
+        """The answer's JSON. Raises UnreachableError and RefusedError. Headers are named with underscores."""
+        return msgspec.json.decode(await self.raw(method, path, body, wait_s, **headers) or b"null")
+
+    async def raw(
+        self, method: str, path: str, body: Any = None, wait_s: float = WAIT_S, **named: str
+    ) -> bytes:
+        """The answer's bytes."""
+        content = b"" if body is None else msgspec.json.encode(body)
+        headers = {name.replace("_", "-"): value for name, value in named.items()}
+        try:
+            connection = self._take() or await Connection.open(self._target)
+            answer = await connection.ask(self._target.request(method, path, content, headers), wait_s)
+        except OSError as error:
+            raise UnreachableError(str(error)) from error
+        if connection.usable:
+            self._idle.append(connection)
+        if answer.status >= 500:
+            raise UnreachableError(f"{answer.status} {answer.body[:200]!r}")
+        if answer.status >= 400:
+            raise RefusedError(answer.status, answer.body[:500])
+        return answer.body
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def close(self) -> None:
+        """Close what is kept."""
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,198 @@
+"""Publishes a recorded chat while readers follow it and parts of the service are killed; gives a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from load import archive, drill
+from load.chat import messages, plan
+from load.chat.drain import drain
+from load.chat.follower import LATEST, Crowd, Follower
+from load.checker import Truth, check
+from load.children import Child, kill, tree
+from load.drill import say
+from load.faults import hit
+from load.history import History
+from load.server import LAUNCHER, Server
+from load.verdict import Verdict
+
+ORDER = ("redis", "service", "import", "postgres")
+"""What is killed, in turn, spread over the run."""
+IMPORT_PATIENCE = 1800.0
+CATCH_UP_PATIENCE = 120.0
+"""Seconds that the import may take with all its restarts, and readers to catch up after it."""
+
+
+@dataclass(slots=True)
+class Chat:
+    """One run."""
+
+    options: argparse.Namespace
+    home: Path
+    server: Server
+    history: History
+    chance: random.Random
+    sizes: Counter[str] = field(default_factory=Counter)
+    followers: list[Follower] = field(default_factory=list)
+    crowd: Crowd = field(init=False)
+    input: Path = field(init=False)
+    imports: int = 0
+    publisher: Child | None = None
+
+    def __post_init__(self) -> None:
+        self.crowd = Crowd(self.history, self.server.target, self.options.mean_life)
+
+    async def run(self) -> Verdict:
+        """The whole run. Raises RuntimeError and TimeoutError when there can be no verdict."""
+        options = self.options
+        self.input = messages.shortened(options.file, options.limit, self.home)
+        self.sizes = messages.announce(self.history, self.input)
+        self.history.in_order = True
+        self.server.start()
+        say(f"seed {options.seed}; service ready after {await self.server.wait_ready():.1f} s")
+        columns = (
+            TextColumn("{task.description:>10}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=Console(), transient=True) as progress:
+            tasks = await self._start_readers(progress)
+            await self._publish()
+            await self._drain(progress)
+            await self._catch_up()
+        for follower in self.followers:
+            follower.stop()
+        await asyncio.gather(*tasks)
+        seen = ", ".join(f"{count:,} {what}" for what, count in sorted(self.crowd.seen.items()))
+        say(f"connections: {seen}")
+        return check(self.history)
+
+    async def _start_readers(self, progress: Progress) -> list[asyncio.Task[None]]:
+        plans = plan.plan(self.chance, self.sizes, self.options.readers)
+        for each in plans:
+            cursor = self.history.cursor(each.name, each.patterns, each.start)
+            seeded = random.Random(self.chance.random())
+            self.followers.append(Follower(self.crowd, cursor, seeded, each.delay))
+        tasks = [asyncio.create_task(follower.run()) for follower in self.followers]
+        present = [f for f, p in zip(self.followers, plans, strict=True) if p.delay == 0]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(follower.live.wait() for follower in present))
+        deliveries = progress.add_task("deliveries", total=plan.owed_at_least(plans, self.sizes))
+        tasks.append(asyncio.create_task(self._show(progress, deliveries)))
+        return tasks
+
+    async def _show(self, progress: Progress, deliveries: TaskID) -> None:
+        """Keep the bars true until the readers are stopped."""
+        stored = progress.add_task("messages", total=sum(self.sizes.values()))
+        while self.followers and not self.followers[0].stopping:
+            progress.update(deliveries, completed=sum(len(f.cursor.ids) for f in self.followers))
+            progress.update(stored, completed=len(self.crowd.texts))
+            await asyncio.sleep(0.25)
+
+    async def _publish(self) -> None:
+        """Import the file through every fault; the import is run again until it says it is done."""
+        started = time.monotonic()
+        await asyncio.gather(self._storm(), self._import())
+        for attempt in range(len(self.history.attempts)):
+            self.history.ok(attempt)
+        took, total = time.monotonic() - started, sum(self.sizes.values())
+        say(f"{total:,} messages published in {took:.1f} s with {self.imports} run(s) of the import")
+
+    async def _storm(self) -> None:
+        """Kill in `ORDER`, so many times over, spread over the run by how far it has come."""
+        steps = [name for _ in range(self.options.rounds) for name in ORDER]
+        total = sum(self.sizes.values())
+        for number, name in enumerate(steps, 1):
+            while (share := len(self.crowd.texts) / total) < number / (len(steps) + 1):
+                await asyncio.sleep(0.02)
+            self.history.fault(f"{name} killed", True)
+            started = time.monotonic()
+            if name == "import":
+                self._kill_import()
+            else:
+                await hit(self.server, name, self.chance)
+            self.history.fault(f"{name} killed", False)
+            say(f"{name} killed with -9 at {share:.0%}, back after {time.monotonic() - started:.1f} s")
+
+    async def _import(self) -> None:
+        deadline = time.monotonic() + IMPORT_PATIENCE
+        while time.monotonic() < deadline:
+            self.imports += 1
+            command = [LAUNCHER, "import", str(self.input)]
+            child = self.publisher = Child(command, self.home / "import.log", self.server.env).start()
+            while child.code() is None:
+                await asyncio.sleep(0.05)
+            child.stop()
+            if child.code() == 0:
+                return
+            await asyncio.sleep(0.5)
+        raise RuntimeError(f"the import does not end:\n{child.tail()}")
+
+    def _kill_import(self) -> None:
+        if self.publisher is not None and self.publisher.code() is None:
+            kill(tree(self.publisher.pid))
+
+    async def _drain(self, progress: Progress) -> None:
+        task = progress.add_task("histories", total=len(self.sizes))
+        await drain(self.crowd, sorted(self.sizes), 4, lambda: progress.advance(task))
+
+    async def _catch_up(self) -> None:
+        """Wait until no reader is owed anything more, then a moment longer for what should not come."""
+        truth = Truth.of(self.history)
+        deadline = time.monotonic() + CATCH_UP_PATIENCE
+        while time.monotonic() < deadline and any(_is_behind(f, truth) for f in self.followers):
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.5)
+
+
+def _is_behind(follower: Follower, truth: Truth) -> bool:
+    cursor = follower.cursor
+    return cursor.start == LATEST or len(cursor.ids) < len(truth.owed_to(cursor))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    short = "FILE --limit 20000 --readers 50"
+    parser = drill.parser("chat", __doc__, "FILE", short, "FILE --seed 7 --rounds 2")
+    parser.add_argument("file", type=Path, help="messages, one JSON object a line, gzipped")
+    parser.add_argument("--limit", type=int, help="publish only the first so many messages")
+    parser.add_argument("--readers", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=1, help="how often each part is killed")
+    parser.add_argument(
+        "--mean-life", type=float, default=6.0, help="mean seconds between a reader's own cuts"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of the service")
+    drill.add_seed(parser)
+    drill.add_keep(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once and say how it went."""
+    options = _options(arguments)
+    home = drill.home("chat")
+    server = Server(home, {"workers": str(options.workers)})
+    chat = Chat(options, home, server, History(options.seed), random.Random(options.seed))
+    started = time.monotonic()
+    verdict = drill.played(lambda: uvloop.run(chat.run()))
+    server.stop()
+    say(f"{time.monotonic() - started:.0f} s in all")
+    archive.write(chat.history, home / "history.jsonl.gz")
+    drill.leave(home, f"chat-seed{options.seed}", verdict, keep=options.keep)
+    return drill.conclude(verdict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

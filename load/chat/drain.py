@@ -1,0 +1,67 @@
+"""After the run: fresh cursors read every channel from the start through the history endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from load.chat.follower import Crowd
+from load.wire import Connection
+
+WAIT = 60.0
+"""A channel's whole history must come within this many seconds."""
+
+
+async def drain(crowd: Crowd, channels: list[str], connections: int, done: Callable[[], None]) -> None:
+    """Read all channels, one fresh cursor each; `done` is called after each one.
+
+    Raises RuntimeError when a history cannot be read three times in a row: then there is no verdict.
+    """
+    waiting = iter(channels)
+
+    async def read_some() -> None:
+        connection: Connection | None = None
+        for channel in waiting:
+            connection = await _read(crowd, channel, connection)
+            done()
+        if connection is not None:
+            connection.close()
+
+    await asyncio.gather(*(read_some() for _ in range(connections)))
+
+
+async def _read(crowd: Crowd, channel: str, connection: Connection | None) -> Connection:
+    path = f"/v1/channels/{channel}/messages?after=0"
+    request = crowd.target.request("GET", path, headers={"Accept": "application/x-ndjson"})
+    reason = ""
+    for _ in range(3):
+        try:
+            if connection is None or not connection.usable:
+                connection = await Connection.open(crowd.target)
+            answer = await connection.ask(request, WAIT)
+        except OSError as error:
+            reason = str(error)
+            continue
+        if answer.status in (200, 404):
+            _take(crowd, channel, answer.body if answer.status == 200 else b"")
+            return connection
+        reason = f"{answer.status} {answer.body[:200]!r}"
+        await asyncio.sleep(1)
+    raise RuntimeError(f"the history of {channel} cannot be read: {reason}")
+
+
+def _take(crowd: Crowd, channel: str, lines: bytes) -> None:
+    cursor = crowd.history.cursor(f"history of {channel}", (channel,), fresh=True)
+    for line in lines.splitlines():
+        # The id is found without parsing where the text is one that was seen before.
+        message_id = _id_of(line)
+        crowd.take(cursor, message_id, line)
+
+
+def _id_of(line: bytes) -> int:
+    """The id of a message as JSON, whose first member is the id by the protocol's example, or anywhere."""
+    if line.startswith(b'{"id":'):
+        return int(line[6 : line.index(b",")])
+    return int(msgspec.json.decode(line)["id"])

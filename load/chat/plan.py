@@ -1,0 +1,56 @@
+"""Who follows the chat: a seeded mix of readers of one channel, of several, and of patterns."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from load.chat.follower import LATEST
+from load.patterns import matches_any
+
+PATTERNS = ("chat.>", "chat.*", ">", "*.*")
+MOST_IN_A_SET = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One reader to be: what it follows, where it starts, and after how many seconds it comes."""
+
+    name: str
+    patterns: tuple[str, ...]
+    start: int
+    delay: float
+
+
+def plan(chance: random.Random, sizes: Counter[str], readers: int) -> list[Plan]:
+    """Six in ten follow one channel, three a set, one a pattern; one in ten starts at the end of the log.
+
+    Busy channels are followed more often, by the square root of their size; one reader in ten comes late.
+    """
+    names = sorted(sizes)
+    weights = [sizes[name] ** 0.5 for name in names]
+    plans = []
+    for number in range(readers):
+        kind = ("one", "one", "set", "one", "pattern", "one", "set", "one", "one", "set")[number % 10]
+        if kind == "one":
+            patterns = tuple(chance.choices(names, weights))
+        elif kind == "set":
+            patterns = _some(chance, names, weights)
+        else:
+            patterns = (chance.choice(PATTERNS),)
+        start = LATEST if chance.random() < 0.1 else 0
+        delay = chance.uniform(0.5, 8) if chance.random() < 0.1 else 0.0
+        plans.append(Plan(f"{kind} {number}", patterns, start, delay))
+    return plans
+
+
+def _some(chance: random.Random, names: list[str], weights: list[float]) -> tuple[str, ...]:
+    wanted = chance.randint(2, MOST_IN_A_SET)
+    return tuple(sorted(set(chance.choices(names, weights, k=wanted))))
+
+
+def owed_at_least(plans: list[Plan], sizes: Counter[str]) -> int:
+    """How many deliveries the readers from the start are owed together."""
+    whole = [p for p in plans if p.start == 0]
+    return sum(size for p in whole for name, size in sizes.items() if matches_any(p.patterns, name))

@@ -1,0 +1,104 @@
+"""The report of a benchmark: figures, the value that each is compared with, and whether it meets the goal."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import Console
+from rich.table import Table
+
+from load.verdict import Breach, Verdict
+
+
+class Word(StrEnum):
+    """PASS: the goal is met. SHORT: it is not."""
+
+    PASS = "PASS"
+    SHORT = "SHORT"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`score` is held against `goal`: at least that much when `more_is_better`, else at most.
+
+    `ours` and `peer` are the measured values behind it in `unit`; `rounds` the scores of single rounds;
+    `checked` says in words what was verified, and a measurement that failed it never becomes a figure.
+    """
+
+    name: str
+    ours: float
+    peer: float | None
+    unit: str
+    score: float
+    goal: float
+    more_is_better: bool
+    checked: str
+    rounds: tuple[float, ...] = ()
+
+    @property
+    def word(self) -> Word:
+        """Whether the goal is met."""
+        met = self.score >= self.goal if self.more_is_better else self.score <= self.goal
+        return Word.PASS if met else Word.SHORT
+
+
+def versus(
+    name: str, unit: str, pairs: Sequence[tuple[float, float]], goal: float, checked: str, more: bool = True
+) -> Figure:
+    """A figure from rounds of (ours, peer) taken in turn: the median of the rounds' ratios."""
+    ratios = tuple(ours / peer for ours, peer in pairs)
+    ours = statistics.median(pair[0] for pair in pairs)
+    peer = statistics.median(pair[1] for pair in pairs)
+    return Figure(name, ours, peer, unit, statistics.median(ratios), goal, more, checked, ratios)
+
+
+class UnfitError(Exception):
+    """The measurement cannot be believed: something was not stored or not delivered."""
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of them does not exceed; not a number without values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
+
+
+def verdict_on(figures: Sequence[Figure]) -> Verdict:
+    """A figure that is short of its goal is a breach; one without a goal is none."""
+    verdict = Verdict((Breach.SHORT,), f"{len(figures)} figures")
+    for figure in figures:
+        said = f"{figure.name}: {figure.score:.2f}, and the goal is {figure.goal:g}"
+        short = figure.word is Word.SHORT and figure.goal != float("inf")
+        verdict.add(Breach.SHORT, said, count=short)
+    return verdict
+
+
+def show(figures: Sequence[Figure]) -> None:
+    """The figures as people read them."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)  # a log has no edge that the table must fit
+    console.print(table(figures))
+
+
+def table(figures: Sequence[Figure]) -> Table:
+    """A row for each."""
+    grid = Table("what", "Gapless", "peer", "score", "goal", "", "checked", title="Gapless against its peers")
+    for figure in figures:
+        sign = "≥" if figure.more_is_better else "≤"
+        goal = "" if figure.goal == float("inf") else f"{sign} {figure.goal:g}"
+        peer = "" if figure.peer is None else f"{_short(figure.peer)} {figure.unit}"
+        colour = "green" if figure.word is Word.PASS else "red"
+        word = f"[{colour}]{figure.word}[/]" if goal else ""
+        score = f"{figure.score:.2f}" if figure.peer is not None else f"{figure.score:.1f} {figure.unit}"
+        grid.add_row(
+            figure.name, f"{_short(figure.ours)} {figure.unit}", peer, score, goal, word, figure.checked
+        )
+    return grid
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

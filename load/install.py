@@ -1,0 +1,67 @@
+"""Installs other programs by name; a second run finds them installed. Failures are RuntimeErrors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from load.drill import RESULTS, say
+
+
+def debian(*packages: str) -> None:
+    """Packages of the system."""
+    say(f"installing {', '.join(packages)} (Debian)")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages], environment=quiet)
+
+
+def chromium() -> None:
+    """The browser."""
+    if shutil.which("chromium") is None:
+        debian("chromium")
+
+
+def npm(name: str, packages: Sequence[str]) -> Path:
+    """Into a folder of this name under `load/results`; the folder."""
+    folder = RESULTS / name / "node"
+    if not all((folder / "node_modules" / package).exists() for package in packages):
+        say(f"installing {', '.join(packages)} (npm)")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_text('{"private": true}\n')
+        _run(["npm", "install", "--no-audit", "--no-fund", "--silent", *packages], folder)
+    return folder
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of the environment of this name."""
+    return RESULTS / name / "python" / "bin" / "python"
+
+
+def pypi(name: str, packages: Sequence[str], proof: str) -> str:
+    """Into an environment of their own; what the program `proof` says there, which must import them."""
+    python = python_of(name)
+    if (said := _said(python, proof)) is None:
+        say(f"installing {', '.join(packages)} (PyPI)")
+        _run([sys.executable, "-m", "venv", str(python.parent.parent)])
+        _run([str(python), "-m", "pip", "install", "-q", *packages])
+        said = _said(python, proof)
+    if said is None:
+        raise RuntimeError(f"{', '.join(packages)} cannot be used")
+    return said
+
+
+def _said(python: Path, proof: str) -> str | None:
+    if not python.exists():
+        return None
+    answer = subprocess.run([str(python), "-c", proof], capture_output=True, text=True)
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def _run(words: Sequence[str], folder: Path | None = None, environment: dict[str, str] | None = None) -> None:
+    answer = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)} ended with {answer.returncode}:\n{answer.stderr}")

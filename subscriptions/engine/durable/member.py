@@ -1,0 +1,164 @@
+"""A stream of deliveries, as this process holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from subscriptions.domain.delivery import Delivery, Loss, Receipt, Subscription
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.engine.durable.pull import Pull
+
+MAX_INBOX_BYTES = 1024 * 1024
+"""A stream with this many bytes still to write gets no further deliveries."""
+
+
+class Roster(Protocol):
+    """The group that a member belongs to: the members of one subscription in this process."""
+
+    subscription: Subscription
+    members: dict[Member, None]
+    holders: dict[int, Member]
+
+    @property
+    def idle(self) -> bool: ...
+
+    def receipt(self, delivery: Delivery, holder: int = 0) -> Receipt: ...
+
+    def remove(self, asker: Pull | Member) -> None: ...
+
+    def told(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Member:
+    """A stream of deliveries with at most `prefetch` of them unsettled. Its leases end with it."""
+
+    __slots__ = (
+        "_inbox_bytes",
+        "_waiter",
+        "companies",
+        "gone",
+        "goodbye",
+        "group",
+        "holder",
+        "inbox",
+        "losses",
+        "number",
+        "outstanding",
+        "prefetch",
+        "seen",
+    )
+
+    def __init__(self, group: Roster, prefetch: int, holder: int, number: int) -> None:
+        self.group = group
+        self.prefetch = prefetch
+        self.holder = holder
+        self.number = number
+        """The number that names it in the database."""
+        self.inbox: list[Delivery] = []
+        self.losses: list[Loss] = []
+        """Losses that it was not told yet; they come before the inbox."""
+        self._inbox_bytes = 0
+        self.outstanding: dict[int, tuple[int, int]] = {}
+        """Message id → (lease, deadline in microseconds)."""
+        self.companies: dict[int, int] = {}
+        """Id of a message in doubt → how many messages may be held together with it, itself included."""
+        self.goodbye: Goodbye | None = None
+        self.seen = 0
+        """The largest id that it may have been given; set if its goodbye is a changed history."""
+        self.gone = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def room(self) -> int:
+        if self.goodbye or self._inbox_bytes >= MAX_INBOX_BYTES:
+            return 0
+        most = min(self.prefetch, *self.companies.values()) if self.companies else self.prefetch
+        return max(0, most - len(self.outstanding))
+
+    def give(self, deliveries: list[Delivery]) -> None:
+        """Add deliveries to the inbox; the list may be empty."""
+        for delivery in deliveries:
+            self._inbox_bytes += delivery.message.size_bytes
+            self.group.holders[delivery.message.id] = self
+            self.outstanding[delivery.message.id] = (delivery.lease, delivery.deadline_us)
+            if delivery.company is not None:
+                self.companies[delivery.message.id] = delivery.company
+        assert len(self.outstanding) <= self.prefetch, "dealt no more than there was room for"
+        self.inbox += deliveries
+        if deliveries:
+            self._wake()
+
+    def tell(self, losses: list[Loss]) -> None:
+        """Add losses: retention removed messages before they were settled."""
+        self.losses += losses
+        if losses:
+            self._wake()
+
+    def told(self, losses: list[Loss]) -> None:
+        """Remove these losses, the first in its list: the client was told."""
+        if losses:
+            del self.losses[: len(losses)]
+            self.group.told()
+
+    def leave(self, reason: Goodbye) -> None:
+        """Give it nothing more; `next` returns at once from here on."""
+        self.goodbye = self.goodbye or reason
+        self._wake()
+
+    def abandon(self) -> None:
+        """The client is gone: `next` raises ConnectionResetError from here on."""
+        self.gone = True
+        self.leave(Goodbye.SHUTDOWN)
+
+    def settled(self, message_id: int, lease: int) -> bool:
+        """Make room for a message that was settled; returns whether this member held it."""
+        held = self.outstanding.get(message_id)
+        if held is None or held[0] != lease:
+            return False
+        del self.outstanding[message_id]
+        self.companies.pop(message_id, None)
+        if self.group.holders.get(message_id) is self:
+            del self.group.holders[message_id]
+        return True
+
+    def forget(self) -> list[tuple[int, int]]:
+        """Drop all that it holds; returns (message id, lease) of each."""
+        held = [(message_id, lease) for message_id, (lease, _) in self.outstanding.items()]
+        for message_id, lease in held:
+            self.settled(message_id, lease)
+        self.inbox = []
+        return held
+
+    def extended(self, message_id: int, lease: int, deadline_us: int) -> None:
+        if self.outstanding.get(message_id, (None,))[0] == lease:
+            self.outstanding[message_id] = (lease, deadline_us)
+
+    async def next(self, timeout_s: float) -> list[Delivery]:
+        """The deliveries since the last call. Empty after `timeout_s` seconds, or once `goodbye` is set:
+        deliveries not taken by then were never delivered. Raises ConnectionResetError once the client is
+        gone."""
+        if not self.inbox and not self.losses and not self.goodbye:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._waiter
+            except TimeoutError:
+                pass
+            finally:
+                self._waiter = None
+        if self.gone:
+            raise ConnectionResetError
+        if self.goodbye:
+            return []
+        deliveries, self.inbox = self.inbox, []
+        if self._inbox_bytes >= MAX_INBOX_BYTES:
+            self.group.wake()
+        self._inbox_bytes = 0
+        return deliveries
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

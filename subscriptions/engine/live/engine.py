@@ -1,0 +1,460 @@
+"""The live engine, one for each process. It takes hints and adds their messages to feeds; ticks and sweeps
+find messages for which no hint came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.model import Message
+from subscriptions.domain.selection import Selection
+from subscriptions.domain.sweeping import SWEEP_S, SweepSchedule
+from subscriptions.domain.watermark import Tick, Watermark
+from subscriptions.engine.entry import Encode, Entry, Wire
+from subscriptions.engine.hints import ChannelHint, EphemeralHint
+from subscriptions.engine.live.feed import ChannelFeed, Feed, LogFeed
+from subscriptions.engine.live.follower import LogFollower
+from subscriptions.engine.live.live_subscription import HistoryChanged, LiveSubscription
+from subscriptions.engine.live.positions import After, Carried, Earliest, Last, Latest, Since, Start
+from subscriptions.engine.single_flight import SingleFlight
+from subscriptions.ports import Clock, Head, ReadPort
+
+log = logging.getLogger(__name__)
+
+TICK_IDLE_S = 0.05
+TICK_HOLE_S = 0.01
+SWEEP_PACE_S = 0.1
+RETRY_S = 0.5
+LINGER_S = 10.0
+"""A feed without readers is kept this long: a client that lost its connection finds it still warm."""
+START_TIMEOUT_S = 8.0
+MIN_TAIL_BYTES = 8 * 1024
+MAX_TAIL_BYTES = 8 * 1024 * 1024
+NOWHERE = Head(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLimits:
+    """The most streams that a process serves, and the bytes that its hot tails hold together, roughly."""
+
+    max_streams: int = 10_000
+    tail_bytes: int = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a reader begins: its cursor, the id up to which there is history, the channels' own starts (for
+    `last`), and the cursor that the client sent, if it is not settled."""
+
+    cursor: int
+    latest: int
+    starts: dict[int, int] | None = None
+    carried: Carried | None = None
+
+
+class LiveEngine:
+    """Feeds and subscriptions of one process."""
+
+    def __init__(
+        self,
+        read: ReadPort,
+        encode: Encode,
+        *,
+        clock: Clock,
+        limits: LiveLimits | None = None,
+    ) -> None:
+        self.read = read
+        self.watermark = Watermark()
+        self._encode_plainly = encode
+        self.follower = LogFollower(read, self._encode, self.watermark, clock)
+        self.subscriptions: dict[LiveSubscription, None] = {}
+        self.stopping = False
+        self.epoch = ""
+        """The epoch of the history that is read, once it is known."""
+        self.life = ""
+        self.fences: int | None = None
+        self.moved = asyncio.Event()
+        """Set whenever `epoch` or `life` has changed."""
+        self.on_history: Callable[[int], None] = lambda seen: None
+        """Called when the log's history has changed, with the largest id that was seen of it."""
+        self.tick = SingleFlight(self._tick)
+        self.sweep = SingleFlight(self._sweep, SWEEP_PACE_S)
+        self._limits = limits or LiveLimits()
+        self._clock = clock
+        self._channels: dict[tuple[str, str], dict[Selection, ChannelFeed]] = {}
+        self._feeds: dict[Selection, Feed] = {}
+        self._opening: dict[Selection, asyncio.Task[Feed]] = {}
+        self._attention = asyncio.Event()
+        self._shared_by = 0
+        self._sweeps = SweepSchedule()
+        self.unhinted = 0
+        """Messages that sweeps found and that no hint had named; counted once for each feed."""
+
+    def __repr__(self) -> str:
+        return f"LiveEngine({len(self.subscriptions)} streams, {len(self._feeds)} feeds, {self.watermark!r})"
+
+    @property
+    def identity(self) -> str:
+        """Names the history and the running server that are read."""
+        return f"{self.epoch}:{self.life}"
+
+    @property
+    def feeds(self) -> list[Feed]:
+        """The feeds that are open now."""
+        return list(self._feeds.values())
+
+    # --- hints
+
+    def hear(self, hints: Iterable[tuple[ChannelHint, list[Entry]]]) -> None:
+        """Take hints of commits, in this process or another: hot copies may be missing."""
+        follower = self.follower
+        for hint, entries in hints:
+            if not hint.copies:
+                continue
+            last_id = hint.copies[-1].id
+            self._sweeps.hear(last_id)
+            self.watermark.saw(last_id)
+            for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():
+                feed.hint(hint, entries)
+            if follower.active:
+                follower.offer(entries)
+                follower.note(last_id)
+        if follower.active:
+            follower.advance()
+            if follower.behind:
+                self._attention.set()
+
+    def follows(self, namespace: str, channel: str) -> bool:
+        """Whether a hot copy of a message in this channel is useful here. With a reader of several channels
+        every message is: the follower needs each id to see that none is missing."""
+        return self.follower.active or (namespace, channel) in self._channels
+
+    def hear_ephemeral(self, hint: EphemeralHint) -> None:
+        """Give a message that is not stored to the readers that listen now."""
+        for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():
+            feed.add_ephemeral(hint.type, hint.key, hint.body)
+        for log_feed in self.follower.routes(hint.namespace, hint.channel):
+            log_feed.add_ephemeral(hint.type, hint.key, hint.body)
+
+    def sweep_soon(self) -> None:
+        """Sweep at once, not at the next regular time: hints may have been lost."""
+        self._sweeps.soon()
+        self._attention.set()
+
+    # --- subscribing
+
+    async def subscribe(
+        self, selection: Selection, start: Start, wire: Wire, heartbeat_s: float
+    ) -> LiveSubscription:
+        """A live subscription from `start`. The caller gives it back with `unsubscribe`.
+
+        Raises GaplessError: `rate_limited` with too many streams, `invalid_request` (400) for a cursor that
+        lies in the future, `unavailable` when the database cannot be asked.
+        """
+        if self.stopping:
+            raise unavailable("the server is stopping; another one will take you")
+        self._refuse_if_full()
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                carried = await self._carry(selection, start)
+                feed = await self._open(selection)
+                begin = await self._begin(feed, start, carried)
+                lost = await self.read.lost(selection, start.cursor) if isinstance(start, After) else None
+        except TimeoutError as error:
+            raise unavailable("the database does not answer") from error
+        self._refuse_if_full()  # Others may have begun meanwhile.
+        if self._feeds.get(selection) is not feed:
+            raise unavailable("the log's history has changed")
+        subscription = LiveSubscription(
+            feed, begin.cursor, wire, heartbeat_s, begin.latest, begin.starts, begin.carried
+        )
+        if lost is not None:
+            subscription.say_first(HistoryChanged(selection.single, lost.first_id, lost.last_id))
+        subscription.spoke_at = self._clock()
+        feed.subscribers[subscription] = None
+        feed.idle_since = None
+        self.subscriptions[subscription] = None
+        return subscription
+
+    def _refuse_if_full(self) -> None:
+        if len(self.subscriptions) >= self._limits.max_streams:
+            raise GaplessError(Code.RATE_LIMITED, "this process serves no more streams", retry_after=2)
+
+    def unsubscribe(self, subscription: LiveSubscription) -> None:
+        """Forget it. Its feed stays warm for a while."""
+        subscription.leave()
+        feed = subscription.feed
+        feed.subscribers.pop(subscription, None)
+        self.subscriptions.pop(subscription, None)
+        if not feed.subscribers:
+            feed.idle_since = self._clock()
+
+    def committed(self, fences: int, last_id: int) -> bool:
+        """A message was committed. Returns whether readers here know of every fence before it; if not, a tick
+        is due."""
+        if self.fences in (None, fences):
+            self.watermark.saw(last_id)
+            return True
+        self._attention.set()
+        return False
+
+    def stop(self) -> None:
+        """Take no new subscriptions, and send every one a goodbye."""
+        self.stopping = True
+        for subscription in self.subscriptions:
+            subscription.dismiss(Goodbye.SHUTDOWN)
+
+    async def _begin(self, feed: Feed, start: Start, carried: Carried | None) -> Begin:
+        feed.joining += 1
+        try:
+            latest = await self._latest(feed)
+            match start:
+                case After(cursor):
+                    if carried is None:
+                        return Begin(cursor, latest)
+                    if isinstance(feed, ChannelFeed):
+                        # What the feed handed out counts, even if the channel was deleted since.
+                        return Begin(min(cursor, max(latest, carried.settled, feed.tail.head)), latest)
+                    return Begin(carried.settled, latest, carried=carried)
+                case Latest():
+                    return Begin(latest, latest)
+                case Earliest():
+                    return Begin(0, latest)
+                case Last(count):
+                    starts = await self.read.last(feed.selection, count, latest)
+                    return Begin(min(starts.values(), default=latest), latest, starts or None)
+                case Since(time):
+                    first = await self.read.since(feed.selection, time)
+                    return Begin(latest if first is None else min(first, latest), latest)
+        finally:
+            feed.joining -= 1
+
+    async def _carry(self, selection: Selection, start: Start) -> Carried | None:
+        """Describe a cursor that is not settled. It may come from a reader of other channels or from a
+        publish: messages that are committed at or below it from here on were never read."""
+        if not isinstance(start, After):
+            return None
+        if start.cursor > self.watermark.settled:
+            await self.tick()
+        if start.cursor > max(self.watermark.last_id, self._sweeps.hinted):
+            detail = f"cursor {start.cursor} lies in the future of this log"
+            raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+        settled = self.watermark.settled
+        if start.cursor <= settled:
+            return None
+        several = selection.single is None
+        return Carried(
+            start.cursor, settled, await self.read.heads_above(selection, settled) if several else {}
+        )
+
+    async def _latest(self, feed: Feed) -> int:
+        """An id: all messages committed before this call lie at or below it, and no message will appear at or
+        below it later."""
+        if isinstance(feed, ChannelFeed):
+            heads = await self.sweep()
+            name = feed.selection.single
+            assert name is not None, "a channel feed has one channel"
+            return heads.get((feed.selection.namespace, name), NOWHERE).last_id
+        return await self._last_id_settled()
+
+    async def look(self) -> tuple[int, int]:
+        """Where the log stands, asked now: the settled id, and the last id taken."""
+        tick = await self.tick()
+        return self.watermark.settled, tick.last_id
+
+    async def _last_id_settled(self) -> int:
+        """The last id taken as of this call, once it is settled."""
+        last_id = (await self.tick()).last_id
+        while self.watermark.settled < last_id:
+            await asyncio.sleep(TICK_HOLE_S / 2)
+            # A crash of the database takes back ids that were not committed.
+            last_id = min(last_id, (await self.tick()).last_id)
+        self._attention.set()
+        return last_id
+
+    # --- feeds
+
+    async def _open(self, selection: Selection) -> Feed:
+        feed = self._feeds.get(selection)
+        if feed is not None:
+            return feed
+        opening = self._opening.get(selection)
+        if opening is None:
+            opening = self._opening[selection] = asyncio.create_task(self._open_new(selection))
+            opening.add_done_callback(lambda task: self._opened(selection, task))
+        return await asyncio.shield(opening)
+
+    def _opened(self, selection: Selection, opening: asyncio.Task[Feed]) -> None:
+        self._opening.pop(selection, None)
+        if not opening.cancelled():
+            opening.exception()  # Marks it as seen: the callers that wait get it, if any is left.
+
+    async def _open_new(self, selection: Selection) -> Feed:
+        epoch = self.epoch
+        if not epoch:
+            epoch = (await self.tick()).epoch
+        if selection.single is None:
+            await self._last_id_settled()
+            feed: Feed = self.follower.open(selection, self._tail_bytes())
+        else:
+            feed = await self._open_channel(selection, (selection.namespace, selection.single))
+        if epoch != self.epoch:
+            raise unavailable("the log's history has changed")
+        # It counts as idle until its first subscriber is there; that one may have left meanwhile.
+        feed.idle_since = self._clock()
+        self._feeds[selection] = feed
+        self._attention.set()
+        return feed
+
+    async def _open_channel(self, selection: Selection, channel: tuple[str, str]) -> ChannelFeed:
+        feed = ChannelFeed(selection, self.read, self._encode, self._clock, self._tail_bytes())
+        # The feed takes hints from before the head is read, so that none is lost in between.
+        feeds = self._channels.setdefault(channel, {})
+        feeds[selection] = feed
+        try:
+            head = (await self.read.heads([channel])).get(channel, NOWHERE)
+            self.watermark.saw(head.last_id)
+            feed.begin(head)
+        except BaseException:
+            self._drop_channel(selection)
+            raise
+        return feed
+
+    def _encode(self, message: Message) -> bytes:
+        """Note that this message was committed: if the database lacks it later, it was taken back."""
+        self.watermark.saw(message.id)
+        return self._encode_plainly(message)
+
+    def _tail_bytes(self) -> int:
+        """The bytes that one hot tail may hold: an even share of the limit of all."""
+        share = self._limits.tail_bytes // (len(self._feeds) + 1)
+        return max(MIN_TAIL_BYTES, min(MAX_TAIL_BYTES, share))
+
+    def _share_evenly(self) -> None:
+        """Share the memory again if the number of feeds changed."""
+        if len(self._feeds) != self._shared_by:
+            self._shared_by = len(self._feeds)
+            share = self._tail_bytes()
+            for feed in self._feeds.values():
+                feed.tail.bound(share)
+
+    def _drop_channel(self, selection: Selection) -> None:
+        channel = (selection.namespace, selection.names[0])
+        feeds = self._channels.get(channel, {})
+        feeds.pop(selection, None)
+        if not feeds:
+            self._channels.pop(channel, None)
+
+    async def _drop_idle(self) -> None:
+        before = self._clock() - LINGER_S
+        for selection, feed in list(self._feeds.items()):
+            feed.forget_pages(before)
+            if feed.subscribers or feed.joining or feed.idle_since is None or feed.idle_since > before:
+                continue
+            del self._feeds[selection]
+            if isinstance(feed, LogFeed):
+                self.follower.close(feed)
+            else:
+                self._drop_channel(selection)
+            await feed.close()
+
+    # --- the loops
+
+    async def run(self) -> None:
+        """Tick, catch up and sweep until cancelled; once a second while there are no readers."""
+        while True:
+            self._attention.clear()
+            try:
+                await self._round()
+            except GaplessError as error:
+                log.warning("live engine cannot read: %s", error.detail)
+                await asyncio.sleep(RETRY_S)
+            await self._drop_idle()
+            self._share_evenly()
+            await self._pause()
+
+    async def _round(self) -> None:
+        # The watermark moves on even without readers: retention waits for it too.
+        await self.tick()
+        if not self._feeds:
+            return
+        if self.follower.missing():
+            await self.follower.catch_up()
+        if self._sweeps.due(self.watermark.settled, self._clock()):
+            await self.sweep()
+
+    async def _pause(self) -> None:
+        if self.follower.behind:
+            await asyncio.sleep(TICK_HOLE_S)
+            return
+        try:
+            async with asyncio.timeout(TICK_IDLE_S if self._feeds else SWEEP_S):
+                await self._attention.wait()
+        except TimeoutError:
+            return
+        # What called for attention may be settled in a moment without reading.
+        await asyncio.sleep(TICK_HOLE_S if self.follower.behind else 0)
+
+    async def _tick(self) -> Tick:
+        tick = await self.read.tick()
+        if self.watermark.was_taken_back(tick):
+            log.error("the database holds less than it did: it was restored to an earlier moment")
+            await self.read.disown(tick.epoch, self.fences or 0)
+            tick = await self.read.tick()
+        self.fences = tick.fences
+        if tick.epoch != self.epoch:
+            # At once: all that is read from here on belongs to the new history.
+            self._follow_history(tick.epoch)
+        if tick.life != self.life:
+            self.life = tick.life
+            self.moved.set()
+        before = self.watermark.regressions
+        self.watermark.observe(tick)
+        if self.watermark.regressions > before:
+            log.error("the last id taken went back to %d within one life of the server", tick.last_id)
+        return tick
+
+    def _follow_history(self, epoch: str) -> None:
+        """Another history begins, in which seqs may mean something else. Every stream ends; its client comes
+        back with its cursor and is told which messages it may have seen."""
+        began, self.epoch = not self.epoch, epoch
+        self.moved.set()
+        if began:
+            return
+        log.warning("the log's history has changed; streams end and resume")
+        for subscription in self.subscriptions:
+            subscription.dismiss(Goodbye.HISTORY_CHANGED)
+        for feed in self._feeds.values():
+            feed.abandon()
+        self._feeds.clear()
+        self._channels.clear()
+        self.follower.forget()
+        self.on_history(self.watermark.seen)
+
+    async def _sweep(self) -> dict[tuple[str, str], Head]:
+        """Compare what the database has in every followed channel with what was delivered."""
+        settled = self.watermark.settled
+        channels = list(self._channels)
+        epoch = self.epoch
+        heads = await self.read.heads(channels) if channels else {}
+        for channel in channels if epoch == self.epoch else ():
+            self.watermark.saw(heads.get(channel, NOWHERE).last_id)
+            for feed in (self._channels.get(channel) or {}).values():
+                self.unhinted += feed.swept(heads.get(channel, NOWHERE))
+        self._sweeps.swept(settled, self._clock())
+        return heads
+
+    async def beat(self) -> None:
+        """Send a heartbeat on each subscription that was silent for its interval, until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            now = self._clock()
+            for subscription in self.subscriptions:
+                # Half a second early, not late: clients count the seconds too.
+                if now - subscription.spoke_at >= subscription.heartbeat_s - 0.5:
+                    subscription.spoke_at = now
+                    subscription.beat()

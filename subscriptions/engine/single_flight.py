@@ -1,0 +1,53 @@
+"""Shares one question to the database among callers that ask at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """Runs `ask` at most once at a time. Every caller gets an answer whose `ask` began after its call.
+
+    So an answer is never older than its question, and a thousand callers at once cost one or two runs of
+    `ask`. Two runs begin at least `pace_s` seconds apart, so callers that come one after another share them
+    too. A single caller does not wait.
+    """
+
+    __slots__ = ("_ask", "_began", "_current", "_next", "_pace_s")
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], pace_s: float = 0.0) -> None:
+        self._ask = ask
+        self._pace_s = pace_s
+        self._began = float("-inf")
+        self._current: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        """The answer, or the error that `ask` raised."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._begin(self._current))
+            self._next.add_done_callback(_look_at)
+        return await asyncio.shield(self._next)
+
+    async def _begin(self, previous: asyncio.Task[T] | None) -> T:
+        if previous is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.shield(previous)
+        clock = asyncio.get_running_loop().time
+        if (wait_s := self._began + self._pace_s - clock()) > 0:
+            await asyncio.sleep(wait_s)
+        self._began = clock()
+        # A caller from here on gets another run of `ask`.
+        self._current, self._next = self._next, None
+        return await self._ask()
+
+
+def _look_at(task: asyncio.Task[T]) -> None:
+    """Mark the error as seen: callers got it, or all of them left."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,52 @@
+"""Protocols of what the engine needs from outside: the database, the hint bus, time.
+
+Adapters (`db`, `cache`) implement them; `tests/contract` runs one suite over every implementation.
+"""
+
+from subscriptions.ports.defining import PolicyPort, SubscriptionPort
+from subscriptions.ports.delivering import (
+    AttendancePort,
+    DeadLetterPort,
+    DeliveryPort,
+    DeparturePort,
+    ReapPort,
+)
+from subscriptions.ports.publishing import AppendPort, HintBus, SchedulePort, TransactionPort
+from subscriptions.ports.reading import (
+    Head,
+    HistoryPort,
+    HistoryQuery,
+    LookAtLog,
+    Lost,
+    Page,
+    ReadPort,
+    Span,
+    Trim,
+)
+from subscriptions.ports.time import Clock
+from subscriptions.ports.upkeep import MaintenancePort
+
+__all__ = [
+    "AppendPort",
+    "AttendancePort",
+    "Clock",
+    "DeadLetterPort",
+    "DeliveryPort",
+    "DeparturePort",
+    "Head",
+    "HintBus",
+    "HistoryPort",
+    "HistoryQuery",
+    "LookAtLog",
+    "Lost",
+    "MaintenancePort",
+    "Page",
+    "PolicyPort",
+    "ReadPort",
+    "ReapPort",
+    "SchedulePort",
+    "Span",
+    "SubscriptionPort",
+    "TransactionPort",
+    "Trim",
+]

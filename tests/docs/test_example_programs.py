@@ -1,0 +1,120 @@
+"""The programs of `examples/` do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from load.browser.chromium import opened
+from load.children import Child, free_port
+from tests.conftest import Database, Serve
+from tests.support import ROOT, eventually
+
+EXAMPLES = ROOT / "examples"
+
+
+def environment(url: str, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "client"), "GAPLESS_URL": url, **more}
+
+
+def run(program: str, url: str, **more: str) -> str:
+    """What it printed."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / program],
+        env=environment(url, **more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_job_that_kills_its_worker_becomes_a_dead_letter_and_the_others_are_done(server_url: str) -> None:
+    done, dead = run("crashing_worker.py", server_url).splitlines()
+    assert done.startswith("19 jobs are done, by workers that lived ")
+    assert dead.startswith("job 7 is a dead letter: max_deliver after ")
+
+
+async def test_an_order_and_its_event_are_both_there_or_neither(serve: Serve, database: Database) -> None:
+    url = serve().url
+    engine = database.owner_url.replace("postgresql://", "postgresql+asyncpg://", 1)
+    told = await asyncio.to_thread(run, "outbox.py", url, DATABASE_URL=engine)
+    assert told.splitlines() == [
+        "the teapot is not ordered: the card was refused",
+        "orders: a kettle",
+        "events: a kettle",
+    ]
+
+
+REPORT = """<script>
+  const report = () => fetch("/report", { method: "POST", body: document.body.innerText });
+  const watched = { subtree: true, childList: true, characterData: true };
+  new MutationObserver(report).observe(document.body, watched);
+</script>"""
+
+
+@asynccontextmanager
+async def shown(page: str, folder: Path, port: int) -> AsyncIterator[asyncio.Queue[str]]:
+    """What this page shows in a browser, each time that it changes. It comes from this port."""
+    texts: asyncio.Queue[str] = asyncio.Queue()
+
+    async def serve_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"(?i)content-length: (\d+)", head)
+        if head.startswith("POST /report"):
+            texts.put_nowait((await reader.readexactly(int(length[1]) if length else 0)).decode())
+        body = (page + REPORT).encode() if head.startswith("GET / ") else b""
+        start = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n"
+        writer.write(start.encode() + b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve_page, "127.0.0.1", port), opened(url_of(port), folder):
+        yield texts
+
+
+def url_of(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+async def test_what_is_said_in_the_chat_is_read_in_its_page(serve: Serve, tmp_path: Path) -> None:
+    port, page_port = free_port(), free_port()
+    service = serve(GAPLESS_ALLOWED_ORIGINS=url_of(page_port))
+    command = [sys.executable, str(EXAMPLES / "chat" / "chat.py"), "--port", str(port)]
+    chat = Child(command, tmp_path / "chat.log", environment(service.url)).start()
+    try:
+        await eventually(lambda: _answers(url_of(port)))
+        async with httpx.AsyncClient(base_url=url_of(port)) as client:
+            said = {"name": "Ada", "text": "<b>hello</b>", "page": "p", "number": 1}
+            answers = [(await client.post("/say", json=said)).json() for _ in range(2)]
+            assert answers == [{"seq": 1}, {"seq": 1}], "a repeated request is one message"
+            assert (await client.post("/say", json={**said, "text": ""})).status_code == 422
+            if shutil.which("chromium") is None:
+                pytest.skip("there is no Chromium")
+            async with shown((await client.get("/")).text, tmp_path, page_port) as texts, asyncio.timeout(60):
+                while "Ada: <b>hello</b>" not in await texts.get():
+                    pass
+                await client.post("/say", json={**said, "text": "again", "number": 2})
+                while "Ada: again" not in await texts.get():
+                    pass
+    finally:
+        await asyncio.to_thread(chat.stop, 5.0)
+
+
+def _answers(origin: str) -> bool:
+    try:
+        return httpx.get(origin).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,177 @@
+"""Routing by the table of routes: what is found, what is refused, and that nothing of a crash is shown."""
+
+from __future__ import annotations
+
+import logging
+import typing
+from typing import Any, cast
+
+import httpx
+import msgspec
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from app.request import NO_CONTENT, Answer, Request
+from app.router import Router, Table
+from app.routes.route import Returns, Route
+from app.routes.table import ROUTES
+from app.wiring import Service
+from subscriptions.domain.errors import Code, GaplessError
+
+DONE = {200: Returns("Done.")}
+
+
+class Listed(msgspec.Struct):
+    limit: int = 10
+    only: list[str] = []
+
+
+class Running:
+    """As much of a service as the router asks for."""
+
+    namespace = "tenant"
+
+
+async def told(request: Request[Any]) -> Answer:
+    """Say what was understood."""
+    return Answer(msgspec.json.encode([request.namespace, request.name, request.number, request.query]))
+
+
+async def gone(request: Request[Any]) -> Answer:
+    """Say nothing."""
+    return NO_CONTENT
+
+
+async def refused(request: Request[Any]) -> Answer:
+    """Say no."""
+    raise GaplessError(Code.CHANNEL_NOT_FOUND, "no channel x")
+
+
+async def crashed(request: Request[Any]) -> Answer:
+    """Fail."""
+    raise RuntimeError("secret dsn")
+
+
+async def left(request: Request[Any]) -> Answer:
+    """Find nobody there."""
+    raise ClientDisconnect
+
+
+async def pages(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": b"a page"})
+
+
+ROWS = (
+    Route("GET", "/things", told, DONE, query=Listed),
+    Route("GET", "/things/{name}", told, DONE),
+    Route("DELETE", "/things/{name}", gone, DONE),
+    Route("POST", "/things/all", gone, DONE),
+    Route("POST", "/things/{name}/parts/{message_id}", told, DONE),
+    Route("GET", "/refused", refused, DONE),
+    Route("GET", "/crashed", crashed, DONE),
+    Route("GET", "/left", left, DONE),
+)
+
+
+async def call(method: str, target: str) -> httpx.Response:
+    app = Router(ROWS, pages, lambda: cast(Service, Running()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        return await client.request(method, target)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "understood"),
+    [
+        ("GET", "/things", ["tenant", "", 0, {"limit": 10, "only": []}]),
+        ("GET", "/things?limit=5&only=a&only=b", ["tenant", "", 0, {"limit": 5, "only": ["a", "b"]}]),
+        ("GET", "/things/a.b", ["tenant", "a.b", 0, None]),
+        ("POST", "/things/a/parts/7", ["tenant", "a", 7, None]),
+    ],
+)
+async def test_a_handler_gets_namespace_path_and_query(method: str, target: str, understood: Any) -> None:
+    answer = await call(method, target)
+    assert (answer.status_code, answer.json()) == (200, understood)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+
+
+async def test_an_answer_without_content_has_no_length() -> None:
+    answer = await call("DELETE", "/things/a")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert not {"content-length", "content-type"} & set(answer.headers)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code", "field"),
+    [
+        ("GET", "/things?x=1", 422, "invalid_request", "x"),
+        ("GET", "/things?limit=1&limit=2", 422, "invalid_request", "limit"),
+        ("GET", "/things?limit=1_0", 422, "invalid_request", "limit"),
+        ("GET", "/things?limit=1e1", 422, "invalid_request", "limit"),
+        ("GET", "/things?only=%FF", 400, "invalid_request", None),
+        ("DELETE", "/things/a?x", 422, "invalid_request", "x"),
+        ("GET", "/things/a..b", 422, "invalid_request", "name"),
+        ("POST", "/things/a/parts/x", 422, "invalid_request", "message_id"),
+        ("POST", f"/things/a/parts/{2**53}", 422, "invalid_request", "message_id"),
+        ("GET", "/refused", 404, "channel_not_found", None),
+        ("GET", "/crashed", 500, "internal", None),
+    ],
+)
+async def test_refusals_are_problem_documents(
+    method: str, target: str, status: int, code: str, field: str | None
+) -> None:
+    answer = await call(method, target)
+    document = answer.json()
+    assert (answer.status_code, document["code"], document["status"]) == (status, code, status)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [e["field"] for e in document.get("errors", [])] == ([field] if field else [])
+    assert "secret" not in answer.text
+    assert "allow" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allowed"),
+    [
+        ("PUT", "/things", "GET"),
+        ("PATCH", "/things/a", "DELETE, GET"),
+        ("GET", "/things/all", "POST"),
+        ("OPTIONS", "/things/a", "DELETE, GET"),
+    ],
+)
+async def test_another_method_is_told_all_of_the_path(method: str, target: str, allowed: str) -> None:
+    answer = await call(method, target)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert answer.json()["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/thing", "/things/", "/things//parts/7", "/things/a/b", "/things/a/parts"]
+)
+async def test_what_no_row_has_is_handed_on(path: str) -> None:
+    assert (await call("GET", path)).status_code == 299
+
+
+async def test_a_crash_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "gapless.http"):
+        await call("GET", "/crashed")
+    assert "secret dsn" in caplog.text
+
+
+async def test_a_client_that_leaves_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "gapless.http"), pytest.raises(AssertionError):
+        # There is no answer, which the transport of this test does not take.
+        await call("GET", "/left")
+    assert not [record for record in caplog.records if record.name == "gapless.http"]
+
+
+def test_no_two_rows_answer_the_same_request() -> None:
+    with pytest.raises(AssertionError):
+        Table([*ROWS, Route("GET", "/things/{name}", gone, DONE)])
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_a_handler_takes_the_parameters_of_its_row(route: Route) -> None:
+    taken = typing.get_type_hints(route.handler)["request"]
+    assert typing.get_args(taken) == (route.query or type(None),)
