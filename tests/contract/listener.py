@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from cache.bus import RedisBus
 from tests.support import eventually
@@ -11,7 +12,8 @@ from tests.support import eventually
 class Listener:
     """`heard` is what came; `missed` how often it was told that something may have been missed."""
 
-    def __init__(self, url: str, topic: str = "gapless:test:hints") -> None:
+    def __init__(self, url: str, topic: str | None = None) -> None:
+        topic = topic or _topic_of_this_test()
         self.heard: list[bytes] = []
         self.missed = 0
         self.bus = RedisBus(url, topic, self.heard.append, self._count)
@@ -26,3 +28,8 @@ class Listener:
     async def stop(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+
+
+def _topic_of_this_test() -> str:
+    """Tests share one Redis, and what one test published may still be on its way when the next one listens."""
+    return f"gapless:test:{os.environ['PYTEST_CURRENT_TEST'].rsplit(' ', 1)[0]}"
