@@ -25,18 +25,15 @@ class Application:
     def __init__(self, settings: Settings) -> None:
         self.service: Service | None = None
         self._settings = settings
-        self._asgi = Router(ROUTES, self._pages(), self._running)
+        self._router = Router(ROUTES, self._pages(), settings.namespace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._asgi(scope, receive, send)
-
-    def _running(self) -> Service:
-        assert self.service is not None, "requests come after start-up"
-        return self.service
+        await self._router(scope, receive, send)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         self.service = Service(self._settings)
+        self._router.bind(self.service.dependencies)
         await self.service.start()
         try:
             yield

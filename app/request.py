@@ -10,7 +10,6 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from app.http_protocol import GaplessHttpProtocol
-from app.wiring import Service
 
 JSON: Final = "application/json"
 
@@ -25,7 +24,6 @@ class Request(Generic[Query]):
     none, they are empty and 0. `query` is the struct of the route's row.
     """
 
-    service: Service
     namespace: str
     scope: Scope
     receive: Receive

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,10 +20,9 @@ from app.browsers.rules import is_preflight
 from app.http_answers import answer
 from app.problem import Headers
 from app.request import Answer, Request
-from app.routes.route import Route
+from app.routes.route import Bound, Route
 from app.telemetry import REQUESTS
 from app.wire.parameters import read_query
-from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -66,12 +65,19 @@ class Table:
 
 
 class Router:
-    """ASGI application: answers the routes of the table, and passes other requests on to `pages`."""
+    """ASGI application: answers the routes of the table in one namespace, and passes other requests on to
+    `pages`. `bind` comes before the first request."""
 
-    def __init__(self, routes: Iterable[Route], pages: ASGIApp, service: Callable[[], Service]) -> None:
+    def __init__(self, routes: Sequence[Route], pages: ASGIApp, namespace: str) -> None:
+        self._routes = routes
         self._find = Table(routes).find
         self._pages = pages
-        self._service = service
+        self._namespace = namespace
+        self._handlers: dict[Route, Bound] = {}
+
+    def bind(self, dependencies: object) -> None:
+        """Give the handlers what they ask for."""
+        self._handlers = {route: route.bind(dependencies) for route in self._routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,9 +99,8 @@ class Router:
             text = scope["query_string"]  # Nearly no request of a hot route has one.
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = route.read_path(found[1])
-            service = self._service()
-            request = Request(service, service.namespace, scope, receive, send, id_, name, number, query)
-            given = await route.handler(request)
+            request = Request(self._namespace, scope, receive, send, id_, name, number, query)
+            given = await self._handlers[route](request)
             if given is not None:
                 await _send(given, face, request)
         except GaplessError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from app import failpoints, levels, measuring
+from app.dependencies import Dependencies
 from app.gatekeeping import Gatekeeper
 from app.loops import Loops, Run
 from app.settings import Settings
@@ -64,86 +65,103 @@ IDENTITY_RETRY_S = 0.5
 
 
 class Service:
-    """All that faces use. `start` returns at once; `ready` says whether the service works in full."""
+    """The parts of one worker. Faces use its `dependencies`. `start` returns at once; the gate opens once the
+    service works in full."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.database_url, "the supervisor has filled this in"
-        self.settings = settings
-        database = DatabaseConfig(settings.database_url)
+        self._settings = settings
         self._open_pools(settings.database_url)
-        self.reader = Reader(self._pages, self._control)
-        self.history = History(self._history_pool)
-        self.maintenance = MaintenanceAdapter(self._maintenance_pool)
-        self.namespace = settings.namespace
-        self.gate = Gate()
-        namespaces = Namespaces(self._defining)
-        self._deliveries = Deliveries(self._deciding, namespaces)
-        policies = Policies(self._defining, namespaces)
+        self._reader = Reader(self._pages, self._control)
+        self._maintenance = MaintenanceAdapter(self._maintenance_pool)
+        self._gate = Gate()
+        self._namespaces = Namespaces(self._defining)
+        self._deliveries = Deliveries(self._deciding, self._namespaces)
+        self._live = LiveEngine(
+            self._reader,
+            encode_message,
+            clock=time.monotonic,
+            limits=LiveLimits(settings.max_streams, settings.tail_bytes),
+        )
+        self._exchange = Exchange(self._live, self._open_bus, now_us=_now_us)
+        database = DatabaseConfig(settings.database_url)
         create = settings.auto_create_channels
-        found = Subscriptions(self._defining, namespaces, lambda: self.live.watermark.settled or None)
-        self.gatekeeper = Gatekeeper(
-            self.gate,
-            self.maintenance,
-            namespaces,
+        self._appenders = [Appender(database, create_channels=create) for _ in range(PUBLISHERS)]
+        self._publisher = Publisher(
+            self._appenders,
+            encode_message,
+            self._exchange.committed,
+            self._exchange.is_worth_telling,
+            self._live.committed,
+        )
+        self._subscriptions = Subscriptions(
+            self._defining, self._namespaces, lambda: self._live.watermark.settled or None
+        )
+        self._consumers = Consumers(
+            self._deliveries,
+            self._subscriptions,
+            clock=time.monotonic,
+            now_us=_now_us,
+            look=self._live.look,
+            touched=self._exchange.touched,
+            tell=self._exchange.settled,
+            max_members=settings.max_streams,
+        )
+        self._exchange.listen(self._consumers)
+        self._live.on_history = self._consumers.history_changed
+        self._presence = Presence(database, self._consumers.holder, self._consumers.look_after_leases)
+        self._receipts = ReceiptCodec()
+        self._loops = Loops()
+        self.dependencies = self._depend()
+
+    def _depend(self) -> Dependencies:
+        """What faces use. The announcing adapters tell the loops of this process what faces change."""
+        settings, create = self._settings, self._settings.auto_create_channels
+        policies = Policies(self._defining, self._namespaces)
+        self._gatekeeper = Gatekeeper(
+            self._gate,
+            self._maintenance,
+            self._namespaces,
             policies,
             namespace=settings.namespace,
             file=settings.definitions,
             allow_private=settings.webhook_allow_private,
             auto_create=create,
         )
-        self.live = LiveEngine(
-            self.reader,
-            encode_message,
+        subscriptions = AnnouncingSubscriptions(
+            self._subscriptions,
+            self._consumers,
+            lambda: self._webhooks.look_soon(),
             clock=time.monotonic,
-            limits=LiveLimits(settings.max_streams, settings.tail_bytes),
+            look=self._live.look,
         )
-        self.exchange = Exchange(self.live, self._open_bus, now_us=_now_us)
-        self._appenders = [Appender(database, create_channels=create) for _ in range(PUBLISHERS)]
-        self.publisher = Publisher(
-            self._appenders,
-            encode_message,
-            self.exchange.committed,
-            self.exchange.is_worth_telling,
-            self.live.committed,
+        sender = Sender(settings.webhook_allow_private)
+        self._webhooks = Webhooks(
+            self._gate,
+            PushDependencies(self._consumers, subscriptions, self._subscriptions, sender, encode_message),
         )
-        self.consumers = Consumers(
-            self._deliveries,
-            found,
-            clock=time.monotonic,
-            now_us=_now_us,
-            look=self.live.look,
-            touched=self.exchange.touched,
-            tell=self.exchange.settled,
-            max_members=settings.max_streams,
+        transactions = Transactions(self._deciding, self._namespaces, create_channels=create)
+        schedule = Schedule(self._deciding, self._namespaces, create_channels=create)
+        touched = self._exchange.touched
+        self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
+        dead_letters = DeadLetters(self._deciding, self._namespaces)
+        return Dependencies(
+            publisher=self._publisher,
+            exchange=self._exchange,
+            live=self._live,
+            read=self._reader,
+            history=History(self._history_pool),
+            consumers=self._consumers,
+            receipts=self._receipts,
+            subscriptions=subscriptions,
+            policies=AnnouncingPolicies(policies, self._consumers),
+            dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),
+            schedules=AnnouncingSchedule(schedule, self._scheduler, touched, _now_us),
+            transactions=AnnouncingTransactions(transactions, self._publisher, self._consumers),
+            gate=self._gate,
+            gatekeeper=self._gatekeeper,
+            allow_private=settings.webhook_allow_private,
         )
-        self.exchange.listen(self.consumers)
-        self.live.on_history = self.consumers.history_changed
-        self._presence = Presence(database, self.consumers.holder, self.consumers.look_after_leases)
-        self._announce(found, policies, namespaces)
-        self._receipts: ReceiptCodec | None = None
-        self._loops = Loops()
-
-    def _announce(self, found: Subscriptions, policies: Policies, namespaces: Namespaces) -> None:
-        """Registers callbacks, so that the loops of this process learn of changes that faces make."""
-        create = self.settings.auto_create_channels
-        self.subscriptions = AnnouncingSubscriptions(
-            found,
-            self.consumers,
-            lambda: self.webhooks.look_soon(),
-            clock=time.monotonic,
-            look=self.live.look,
-        )
-        sender = Sender(self.settings.webhook_allow_private)
-        self.webhooks = Webhooks(
-            self.gate, PushDependencies(self.consumers, self.subscriptions, found, sender, encode_message)
-        )
-        transactions = Transactions(self._deciding, namespaces, create_channels=create)
-        schedule = Schedule(self._deciding, namespaces, create_channels=create)
-        self.transactions = AnnouncingTransactions(transactions, self.publisher, self.consumers)
-        self.policies = AnnouncingPolicies(policies, self.consumers)
-        self.dead_letters = AnnouncingDeadLetters(DeadLetters(self._deciding, namespaces), self.consumers)
-        self.scheduler = Scheduler(schedule, self.gate, clock=time.monotonic, touched=self.exchange.touched)
-        self.schedules = AnnouncingSchedule(schedule, self.scheduler, self.exchange.touched, _now_us)
 
     def _open_pools(self, url: str) -> None:
         """Opens one pool for each kind of work, so that none waits for another's connections."""
@@ -157,45 +175,44 @@ class Service:
         self._defining = Pool(database, application="definitions", size=DEFINITION_CONNECTIONS)
 
     def __repr__(self) -> str:
-        return (
-            f"Service({self.gate!r}, {self.live!r}, {self.publisher!r}, {self.consumers!r}, {self._loops!r})"
-        )
+        parts = self._gate, self._live, self._publisher, self._consumers, self._loops
+        return f"Service({', '.join(map(repr, parts))})"
 
     async def start(self) -> None:
         """Starts all loops; none of them needs the database or Redis at this moment."""
-        self.publisher.start()
-        self.consumers.start()
-        touched, woken = self.exchange.touched, self.exchange.woken
-        reaper = Reaper(self._deliveries, self.gate, look=self.live.look, touched=touched, woken=woken)
-        departures = Departures(self._deliveries, self.gate, touched=touched, woken=woken)
+        self._publisher.start()
+        self._consumers.start()
+        touched, woken = self._exchange.touched, self._exchange.woken
+        reaper = Reaper(self._deliveries, self._gate, look=self._live.look, touched=touched, woken=woken)
+        departures = Departures(self._deliveries, self._gate, touched=touched, woken=woken)
         housekeeping = Maintenance(
-            self.maintenance,
-            lambda: self.live.watermark.settled,
-            every_s=self.settings.maintenance_interval,
-            segment_age_s=self.settings.segment_age,
-            namespaces=lambda: self.gate.namespaces,
+            self._maintenance,
+            lambda: self._live.watermark.settled,
+            every_s=self._settings.maintenance_interval,
+            segment_age_s=self._settings.segment_age,
+            namespaces=lambda: self._gate.namespaces,
         )
         for name, run in (
-            ("live", self.live.run),
-            ("heartbeats", self.live.beat),
+            ("live", self._live.run),
+            ("heartbeats", self._live.beat),
             ("maintenance", housekeeping.run),
             ("identify", self._identify),
             ("presence", self._presence.run),
-            ("levels", lambda: levels.tell(self.live, self.publisher, self.consumers, self.exchange)),
+            ("levels", lambda: levels.tell(self._live, self._publisher, self._consumers, self._exchange)),
             ("reaper", reaper.run),
             ("departures", departures.run),
-            ("scheduler", self.scheduler.run),
-            ("webhooks", self.webhooks.run),
+            ("scheduler", self._scheduler.run),
+            ("webhooks", self._webhooks.run),
             *self._measurements(),
         ):
             self._loops.start(name, run)
 
     async def stop(self) -> None:
         """Answers publishes in flight, then ends all loops."""
-        self.live.stop()
-        await self.webhooks.stop()
-        await self.consumers.stop()
-        await self.publisher.stop()
+        self._live.stop()
+        await self._webhooks.stop()
+        await self._consumers.stop()
+        await self._publisher.stop()
         await self._loops.stop()
         for appender in self._appenders:
             appender.terminate()
@@ -209,29 +226,25 @@ class Service:
         ):
             await pool.close()
 
-    async def ready(self) -> None:
-        """Raises GaplessError unless migrated, definitions loaded, and the database reachable."""
-        await self.gatekeeper.check()
+    async def opened(self) -> None:
+        """Wait until the definitions are loaded."""
+        await self._gate.passed()
 
-    def require_ready(self) -> None:
-        """Raises GaplessError `unavailable` while decisions about messages are not allowed yet."""
-        self.gate.require()
-
-    @property
-    def receipts(self) -> ReceiptCodec:
-        """The codec of receipts, once the gate is open; see `require_ready`."""
-        assert self._receipts is not None, "the gate opens after it is there"
-        return self._receipts
+    def dismiss(self) -> None:
+        """Tell streams, members and webhooks that this process stops. May be called from a signal handler."""
+        self._live.stop()
+        self._webhooks.dismiss()
+        self._consumers.dismiss()
 
     def _measurements(self) -> list[tuple[str, Run]]:
         """The measurements. Only a supervisor's first worker measures values that are the same for all."""
         worker = os.environ.get("GAPLESS_WORKER_INDEX", "0")
         found: list[tuple[str, Run]] = []
-        if self.settings.workers > 1:
+        if self._settings.workers > 1:
             found.append(("measure the process", partial(measuring.process, SHELF, worker)))
         if worker == "0":
-            assert self.settings.database_url is not None
-            url, settings = self.settings.database_url, self.settings
+            assert self._settings.database_url is not None
+            url, settings = self._settings.database_url, self._settings
             most, every_s = settings.metrics_subscriptions, settings.metrics_interval
             measure = partial(measuring.subscriptions, url, SHELF, most=most, every_s=every_s)
             found.append(("measure subscriptions", measure))
@@ -241,22 +254,22 @@ class Service:
         """Reads the secret that signs receipts and hints, then opens the gate: leases need receipts."""
         await failpoints.reach("log.identity")
         secret = await self._learn_secret()
-        self._receipts = ReceiptCodec(secret)
-        self._loops.start("exchange", lambda: self.exchange.run(secret))
-        await self.gatekeeper.run()
+        self._receipts.learn(secret)
+        self._loops.start("exchange", lambda: self._exchange.run(secret))
+        await self._gatekeeper.run()
 
     async def _learn_secret(self) -> bytes:
         while True:
             try:
-                return await self.reader.hint_secret()
+                return await self._reader.hint_secret()
             except GaplessError:
                 await asyncio.sleep(IDENTITY_RETRY_S)
 
     def _open_bus(
         self, identity: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]
     ) -> RedisBus:
-        assert self.settings.redis_url is not None, "the supervisor has filled this in"
-        return RedisBus(self.settings.redis_url, f"gapless:{identity}:hints", heard, maybe_missed)
+        assert self._settings.redis_url is not None, "the supervisor has filled this in"
+        return RedisBus(self._settings.redis_url, f"gapless:{identity}:hints", heard, maybe_missed)
 
 
 def _now_us() -> int:

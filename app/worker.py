@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         assert service is not None, "the application has started up"
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_PATIENCE_S):
-                await service.gate.passed()
+                await service.opened()
         with suppress(OSError):
             os.write(ready_fd, b"1")
         os.close(ready_fd)
@@ -67,9 +67,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         if self._application.service is not None:
-            self._application.service.live.stop()
-            self._application.service.webhooks.dismiss()
-            self._application.service.consumers.dismiss()
+            self._application.service.dismiss()
 
 
 def _settle_garbage_collection() -> None:

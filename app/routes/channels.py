@@ -17,6 +17,7 @@ from app.wire.tags import etag, if_absent, if_match
 from app.wire.times import rfc3339
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import Channel, Retention
+from subscriptions.ports import HistoryPort
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -27,24 +28,24 @@ class ChannelRequest(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     name: str | msgspec.UnsetType = UNSET
 
 
-async def list_channels(request: Request[NamesQuery]) -> Answer:
+async def list_channels(request: Request[NamesQuery], history: HistoryPort) -> Answer:
     """List channels by name. `cursor` goes into the next request; it is null on the last page."""
     regex, limit = name_pattern(request.query), request.query.limit
-    found = await request.service.history.channels(request.namespace, regex, request.query.cursor, limit + 1)
+    found = await history.channels(request.namespace, regex, request.query.cursor, limit + 1)
     return page_by_name("channels", [(each.name, encode_channel(each)) for each in found], limit)
 
 
-async def get_channel(request: Plain) -> Answer:
+async def get_channel(request: Plain, history: HistoryPort) -> Answer:
     """Get a channel: its last id and seq, and its settings."""
-    return _answer(await request.service.history.channel(request.namespace, request.name))
+    return _answer(await history.channel(request.namespace, request.name))
 
 
-async def put_channel(request: Plain) -> Answer:
+async def put_channel(request: Plain, history: HistoryPort) -> Answer:
     """Create a channel, or replace its settings: a setting that is left out is cleared. `If-None-Match: *`
     only creates."""
     tags, absent = if_match(request.headers), if_absent(request.headers)
     settings = await _settings(request)
-    made, was_made = await request.service.history.put_channel(
+    made, was_made = await history.put_channel(
         request.namespace,
         request.name,
         Retention(settings.get("max_age"), settings.get("max_messages")),
@@ -55,19 +56,17 @@ async def put_channel(request: Plain) -> Answer:
     return _answer(made, 201 if was_made else 200)
 
 
-async def patch_channel(request: Plain) -> Answer:
+async def patch_channel(request: Plain, history: HistoryPort) -> Answer:
     """Change some settings of a channel; null clears one."""
     tags, settings = if_match(request.headers), await _settings(request)
-    changed = await request.service.history.patch_channel(
-        request.namespace, request.name, settings, if_match=tags
-    )
+    changed = await history.patch_channel(request.namespace, request.name, settings, if_match=tags)
     return _answer(changed)
 
 
-async def delete_channel(request: Plain) -> Answer:
+async def delete_channel(request: Plain, history: HistoryPort) -> Answer:
     """Delete a channel and its messages. A later publish creates it again, from seq 1."""
     tags = if_match(request.headers)
-    await request.service.history.delete_channel(request.namespace, request.name, if_match=tags)
+    await history.delete_channel(request.namespace, request.name, if_match=tags)
     return NO_CONTENT
 
 

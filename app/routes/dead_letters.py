@@ -15,31 +15,33 @@ from app.wire.deliveries import encode_dead_letter
 from app.wire.parameters import DeadLettersQuery, DryRunQuery
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.names import check_channel
+from subscriptions.engine.durable.announcing import AnnouncingDeadLetters
+from subscriptions.engine.gate import Gate
 
 
-async def get_dead_letter(request: Plain) -> Answer:
+async def get_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Get one dead letter."""
-    return Answer(
-        encode_dead_letter(await request.service.dead_letters.get(request.namespace, request.number))
-    )
+    return Answer(encode_dead_letter(await dead_letters.get(request.namespace, request.number)))
 
 
-async def delete_dead_letter(request: Plain) -> Answer:
+async def delete_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete a dead letter for good, with its copy of the message."""
-    await request.service.dead_letters.delete(request.namespace, request.number)
+    await dead_letters.delete(request.namespace, request.number)
     return NO_CONTENT
 
 
-async def replay_dead_letter(request: Plain) -> Answer:
+async def replay_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters, gate: Gate) -> Answer:
     """Give a dead letter back to the subscription that failed it. If it is replayed twice, the second replay
     gets 404."""
-    request.service.require_ready()
-    name, message_id = await request.service.dead_letters.replay(request.namespace, request.number)
+    gate.require()
+    name, message_id = await dead_letters.replay(request.namespace, request.number)
     answer = {"id": request.number, "subscription": name, "message_id": message_id}
     return Answer(msgspec.json.encode(answer))
 
 
-async def list_dead_letters(request: Request[DeadLettersQuery]) -> Answer:
+async def list_dead_letters(
+    request: Request[DeadLettersQuery], dead_letters: AnnouncingDeadLetters
+) -> Answer:
     """List dead letters by id, the newest last. `cursor` goes into the next request."""
     query = request.query
     which = DeadLetterFilter(
@@ -48,26 +50,28 @@ async def list_dead_letters(request: Request[DeadLettersQuery]) -> Answer:
         check_channel(query.channel, "channel") if isinstance(query.channel, str) else None,
         query.reason if isinstance(query.reason, Reason) else None,
     )
-    read = partial(request.service.dead_letters.page, which)
+    read = partial(dead_letters.page, which)
     return await page_by_id(b"dead_letters", read, encode_dead_letter, query.cursor, query.limit)
 
 
-async def replay_dead_letters(request: Request[DryRunQuery]) -> Answer:
+async def replay_dead_letters(
+    request: Request[DryRunQuery], dead_letters: AnnouncingDeadLetters, gate: Gate
+) -> Answer:
     """Give back all dead letters that match, at most `max`. Dead letters that another replay holds are
     skipped. With a `rate` they become due one after the other, that many per second."""
-    request.service.require_ready()
+    gate.require()
     asked = parse_replay(request.namespace, await read_json(request))
-    letters, dry_run = request.service.dead_letters, request.query.dry_run
+    dry_run = request.query.dry_run
     replayed, skipped = (
-        await letters.replayable(asked.which, asked.max)
+        await dead_letters.replayable(asked.which, asked.max)
         if dry_run
-        else await letters.replay_all(asked.which, asked.max, asked.rate)
+        else await dead_letters.replay_all(asked.which, asked.max, asked.rate)
     )
     answer = {"replayed": replayed, "skipped": skipped} | ({"dry_run": True} if dry_run else {})
     return Answer(msgspec.json.encode(answer))
 
 
-async def purge_dead_letters(request: Plain) -> Answer:
+async def purge_dead_letters(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete all dead letters that match and are old enough."""
     which = parse_purge(request.namespace, await read_json(request), datetime.now(UTC))
-    return Answer(msgspec.json.encode({"purged": await request.service.dead_letters.purge(which)}))
+    return Answer(msgspec.json.encode({"purged": await dead_letters.purge(which)}))

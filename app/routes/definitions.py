@@ -10,23 +10,23 @@ from app.wire.definition_encoding import encode_changes, encode_definitions
 from app.wire.definitions import MAX_DEFINITIONS_BYTES, parse_definitions
 from app.wire.parameters import DryRunQuery
 from app.wire.tags import etag, if_match
+from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
 
-async def export_definitions(request: Plain) -> Answer:
+async def export_definitions(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """Export all definitions: channels, subscriptions and policies with their own settings, without the
     secrets of webhooks."""
-    defined = await request.service.policies.definitions(request.namespace)
+    defined = await policies.definitions(request.namespace)
     return Answer(encode_definitions(defined), headers=etag(defined.tag))
 
 
-async def import_definitions(request: Request[DryRunQuery]) -> Answer:
+async def import_definitions(
+    request: Request[DryRunQuery], policies: AnnouncingPolicies, allow_private: bool
+) -> Answer:
     """Import definitions, all of them or none. Missing ones are created, different ones are changed, and none
     is deleted."""
     tags, dry_run = if_match(request.headers), request.query.dry_run
     raw = await read_json(request, MAX_DEFINITIONS_BYTES)
-    allow_private = request.service.settings.webhook_allow_private
     wanted = parse_definitions(raw, datetime.now(UTC), allow_private=allow_private)
-    changes, unchanged = await request.service.policies.apply(
-        request.namespace, wanted, dry_run=dry_run, if_match=tags
-    )
+    changes, unchanged = await policies.apply(request.namespace, wanted, dry_run=dry_run, if_match=tags)
     return Answer(encode_changes(changes, unchanged, dry_run=dry_run))

@@ -25,71 +25,80 @@ from app.wire.deliveries import encode_deliveries, encode_results
 from app.wire.encode import encode_positions
 from app.wire.fingerprint import fingerprint
 from app.wire.head import Form, PublishHead, read_head
-from app.wiring import Service
+from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Receipt, Settled
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended
+from subscriptions.engine.durable.announcing import AnnouncingTransactions
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.gate import Gate
 
 T = TypeVar("T")
 
 _JSON: Final = (b"content-type", b"application/json")
 
 
-async def pull(request: Plain) -> Answer:
+async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Lease up to `max` messages, waiting up to `wait` seconds for the first."""
-    service, connection = _ready(request), request.connection
+    gate.require()
+    connection = request.connection
     asked = parse_pull(await _body(request, MAX_BODY_BYTES, optional=True))
-    pulling = service.consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
+    pulling = consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
     pulled = await _unless_lost(connection, pulling)
     if connection.transport.is_closing():
-        service.consumers.take_back(pulled)
+        consumers.take_back(pulled)
         raise ClientDisconnect
     subscription, found, losses = pulled
-    codec = service.receipts
     content = encode_deliveries(
-        ((d, codec.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found), losses
+        ((d, receipts.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found), losses
     )
     DELIVERED.inc(len(found))
 
     def told(came: bool) -> None:
         if came:
-            service.consumers.told(pulled)
+            consumers.told(pulled)
         else:
             # The answer may have arrived, so its leases end by themselves. Its gaps are reported again.
-            service.consumers.take_back(pulled._replace(deliveries=[]))
+            consumers.take_back(pulled._replace(deliveries=[]))
 
     return Answer(content, told=told)
 
 
-async def ack(request: Plain) -> Answer:
+async def ack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
-    service = _ready(request)
+    gate.require()
     texts = parse_receipts(await _body(request, MAX_BODY_BYTES))
-    settled = await service.consumers.ack(request.namespace, request.name or None, _decoded(service, texts))
+    settled = await consumers.ack(request.namespace, request.name or None, _decoded(receipts, texts))
     return _results(texts, settled)
 
 
-async def nack(request: Plain) -> Answer:
+async def nack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Give deliveries back, to be delivered later or as dead letters."""
-    service = _ready(request)
+    gate.require()
     texts, how = parse_nack(await _body(request, MAX_BODY_BYTES))
-    receipts = _decoded(service, texts)
-    settled = await service.consumers.nack(request.namespace, request.name or None, receipts, how)
+    named = _decoded(receipts, texts)
+    settled = await consumers.nack(request.namespace, request.name or None, named, how)
     return _results(texts, settled)
 
 
-async def extend(request: Plain) -> Answer:
+async def extend(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Move the deadlines of deliveries. The new ones count from now."""
-    service = _ready(request)
+    gate.require()
     texts, ack_wait_s = parse_extend(await _body(request, MAX_BODY_BYTES))
-    receipts = _decoded(service, texts)
-    settled = await service.consumers.extend(request.namespace, request.name or None, receipts, ack_wait_s)
+    named = _decoded(receipts, texts)
+    settled = await consumers.extend(request.namespace, request.name or None, named, ack_wait_s)
     return _results(texts, settled)
 
 
-async def transact(request: Plain) -> Answer:
+async def transact(
+    request: Plain,
+    transactions: AnnouncingTransactions,
+    consumers: Consumers,
+    receipts: ReceiptCodec,
+    gate: Gate,
+) -> Answer:
     """Publish and ack, all of it or nothing. A consumer that also publishes has its effect exactly once."""
-    request.service.require_ready()
+    gate.require()
     head = read_head(request.scope["headers"])
     _refuse_unfit(head)
     body = await read_body(request.receive, head)
@@ -104,7 +113,7 @@ async def transact(request: Plain) -> Answer:
         raise invalid(
             "Idempotency-Key", "needs something to publish: acks alone are judged by their receipts"
         )
-    appended, acked = await _transact(request, append, asked.acks)
+    appended, acked = await _transact(request, append, asked.acks, transactions, consumers, receipts)
     if not appended.replayed:
         PUBLISHED.inc(len(asked.messages))
         SETTLED.labels("acked").inc(acked)
@@ -113,20 +122,25 @@ async def transact(request: Plain) -> Answer:
 
 
 async def _transact(
-    request: Plain, append: Append | None, acks: Sequence[tuple[str, list[str]]]
+    request: Plain,
+    append: Append | None,
+    acks: Sequence[tuple[str, list[str]]],
+    transactions: AnnouncingTransactions,
+    consumers: Consumers,
+    codec: ReceiptCodec,
 ) -> tuple[Appended, int]:
     """Returns what was published, and how many receipts were acked."""
     try:
-        receipts, places = await _of_transaction(request, acks)
+        receipts, places = await _of_transaction(request, acks, consumers, codec)
     except GaplessError:
         # A request done under this key gets the same answer again, even if the subscriptions have changed.
         if append is None or append.idempotency_key is None:
             raise
-        repeated = await request.service.transactions.repeated(append)
+        repeated = await transactions.repeated(append)
         if repeated is None:
             raise
         return repeated, len({text for _, texts in acks for text in texts})
-    return await request.service.transactions.transact(append, receipts, places), len(receipts)
+    return await transactions.transact(append, receipts, places), len(receipts)
 
 
 async def _unless_lost(connection: GaplessHttpProtocol, asking: Coroutine[Any, Any, T]) -> T:
@@ -151,13 +165,6 @@ async def _unless_lost(connection: GaplessHttpProtocol, asking: Coroutine[Any, A
         connection.on_lost = None
 
 
-def _ready(request: Plain) -> Service:
-    """The service, if it may decide about receipts already. If the path names no subscription, each receipt
-    names its own."""
-    request.service.require_ready()
-    return request.service
-
-
 async def _body(request: Plain, limit: int, *, optional: bool = False) -> bytes:
     headers = request.scope["headers"]
     if optional and not any(name == b"content-type" for name, _ in headers):
@@ -175,23 +182,24 @@ def _refuse_unfit(head: PublishHead) -> None:
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
 
 
-def _decoded(service: Service, texts: Sequence[str]) -> list[Receipt | None]:
-    decode = service.receipts.decode
-    return [decode(text) for text in texts]
+def _decoded(codec: ReceiptCodec, texts: Sequence[str]) -> list[Receipt | None]:
+    return [codec.decode(text) for text in texts]
 
 
 async def _of_transaction(
-    request: Plain, acks: Sequence[tuple[str, list[str]]]
+    request: Plain,
+    acks: Sequence[tuple[str, list[str]]],
+    consumers: Consumers,
+    codec: ReceiptCodec,
 ) -> tuple[list[Receipt], list[str]]:
     """The receipts, and the name of each in errors. Raises `transaction_conflict` if some are forged or of
     another subscription; the error also names receipts that are not live."""
-    service = request.service
     receipts: dict[Receipt, str] = {}
     foreign: dict[str, str] = {}
     for a, (name, texts) in enumerate(acks):
-        decoded = _decoded(service, texts)
+        decoded = _decoded(codec, texts)
         expected = next((r.subscription_id for r in decoded if r is not None), None)
-        subscription = await service.consumers.find(request.namespace, name, expected=expected)
+        subscription = await consumers.find(request.namespace, name, expected=expected)
         for r, receipt in enumerate(decoded):
             place = f"ack[{a}].receipts[{r}]"
             if receipt is None or receipt.subscription_id != subscription.id:
@@ -199,7 +207,7 @@ async def _of_transaction(
             else:
                 receipts.setdefault(receipt, place)
     if foreign:
-        live = await service.consumers.live(list(receipts))
+        live = await consumers.live(list(receipts))
         stale = [place for place, lives in zip(receipts.values(), live, strict=True) if not lives]
         detail = (
             f"{len(foreign)} receipts are none of these subscriptions, {len(stale)} hold no lease;"

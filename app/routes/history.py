@@ -16,11 +16,10 @@ from app.wire.checks import check_key, check_type
 from app.wire.cloudevents import to_cloudevent
 from app.wire.encode import encode_message
 from app.wire.moments import parse_since
-from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message
 from subscriptions.domain.selection import select
-from subscriptions.ports import HistoryQuery, Lost
+from subscriptions.ports import HistoryPort, HistoryQuery, Lost, ReadPort
 
 NDJSON: Final = "application/x-ndjson"
 CLOUDEVENT: Final = "application/cloudevents+json"
@@ -35,7 +34,9 @@ logger = logging.getLogger("gapless.http")
 Encode = Callable[[Message], bytes]
 
 
-async def list_messages(request: Request[parameters.HistoryQuery]) -> Answer | None:
+async def list_messages(
+    request: Request[parameters.HistoryQuery], history: HistoryPort, read: ReadPort
+) -> Answer | None:
     """Read a page of a channel's history. For the next page, `cursor` goes into `after` (ascending) or
     `before` (descending).
 
@@ -45,13 +46,15 @@ async def list_messages(request: Request[parameters.HistoryQuery]) -> Answer | N
     accept = request.headers.get("accept", "")
     wanted = _accepted(accept)
     query = _query(request, _EVERYTHING if wanted == NDJSON else _PAGE)
-    lost = await _lost(request.service, query)
+    lost = await _lost(read, query)
     headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
     if wanted == NDJSON:
-        await _stream(request, query, to_cloudevent if CLOUDEVENT in accept else encode_message, headers)
+        await _stream(
+            request, query, to_cloudevent if CLOUDEVENT in accept else encode_message, headers, history
+        )
         return None
     raw_headers = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
-    messages, has_more = await request.service.history.history(query)
+    messages, has_more = await history.history(query)
     if wanted == CLOUDEVENTS:
         return Answer(
             b"[%b]" % b",".join(map(to_cloudevent, messages)), 200, raw_headers, CLOUDEVENTS.encode()
@@ -59,9 +62,9 @@ async def list_messages(request: Request[parameters.HistoryQuery]) -> Answer | N
     return Answer(_page(query, messages, has_more, lost), 200, raw_headers)
 
 
-async def get_message(request: Plain) -> Answer:
+async def get_message(request: Plain, history: HistoryPort) -> Answer:
     """Get one message."""
-    found = await request.service.history.message(request.namespace, request.name, request.number)
+    found = await history.message(request.namespace, request.name, request.number)
     if CLOUDEVENT in request.headers.get("accept", ""):
         return Answer(to_cloudevent(found), media_type=CLOUDEVENT.encode())
     return Answer(encode_message(found))
@@ -95,11 +98,11 @@ def _accepted(accept: str) -> str:
     raise GaplessError(Code.NOT_ACCEPTABLE, f"history is {JSON}, {NDJSON} or {CLOUDEVENTS}")
 
 
-async def _lost(service: Service, query: HistoryQuery) -> Lost | None:
+async def _lost(read: ReadPort, query: HistoryQuery) -> Lost | None:
     """The messages that a reader after its cursor may have seen and the log does not hold."""
     if query.after is None:
         return None
-    return await service.live.read.lost(select(query.namespace, (query.channel,)), query.after)
+    return await read.lost(select(query.namespace, (query.channel,)), query.after)
 
 
 def _page(query: HistoryQuery, messages: list[Message], has_more: bool, lost: Lost | None) -> bytes:
@@ -116,11 +119,11 @@ def _page(query: HistoryQuery, messages: list[Message], has_more: bool, lost: Lo
 
 
 async def _stream(
-    request: Request[Any], query: HistoryQuery, encode: Encode, headers: dict[str, str]
+    request: Request[Any], query: HistoryQuery, encode: Encode, headers: dict[str, str], history: HistoryPort
 ) -> None:
     """Streams history. It reads the first batch before it sends the status, so a refusal is still a status.
     A later failure aborts the connection: if the error were only raised, the body would look complete."""
-    batches = request.service.history.export(query)
+    batches = history.export(query)
     try:
         first = [_lines(await anext(batches), encode)]
     except StopAsyncIteration:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from app import telemetry
+from app.gatekeeping import Gatekeeper
 from app.request import Answer, Plain
+from subscriptions.engine.exchange import Exchange
 
 
 async def healthz(request: Plain) -> Answer:
@@ -13,11 +15,11 @@ async def healthz(request: Plain) -> Answer:
     return Answer(b'{"status":"alive"}')
 
 
-async def readyz(request: Plain) -> Answer:
+async def readyz(request: Plain, exchange: Exchange, gatekeeper: Gatekeeper) -> Answer:
     """Tell whether the service is ready: migrated, definitions loaded, database reachable. The answer also
     tells the state of Redis, which is not needed."""
-    await request.service.ready()
-    return Answer(msgspec.json.encode({"status": "ready", "redis": request.service.exchange.connected}))
+    await gatekeeper.check()
+    return Answer(msgspec.json.encode({"status": "ready", "redis": exchange.connected}))
 
 
 async def metrics(request: Plain) -> Answer:

@@ -17,37 +17,43 @@ from app.wire.head import PublishHead, read_head
 from app.wire.publish import Publication, Schedule, parse_batch, parse_publication
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended, NewMessage
+from subscriptions.engine.durable.announcing import AnnouncingSchedule
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.gate import Gate
 from subscriptions.engine.hints import EphemeralHint
+from subscriptions.engine.publisher import Publisher
 
 _REPLAYED = ((b"idempotent-replayed", b"true"),)
 
 
-async def publish(request: Plain) -> Answer:
+async def publish(
+    request: Plain, publisher: Publisher, exchange: Exchange, schedules: AnnouncingSchedule, gate: Gate
+) -> Answer:
     """Publish one message, or an array of 1 to 1000 that become visible together. The answer comes after the
     commit."""
     head = read_head(request.scope["headers"])
     body = await read_body(request.receive, head)
     publication = parse_publication(request.name, head, body)
     if publication.ephemeral:
-        return _ephemeral(request, publication.messages[0], head)
+        return _ephemeral(request, publication.messages[0], head, exchange)
     if publication.schedules:
         # Even if its time is past: the form of the answer must not depend on whose clock is ahead.
         for schedule in publication.schedules:
             _check_schedule(schedule, head, time.time_ns() // 1000)
-        return await _later(request, publication, head, body)
-    appended = await _append(request, publication.messages, head, body)
+        return await _later(request, publication, head, body, schedules, gate)
+    appended = await _append(request, publication.messages, head, body, publisher)
     content = encode_positions(appended.positions)
     return committed(b'{"messages":[%b]}' % content if publication.is_array else content, appended)
 
 
-async def publish_batch(request: Plain) -> Answer:
+async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     """Publish to several channels, atomically."""
     head = read_head(request.scope["headers"])
     if head.expected_last_seq is not None:
         detail = "Expected-Last-Seq speaks of one channel: publish to /v1/channels/{channel}/messages"
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
     body = await read_body(request.receive, head)
-    appended = await _append(request, parse_batch(head, body), head, body)
+    appended = await _append(request, parse_batch(head, body), head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
 
 
@@ -57,13 +63,13 @@ def committed(content: bytes, appended: Appended) -> Answer:
 
 
 async def _append(
-    request: Plain, messages: tuple[NewMessage, ...], head: PublishHead, body: bytes
+    request: Plain, messages: tuple[NewMessage, ...], head: PublishHead, body: bytes, publisher: Publisher
 ) -> Appended:
     printed = b""
     if head.idempotency_key is not None:
         printed = fingerprint(request.scope["path"], head, body)
     began = time.perf_counter()
-    appended = await request.service.publisher.publish(
+    appended = await publisher.publish(
         Append(
             request.namespace,
             messages,
@@ -79,12 +85,12 @@ async def _append(
     return appended
 
 
-def _ephemeral(request: Plain, message: NewMessage, head: PublishHead) -> Answer:
+def _ephemeral(request: Plain, message: NewMessage, head: PublishHead, exchange: Exchange) -> Answer:
     if head.expected_last_seq is not None:
         detail = "an ephemeral message has no place in the channel: Expected-Last-Seq does not apply"
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
     body = encode_ephemeral(message, time.time_ns() // 1000)
-    request.service.exchange.publish_ephemeral(
+    exchange.publish_ephemeral(
         EphemeralHint(request.namespace, message.channel, message.type, message.key, body)
     )
     return Answer(b'{"channel":%b,"ephemeral":true}' % msgspec.json.encode(message.channel), 202)
@@ -99,10 +105,17 @@ def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
         raise invalid(name, "is more than ten years ahead")
 
 
-async def _later(request: Plain, publication: Publication, head: PublishHead, body: bytes) -> Answer:
-    request.service.require_ready()
+async def _later(
+    request: Plain,
+    publication: Publication,
+    head: PublishHead,
+    body: bytes,
+    schedules: AnnouncingSchedule,
+    gate: Gate,
+) -> Answer:
+    gate.require()
     printed = b"" if head.idempotency_key is None else fingerprint(request.scope["path"], head, body)
-    scheduled, replayed = await request.service.schedules.schedule(
+    scheduled, replayed = await schedules.schedule(
         request.namespace, publication.messages, publication.schedules, head.idempotency_key, printed
     )
     content = b",".join(map(encode_scheduled_at, scheduled))

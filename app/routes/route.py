@@ -6,14 +6,18 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from app.request import JSON, Answer, Request
 from app.wire.parameters import read_number
 from subscriptions.domain.names import check_channel
 
-Handler = Callable[[Request[Any]], Awaitable[Answer | None]]
-"""Returns an answer, or sends one itself and returns None."""
+Handler = Callable[..., Awaitable[Answer | None]]
+"""Takes a request and dependencies. Returns an answer, or sends one itself and returns None."""
+
+Bound = Callable[[Request[Any]], Awaitable[Answer | None]]
+"""A handler that has its dependencies."""
 
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -84,6 +88,11 @@ class Route:
         whole = inspect.getdoc(self.handler) or ""
         summary = re.split(r"[.:]\s", whole.replace("\n", " ") + " ", maxsplit=1)[0].rstrip(".")
         return summary, whole
+
+    def bind(self, dependencies: object) -> Bound:
+        """The handler with its dependencies: the members with the names of its parameters."""
+        names = list(inspect.signature(self.handler).parameters)[1:]
+        return partial(self.handler, **{name: getattr(dependencies, name) for name in names})
 
     def read_path(self, found: Sequence[str]) -> tuple[str, int]:
         """The name and the number at its placeholders; empty and 0 if it has none. Raises

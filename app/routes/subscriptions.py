@@ -13,54 +13,56 @@ from app.wire.deliveries import encode_looked
 from app.wire.parameters import DeleteQuery, DryRunQuery, LookQuery, NamesQuery
 from app.wire.tags import etag, if_absent, if_match
 from subscriptions.domain.delivery import State, Subscription
+from subscriptions.engine.durable.announcing import AnnouncingSubscriptions
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.gate import Gate
 
 
-async def list_subscriptions(request: Request[NamesQuery]) -> Answer:
+async def list_subscriptions(request: Request[NamesQuery], subscriptions: AnnouncingSubscriptions) -> Answer:
     """List subscriptions by name. `cursor` goes into the next request; it is null on the last page."""
     regex, limit = name_pattern(request.query), request.query.limit
-    found = await request.service.subscriptions.page(
-        request.namespace, regex, request.query.cursor, limit + 1
-    )
+    found = await subscriptions.page(request.namespace, regex, request.query.cursor, limit + 1)
     return page_by_name("subscriptions", [(each.name, encode_subscription(each)) for each in found], limit)
 
 
-async def get_subscription(request: Plain) -> Answer:
+async def get_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Get a subscription: its definition and its stats."""
-    return _answer(await request.service.subscriptions.get(request.namespace, request.name, stats=True))
+    return _answer(await subscriptions.get(request.namespace, request.name, stats=True))
 
 
-async def get_subscription_length(request: Plain) -> Answer:
+async def get_subscription_length(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Count the messages that a subscription holds, without the cost of its full statistics."""
-    return Answer(encode_length(await request.service.subscriptions.length(request.namespace, request.name)))
+    return Answer(encode_length(await subscriptions.length(request.namespace, request.name)))
 
 
-async def put_subscription(request: Plain) -> Answer:
+async def put_subscription(
+    request: Plain, subscriptions: AnnouncingSubscriptions, allow_private: bool
+) -> Answer:
     """Create a subscription. 200 if an equal one exists already, 409 if the name has another definition.
     `If-Match` replaces that one; `If-None-Match: *` only creates."""
     tags, absent = if_match(request.headers), if_absent(request.headers)
-    raw, allow_private = await read_json(request), request.service.settings.webhook_allow_private
+    raw = await read_json(request)
     definition = parse_subscription(request.name, raw, datetime.now(UTC), allow_private=allow_private)
-    made, was_made = await request.service.subscriptions.put(
-        request.namespace, definition, if_match=tags, if_absent=absent
-    )
+    made, was_made = await subscriptions.put(request.namespace, definition, if_match=tags, if_absent=absent)
     return _answer(made, 201 if was_made else 200)
 
 
-async def patch_subscription(request: Plain) -> Answer:
+async def patch_subscription(
+    request: Plain, subscriptions: AnnouncingSubscriptions, allow_private: bool
+) -> Answer:
     """Change some members of a subscription; null clears a setting, so that a policy or the default applies
     again."""
     tags, raw = if_match(request.headers), await read_json(request)
-    allow_private = request.service.settings.webhook_allow_private
     channels, settings = parse_patch(request.name, raw, allow_private=allow_private)
-    changed = await request.service.subscriptions.patch(
-        request.namespace, request.name, channels, settings, if_match=tags
-    )
+    changed = await subscriptions.patch(request.namespace, request.name, channels, settings, if_match=tags)
     return _answer(changed)
 
 
-async def delete_subscription(request: Request[DeleteQuery]) -> Answer:
+async def delete_subscription(
+    request: Request[DeleteQuery], subscriptions: AnnouncingSubscriptions
+) -> Answer:
     """Delete a subscription, also its messages in flight. Its dead letters stay."""
-    await request.service.subscriptions.delete(
+    await subscriptions.delete(
         request.namespace,
         request.name,
         if_match=if_match(request.headers),
@@ -70,28 +72,26 @@ async def delete_subscription(request: Request[DeleteQuery]) -> Answer:
     return NO_CONTENT
 
 
-async def bind_subscription(request: Plain) -> Answer:
+async def bind_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Add channels or patterns to a subscription. Those bound already stay bound."""
-    return await _bind(request, bound=True)
+    return await _bind(request, subscriptions, bound=True)
 
 
-async def unbind_subscription(request: Plain) -> Answer:
+async def unbind_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Remove channels or patterns from a subscription. At least one has to stay."""
-    return await _bind(request, bound=False)
+    return await _bind(request, subscriptions, bound=False)
 
 
-async def _bind(request: Plain, *, bound: bool) -> Answer:
+async def _bind(request: Plain, subscriptions: AnnouncingSubscriptions, *, bound: bool) -> Answer:
     tags, channels = if_match(request.headers), parse_binding(await read_json(request))
-    changed = await request.service.subscriptions.bind(
-        request.namespace, request.name, channels, bound, if_match=tags
-    )
+    changed = await subscriptions.bind(request.namespace, request.name, channels, bound, if_match=tags)
     return _answer(changed)
 
 
-async def seek_subscription(request: Request[DryRunQuery]) -> Answer:
+async def seek_subscription(request: Request[DryRunQuery], subscriptions: AnnouncingSubscriptions) -> Answer:
     """Move a subscription to another place in the log. Messages in flight, delayed or waiting are forgotten;
     dead letters stay."""
-    subscriptions, tags = request.service.subscriptions, if_match(request.headers)
+    tags = if_match(request.headers)
     to = parse_seek(await read_json(request), datetime.now(UTC))
     if request.query.dry_run:
         tried = await subscriptions.try_seek(request.namespace, request.name, to, if_match=tags)
@@ -99,42 +99,38 @@ async def seek_subscription(request: Request[DryRunQuery]) -> Answer:
     return _answer(await subscriptions.seek(request.namespace, request.name, to, if_match=tags))
 
 
-async def purge_subscription(request: Plain) -> Answer:
+async def purge_subscription(request: Plain, subscriptions: AnnouncingSubscriptions, gate: Gate) -> Answer:
     """Remove all ready, delayed and waiting messages from a subscription, for good. Messages in flight stay,
     and the log keeps all."""
     tags = if_match(request.headers)
-    request.service.require_ready()
-    purged = await request.service.subscriptions.purge(request.namespace, request.name, if_match=tags)
+    gate.require()
+    purged = await subscriptions.purge(request.namespace, request.name, if_match=tags)
     return Answer(b'{"purged":%d}' % purged)
 
 
-async def pause_subscription(request: Plain) -> Answer:
+async def pause_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Pause a subscription: nothing is handed out until it is resumed. Leases, expiry and dead letters go
     on."""
-    return await _pause(request, paused=True)
+    return await _pause(request, subscriptions, paused=True)
 
 
-async def resume_subscription(request: Plain) -> Answer:
+async def resume_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Resume a subscription."""
-    return await _pause(request, paused=False)
+    return await _pause(request, subscriptions, paused=False)
 
 
-async def _pause(request: Plain, *, paused: bool) -> Answer:
+async def _pause(request: Plain, subscriptions: AnnouncingSubscriptions, *, paused: bool) -> Answer:
     tags = if_match(request.headers)
-    changed = await request.service.subscriptions.pause(
-        request.namespace, request.name, paused, if_match=tags
-    )
+    changed = await subscriptions.pause(request.namespace, request.name, paused, if_match=tags)
     return _answer(changed)
 
 
-async def list_outstanding(request: Request[LookQuery]) -> Answer:
+async def list_outstanding(request: Request[LookQuery], consumers: Consumers) -> Answer:
     """List the messages that a subscription has not settled, by id. It leases nothing and counts no attempt.
     `cursor` goes into the next request."""
     query = request.query
     state = query.state if isinstance(query.state, State) else None
-    looked = await request.service.consumers.look(
-        request.namespace, request.name, state, query.cursor, query.limit
-    )
+    looked = await consumers.look(request.namespace, request.name, state, query.cursor, query.limit)
     return Answer(encode_looked(looked))
 
 

@@ -18,7 +18,9 @@ from subscriptions.domain.delivery import Delivery, Receipt
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.selection import select
+from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.member import Member
+from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.live_subscription import HistoryChanged
 from subscriptions.ports import ReadPort
 
@@ -27,21 +29,22 @@ logger = logging.getLogger("gapless.http")
 _EVERYTHING: Final = select("default", patterns=(">",))
 
 
-async def consume(request: Request[ConsumeQuery]) -> None:
+async def consume(
+    request: Request[ConsumeQuery], consumers: Consumers, receipts: ReceiptCodec, read: ReadPort, gate: Gate
+) -> None:
     """Stream deliveries as server-sent events, at most `prefetch` of them unsettled. Acks go to `ack`; leases
     end with the stream. It ends if the client leaves or is too slow, or if the subscription is deleted."""
-    service, send = request.service, request.send
+    send = request.send
     if accepts(request.headers.get("accept", "")):
         raise GaplessError(Code.NOT_ACCEPTABLE, "deliveries are not given as CloudEvents")
-    service.require_ready()
+    gate.require()
     headers = [*frames.HEADERS, (b"x-request-id", request.id)]
     if request.scope["method"] == "HEAD":
-        await service.consumers.find(request.namespace, request.name, fresh=True)
+        await consumers.find(request.namespace, request.name, fresh=True)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
         return
-    codec = service.receipts
-    member = await service.consumers.open(request.namespace, request.name, request.query.prefetch)
+    member = await consumers.open(request.namespace, request.name, request.query.prefetch)
     connection = request.connection
     connection.on_lost = member.abandon
     if connection.transport.is_closing():
@@ -51,7 +54,7 @@ async def consume(request: Request[ConsumeQuery]) -> None:
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
-        await _Stream(member, send, codec, service.live.read).run(request.query.heartbeat)
+        await _Stream(member, send, receipts, read).run(request.query.heartbeat)
     except ConnectionResetError:
         pass
     except Exception:
@@ -60,7 +63,7 @@ async def consume(request: Request[ConsumeQuery]) -> None:
         connection.abort()
     finally:
         connection.on_lost = connection.goodbye = None
-        service.consumers.close(member)
+        consumers.close(member)
 
 
 class _Stream:

@@ -14,8 +14,8 @@ from app.stream import frames
 from app.stream.query import accepts, read_query
 from app.telemetry import CUT_OFF, REQUESTS, STREAMS
 from app.wire.parameters import SubscribeQuery
-from app.wiring import Service
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import (
     Beat,
     Chunk,
@@ -26,6 +26,7 @@ from subscriptions.engine.live.live_subscription import (
     LiveSubscription,
     Ready,
 )
+from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
 
@@ -33,10 +34,10 @@ _MESSAGES: Final = frames.MessageWire()
 _CLOUDEVENTS: Final = frames.CloudEventWire()
 
 
-async def subscribe(request: Request[SubscribeQuery]) -> None:
+async def subscribe(request: Request[SubscribeQuery], live: LiveEngine, read: ReadPort) -> None:
     """Follow channels as server-sent events, from a cursor on, without a gap. The stream goes on until the
     client leaves, is too slow, or the server stops."""
-    service, send = request.service, request.send
+    send = request.send
     wire = _CLOUDEVENTS if accepts(request.headers.get("accept", "")) else _MESSAGES
     selection, start = read_query(request)
     headers = [*frames.HEADERS, (b"x-request-id", request.id)]
@@ -44,7 +45,7 @@ async def subscribe(request: Request[SubscribeQuery]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
         return
-    subscription = await service.live.subscribe(selection, start, wire, float(request.query.heartbeat))
+    subscription = await live.subscribe(selection, start, wire, float(request.query.heartbeat))
     connection = request.connection
     connection.on_lost = subscription.leave
     if connection.transport.is_closing():
@@ -56,7 +57,7 @@ async def subscribe(request: Request[SubscribeQuery]) -> None:
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
-        await _Stream(service, subscription, send).run()
+        await _Stream(subscription, read, send).run()
     except ConnectionResetError:
         pass
     except Exception:
@@ -67,23 +68,23 @@ async def subscribe(request: Request[SubscribeQuery]) -> None:
         STREAMS.dec()
         connection.on_lost = connection.goodbye = None
         subscription.write = None
-        service.live.unsubscribe(subscription)
+        live.unsubscribe(subscription)
 
 
 class _Stream:
     """Writes one subscription's events to one connection."""
 
-    __slots__ = ("_first", "_send", "_service", "_subscription")
+    __slots__ = ("_first", "_read", "_send", "_subscription")
 
-    def __init__(self, service: Service, subscription: LiveSubscription, send: Send) -> None:
-        self._service = service
+    def __init__(self, subscription: LiveSubscription, read: ReadPort, send: Send) -> None:
         self._subscription = subscription
+        self._read = read
         self._send = send
         self._first = True
 
     async def run(self) -> None:
         """Raises ConnectionResetError when the client is gone."""
-        subscription, read = self._subscription, self._service.live.read
+        subscription, read = self._subscription, self._read
         while True:
             if not subscription.rested:
                 # A replay of history from memory must not delay other streams.

@@ -26,11 +26,17 @@ _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
 class ReceiptCodec:
-    """Writes and reads the receipts of one installation, whose processes share `secret`."""
+    """Writes and reads the receipts of one installation, whose processes share `secret`. Without a secret it
+    does neither; the gate opens after `learn`."""
 
     __slots__ = ("_keyed",)
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes | None = None) -> None:
+        if secret is not None:
+            self.learn(secret)
+
+    def learn(self, secret: bytes) -> None:
+        """Take the secret of the installation."""
         # A key has at most 64 bytes, and the same secret also signs other things.
         key = blake2b(secret, digest_size=32, person=_PERSON).digest()
         self._keyed = blake2b(key=key, digest_size=_MAC_BYTES, person=_PERSON)

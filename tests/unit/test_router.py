@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import typing
-from typing import Any, cast
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import msgspec
@@ -12,11 +15,11 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from app.dependencies import Dependencies
 from app.request import NO_CONTENT, Answer, Request
 from app.router import Router, Table
 from app.routes.route import Returns, Route
 from app.routes.table import ROUTES
-from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError
 
 DONE = {200: Returns("Done.")}
@@ -27,15 +30,14 @@ class Listed(msgspec.Struct):
     only: list[str] = []
 
 
-class Running:
-    """As much of a service as the router asks for."""
-
-    namespace = "tenant"
-
-
 async def told(request: Request[Any]) -> Answer:
     """Say what was understood."""
     return Answer(msgspec.json.encode([request.namespace, request.name, request.number, request.query]))
+
+
+async def part(request: Request[Any], parts: list[str]) -> Answer:
+    """Say what was given."""
+    return Answer(msgspec.json.encode(parts))
 
 
 async def gone(request: Request[Any]) -> Answer:
@@ -69,6 +71,7 @@ ROWS = (
     Route("DELETE", "/things/{name}", gone, DONE),
     Route("POST", "/things/all", gone, DONE),
     Route("POST", "/things/{name}/parts/{message_id}", told, DONE),
+    Route("GET", "/part", part, DONE),
     Route("GET", "/refused", refused, DONE),
     Route("GET", "/crashed", crashed, DONE),
     Route("GET", "/left", left, DONE),
@@ -76,7 +79,8 @@ ROWS = (
 
 
 async def call(method: str, target: str) -> httpx.Response:
-    app = Router(ROWS, pages, lambda: cast(Service, Running()))
+    app = Router(ROWS, pages, "tenant")
+    app.bind(SimpleNamespace(parts=["a part"], unused=1))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         return await client.request(method, target)
 
@@ -95,6 +99,22 @@ async def test_a_handler_gets_namespace_path_and_query(method: str, target: str,
     assert (answer.status_code, answer.json()) == (200, understood)
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"]
+
+
+async def test_a_handler_gets_the_dependencies_that_its_parameters_name() -> None:
+    assert (await call("GET", "/part")).json() == ["a part"]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_handler_asks_for_dependencies_of_their_types(route: Route) -> None:
+    asked = typing.get_type_hints(route.handler)
+    del asked["request"], asked["return"]
+    assert asked.items() <= typing.get_type_hints(Dependencies).items()
+
+
+def test_every_dependency_is_asked_for() -> None:
+    asked = {name for route in ROUTES for name in inspect.signature(route.handler).parameters}
+    assert asked == {"request", *(field.name for field in fields(Dependencies))}
 
 
 async def test_an_answer_without_content_has_no_length() -> None:

@@ -1,0 +1,44 @@
+"""What the handlers of routes may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.gatekeeping import Gatekeeper
+from app.wire.receipts import ReceiptCodec
+from subscriptions.engine.durable.announcing import (
+    AnnouncingDeadLetters,
+    AnnouncingPolicies,
+    AnnouncingSchedule,
+    AnnouncingSubscriptions,
+    AnnouncingTransactions,
+)
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.gate import Gate
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.publisher import Publisher
+from subscriptions.ports import HistoryPort, ReadPort
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """A handler's parameters, except the request, get the members with their names. So a handler's signature
+    says what the handler can touch."""
+
+    publisher: Publisher
+    exchange: Exchange
+    live: LiveEngine
+    read: ReadPort
+    history: HistoryPort
+    consumers: Consumers
+    receipts: ReceiptCodec
+    subscriptions: AnnouncingSubscriptions
+    policies: AnnouncingPolicies
+    dead_letters: AnnouncingDeadLetters
+    schedules: AnnouncingSchedule
+    transactions: AnnouncingTransactions
+    gate: Gate
+    gatekeeper: Gatekeeper
+    allow_private: bool
+    """Whether webhooks may have private addresses."""
