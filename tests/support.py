@@ -17,7 +17,7 @@ from app import program
 ROOT = Path(__file__).resolve().parent.parent
 
 
-async def eventually(look: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+async def eventually(look: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """Wait until `look` gives something true, and give it back. The deadline only ends a broken run."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -217,7 +217,7 @@ def test_looking_shows_every_state_and_leases_nothing(client: Client, name: str,
     subscribed(client, name, backoff=[50])
     stored = client.publish_many(channel, [NewMessage(n, key="k") for n in range(2)])
     client.publish_many(channel, [2, 3])
-    leased, delayed = client.pull(name, 2, wait=10)
+    leased, delayed = [client.pull(name, 1, wait=10)[0] for _ in range(2)]
     client.nack(name, [delayed], reason="later")
     seen = list(client.look(name, page_size=1))
     assert [(each.state, each.attempt, each.message.data) for each in seen] == [

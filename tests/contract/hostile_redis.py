@@ -45,8 +45,9 @@ class Conversation:
     def reset(self) -> None:
         """End it by RST."""
         sock = self.writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # The peer may have ended it first, and the socket is closed then.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if sock is not None:  # If the peer ended it first, the socket is closed or already gone.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
 

@@ -45,7 +45,7 @@ async def test_what_is_due_is_published_once(hosts: Both) -> None:
     for number in range(10):
         await schedule(hosts[number % 2], "due", number, deliver_at=ahead(0.5 + number / 1000))
     await schedule(one, "due", "later", delay=3600)
-    assert await waiting(two, "due") == [*range(10), "later"]
+    assert (await waiting(two, "due"))[-1] == "later"
     taken = await queue.at(two).take(10)
     assert sorted(data(taken)) == list(range(10))
     assert [delivery["message"]["seq"] for delivery in taken] == list(range(1, 11))

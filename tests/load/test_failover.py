@@ -12,7 +12,6 @@ from load.verdict import Breach
 BEHIND = 60
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_promoted_standby_gives_no_id_two_meanings_and_tells_what_is_lost(fenced: bool) -> None:
     verdict = asyncio.run(change("standby", BEHIND, 1, fenced=fenced))

@@ -10,7 +10,6 @@ from load.verdict import Breach, Verdict
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_an_export_is_exact_though_it_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
     code = main(["--short", "--format", "parquet", "--seed", "3"])
     said = capfd.readouterr().out

@@ -13,7 +13,6 @@ from load.children import CHECKOUT
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_each_row_is_one_message_whatever_fails() -> None:
     path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "pipeline")])
     ran = subprocess.run(

@@ -16,7 +16,7 @@ from load.spark.cluster import Cluster, cluster, connect_server
 from tests.pipeline.conftest import Log
 from tests.support import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
