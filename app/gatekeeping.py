@@ -92,6 +92,6 @@ class Gatekeeper:
             wanted = parse_definitions(text, datetime.now(UTC), allow_private=self._allow_private)
             digest = hashlib.sha256(text).digest()
             changes, same = await self._policies.apply(self._namespace, wanted, dry_run=False, digest=digest)
-            log.info("%s: %d changed, %d as they were", self._file.name, len(changes), same)
+            log.info("%s: %d definitions changed, %d unchanged", self._file.name, len(changes), same)
         # Decisions read policies in their own transactions. This only shows that policies can be read.
         await self._policies.all(self._namespace)

@@ -99,7 +99,7 @@ class RedisBus:
             FAILURES.inc()
             if _now() >= tell_at:
                 trace = None if isinstance(error, _EXPECTED) else error
-                log.warning("%s failed, the sweep goes on: %s", what, _words(error), exc_info=trace)
+                log.warning("%s failed, readers rely on the sweep: %s", what, _words(error), exc_info=trace)
                 tell_at = _now() + TELL_EVERY_S
             await asyncio.sleep(RECONNECT_S)
 
@@ -114,7 +114,7 @@ class RedisBus:
         try:
             link = await Link.open(self._address)
             await use(link)
-            raise LinkError("nobody ended it")
+            raise LinkError("the connection's work ended without an error")
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             _end_if_cancelled()
             return error
@@ -210,12 +210,12 @@ class RedisBus:
             case [b"subscribe", bytes(topic), int()]:
                 if topic == self._own_topic.encode():
                     self.connected = True
-                    log.info("hints are heard through Redis")
+                    log.info("hints are received through Redis")
                     self._maybe_missed()
                 return self.connected
             case [b"pong", bytes()]:
                 return True
-        raise LinkError(f"nobody asked for this: {_words(answer)}")
+        raise LinkError(f"unexpected answer: {_words(answer)}")
 
     def _listening_ended(self) -> None:
         self.connected = False

@@ -37,7 +37,7 @@ class Presence:
                 await self._stay()
             except (GaplessError, *FAILURES) as error:
                 if self.entered:
-                    log.warning("other processes may take this one for gone: %s", type(error).__name__)
+                    log.warning("other processes may consider this one dead: %s", type(error).__name__)
                 self.entered = False
             await asyncio.sleep(RETRY_S)
 

@@ -1,4 +1,4 @@
-"""Requests to the service as JSON in and out, over a few kept connections."""
+"""Requests to the service with JSON, over a pool of connections."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WAIT_S = 15.0
 
 
 class UnreachableError(Exception):
-    """No answer, or one of 500 and above: whether anything was done is unknown."""
+    """No answer, or a status from 500 on: the request may or may not have been carried out."""
 
 
 class RefusedError(Exception):
-    """Answered with a 4xx: nothing was done. `status` says with which."""
+    """A 4xx: the request was not carried out. `status` is its status."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"{status} {body!r}")
@@ -24,7 +24,7 @@ class RefusedError(Exception):
 
 
 class Api:
-    """Calls one service. Each call has a connection for itself while it lasts."""
+    """Calls one service. Each call uses one connection alone."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -33,7 +33,7 @@ class Api:
     async def call(
         self, method: str, path: str, body: Any = None, wait_s: float = WAIT_S, **headers: str
     ) -> Any:
-        """The answer's JSON. Raises UnreachableError and RefusedError. Headers are named with underscores."""
+        """The answer's JSON. Headers are named with underscores. Raises UnreachableError and RefusedError."""
         return msgspec.json.decode(await self.raw(method, path, body, wait_s, **headers) or b"null")
 
     async def raw(
@@ -63,6 +63,6 @@ class Api:
         return None
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()

@@ -1,4 +1,4 @@
-"""Keeps a history as a file: gzipped JSON lines, one event per line; many deliveries share a line."""
+"""Stores a history as a file of gzipped JSON lines: one event on a line, or many deliveries."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import msgspec
 from load.history import Cursor, Fault, Gap, History, Odd, Outcome
 
 PER_LINE = 2000
-"""So many deliveries, messages or tries share a line."""
+"""The most deliveries, messages or attempts on one line."""
 
 
 def write(history: History, path: str | Path) -> None:
-    """Keep a history. The folder is made when it is not there."""
+    """Write a history. The folder is made if it is missing."""
     write_lines(path, _events(history))
 
 
 def read(path: str | Path) -> History:
-    """A kept history, equal to the one that was written."""
+    """Read a history, equal to the one that was written."""
     history = History()
     for event in read_lines(path):
         _apply(history, event)
@@ -31,7 +31,7 @@ def read(path: str | Path) -> History:
 
 
 def write_lines(path: str | Path, facts: Iterable[dict[str, Any]]) -> None:
-    """JSON lines, gzipped."""
+    """Write gzipped JSON lines."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wb", compresslevel=3) as out:
         for fact in facts:
@@ -39,7 +39,7 @@ def write_lines(path: str | Path, facts: Iterable[dict[str, Any]]) -> None:
 
 
 def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
-    """What `write_lines` wrote."""
+    """Read the lines of `write_lines`."""
     with gzip.open(path, "rb") as lines:
         yield from map(msgspec.json.decode, lines)
 

@@ -1,4 +1,4 @@
-"""Decides from a history of a log and its readers whether the promise was kept, in linear time.
+"""Checks a history of a log and its readers for breaches of the guarantees, in linear time.
 
 `python -m load.checker FILE` checks a stored history again.
 """
@@ -23,7 +23,8 @@ from load.verdict import USUAL, Breach, Verdict
 
 @dataclass(slots=True)
 class Truth:
-    """What every reader is owed: the log as fresh cursors read it, or all that anyone saw without them."""
+    """The messages that readers must get: the log as fresh cursors read it, or without them all messages
+    seen."""
 
     history: History
     drained: bool
@@ -33,7 +34,7 @@ class Truth:
 
     @staticmethod
     def of(history: History) -> Truth:
-        """Gather the truth; ids of one channel ascend."""
+        """Collect the messages of a history. The ids of one channel ascend."""
         log = history.log
         drained = any(True for _ in history.fresh())
         ids = set(chain.from_iterable(c.ids for c in history.fresh())) if drained else set(log.row)
@@ -43,7 +44,7 @@ class Truth:
         return Truth(history, drained, ids, by_channel)
 
     def owed_to(self, cursor: Cursor) -> array[int]:
-        """The ids this cursor must be given, in order, leaving announced gaps aside."""
+        """The ids that a cursor must get, in order, those in announced gaps included."""
         every = self.owed.get(cursor.patterns)
         if every is None:
             names = self.history.log.names
@@ -54,7 +55,7 @@ class Truth:
 
 
 def check(history: History) -> Verdict:
-    """Judge a whole run: the log itself, what publishers know, and every cursor."""
+    """Check a whole run: the log itself, what publishers know, and every cursor."""
     verdict = Verdict((*USUAL, Breach.HOLES))
     truth = Truth.of(history)
     _check_density(truth, verdict)
@@ -99,14 +100,14 @@ def _check_density(truth: Truth, verdict: Verdict) -> None:
 
 
 def _unannounced(first: int, end: int, channel: str, gaps: list[Gap]) -> int:
-    """How many of the seqs from `first` up to and without `end` no gap event covers."""
+    """How many seqs from `first` up to `end` (excluded) are in no gap event."""
     if not gaps:
         return end - first
     return sum(not any(gap.covers(channel, seq) for gap in gaps) for seq in range(first, end))
 
 
 def _check_told(truth: Truth, verdict: Verdict) -> None:
-    """Every id a publisher was told is in the log, and means there what the publisher sent."""
+    """Check that every id in an answer to a publisher is in the log, with the message that was sent."""
     told = truth.history.told
     for odd in told.odd:
         verdict.add(Breach.DISAGREE, f"a publisher was told id {odd.id}, seq {odd.seq} for another message")
@@ -128,7 +129,7 @@ def _check_cursor(cursor: Cursor, truth: Truth, verdict: Verdict) -> None:
 
 
 def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Verdict) -> None:
-    """Count what is owed and was never given, and the holes that the reader could see itself."""
+    """Count missing messages, and holes in seq that the reader could see itself."""
     log = truth.history.log
     seen = (min(cursor.ids), max(cursor.ids)) if cursor.ids else None
     newest: dict[int, int] = {}
@@ -148,7 +149,8 @@ def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Ve
 
 
 def _place(message_id: int, seen: tuple[int, int] | None) -> str:
-    """Where a loss lies: one in the middle cannot be a slow reader, one at the start lost the history."""
+    """Where a loss is: in the middle, it does not come from a slow reader; before the first, history is
+    lost."""
     if seen is None:
         return "got nothing"
     if message_id < seen[0]:
@@ -156,21 +158,22 @@ def _place(message_id: int, seen: tuple[int, int] | None) -> str:
     return "after its last" if message_id > seen[1] else "in the middle"
 
 
-# --- what publishers know, held against what is stored
+# --- what publishers know, compared with what is stored
 
 
 @dataclass(slots=True)
 class Tries:
-    """The tries to publish into one channel, tries with one key taken together."""
+    """The attempts to publish into one channel. Those with one key count once."""
 
     surest: dict[Outcome, Counter[int]] = field(default_factory=lambda: {o: Counter() for o in Outcome})
     order: array[int] = field(default_factory=lambda: array("q"))
 
 
 def _check_attempts(history: History, stored: list[array[int]], verdict: Verdict) -> None:
-    """`stored` holds, for each channel number, the digests of its stored messages in the order of ids.
+    """Compare attempts with stored messages. `stored` has the digests of each channel's messages, in id
+    order.
 
-    A history without tries knows only the readers' side: then nothing is said here.
+    A history without attempts is not checked here.
     """
     if not len(history.attempts):
         return
@@ -180,7 +183,7 @@ def _check_attempts(history: History, stored: list[array[int]], verdict: Verdict
         found = Counter(stored[number])
         _check_counts(name, known, found, verdict)
         confirmed = known.surest[Outcome.OK]
-        # Only when exactly the confirmed messages are there can the two orders be laid side by side.
+        # The two orders can be compared only if exactly the confirmed messages are stored.
         if history.in_order and found == confirmed and known.order != stored[number]:
             moved = sum(a != b for a, b in zip(known.order, stored[number], strict=True))
             verdict.add(Breach.OUT_OF_ORDER, f"{name}: {moved} not where they were published", moved)
@@ -203,7 +206,7 @@ def _tries(history: History, verdict: Verdict) -> dict[int, Tries]:
 
 
 def _best_by_key(history: History, verdict: Verdict) -> dict[str, int]:
-    """For each idempotency key its surest try. All confirmations of one key must name one id."""
+    """The surest attempt of each idempotency key. All confirmations of a key must have the same id."""
     attempts = history.attempts
     best: dict[str, int] = {}
     for attempt, key in attempts.key.items():
@@ -234,7 +237,7 @@ def _check_counts(name: str, known: Tries, found: Counter[int], verdict: Verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge the history in the file named on the command line."""
+    """Check the history in the file named on the command line."""
     from load.archive import read
 
     options = parser("checker", __doc__, "load/results/chat-20260101-000000/history.jsonl.gz")

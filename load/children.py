@@ -25,17 +25,17 @@ _running: list[Child] = []
 
 
 def raise_file_limit() -> int:
-    """Let this process and its future children hold as many sockets as the machine allows; returns that."""
+    """Raise the limit of open files of this process and its future children to the hard limit; returns
+    that."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now, and that this process was not given before.
+    """A free TCP port on loopback that was not returned before.
 
-    It lies below those that the kernel gives to connections, so that it is still there when a server that was
-    killed comes back to it.
+    It is below the ports that the kernel gives to connections, so that a restarted server finds it free.
     """
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
@@ -62,7 +62,7 @@ def parents() -> dict[int, int]:
                 text = (entry / "stat").read_text()
             except OSError:
                 continue
-            # The name in brackets may hold anything, so the fields count from its closing one.
+            # The name in brackets may contain anything, so the fields are counted from its closing bracket.
             found[int(entry.name)] = int(text.rpartition(")")[2].split()[1])
     return found
 
@@ -80,7 +80,7 @@ def tree(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, empty when it is gone."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -88,7 +88,7 @@ def command_of(pid: int) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory a process occupies; 0 when it is gone."""
+    """The resident memory of a process in bytes; 0 if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:
@@ -97,7 +97,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def kill(pids: Sequence[int]) -> None:
-    """Kill -9; those already gone are fine."""
+    """Send SIGKILL. Processes that have ended already are ignored."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Child:
-        """Start it, with the environment of this process and `env` on top."""
+        """Start it with the environment of this process and `env`."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -147,12 +147,12 @@ class Child:
         return self.process.poll()
 
     def stop(self, patience: float = 10.0) -> None:
-        """Ask it to end; after `patience` seconds kill it and all it started."""
+        """Ask it to end. After `patience` seconds kill it and all its descendants."""
         assert self.process is not None, "not started"
         if self in _running:
             _running.remove(self)
         if self.process.poll() is not None:
-            return  # its number may be another program's by now
+            return  # its id may belong to another process by now
         family = tree(self.pid)
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -167,7 +167,8 @@ class Child:
 
 
 def wait_for_port(port: int, child: Child, patience: float = 20.0) -> None:
-    """Return when something listens; raises when the child ends first or nothing does in time (seconds)."""
+    """Return once a program listens on the port. Raises RuntimeError if the child ends first, or after
+    `patience` seconds."""
 
     def listens() -> bool:
         if child.code() is not None:

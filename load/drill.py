@@ -1,8 +1,8 @@
 """The common parts of all drills: their arguments, their exit codes, and their files.
 
 A drill is run with `python -m`. Its `main` takes arguments, has `--help` with examples, prints one line with
-a verdict, and exits with 0 if the promise held, 1 if it did not, and 2 if there is no verdict because the run
-itself failed.
+a verdict, and exits with 0 without a breach, 1 with one, and 2 if there is no verdict because the run itself
+failed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from load.children import CHECKOUT, raise_file_limit
 from load.verdict import NO_VERDICT, Verdict
 
 RESULTS = CHECKOUT / "load" / "results"
-"""What runs leave behind; git ignores it."""
+"""The folder for the results of runs; git ignores it."""
 
 say = partial(print, flush=True)
 
 
 def parser(name: str, about: str | None, *examples: str) -> argparse.ArgumentParser:
-    """The parser of `python -m load.NAME`; each of `examples` is what may stand behind that."""
+    """The parser of `python -m load.NAME`. Each of `examples` is a line of arguments for the help."""
     program = f"python -m load.{name}"
     lines = "\n".join(f"  {program} {example}".rstrip() for example in examples)
     codes = "exit codes: 0 the promise held; 1 it did not; 2 no verdict"
@@ -51,22 +51,22 @@ def add_keep(options: argparse.ArgumentParser) -> None:
 
 
 def add_minutes(options: argparse.ArgumentParser, minutes: float) -> None:
-    """`--minutes`: how long the run goes on, without what comes before and after."""
+    """`--minutes`: the length of the run, without its start and end."""
     options.add_argument("--minutes", type=float, default=minutes, help=f"how long; {minutes:g} by default")
 
 
 def played(play: Callable[[], Verdict]) -> Verdict | None:
-    """The verdict, or nothing, with the reason told, where the run itself went wrong."""
+    """The verdict of a run; None if the run itself failed, which is printed."""
     raise_file_limit()
     try:
         return play()
-    except Exception:  # noqa: BLE001 (whatever it is, it is told, and it is no verdict)
+    except Exception:  # noqa: BLE001 (any failure is printed, and means that there is no verdict)
         say(f"no verdict: {traceback.format_exc()}")
         return None
 
 
 def conclude(verdict: Verdict | None) -> int:
-    """Print the verdict; the exit code."""
+    """Print the verdict. Returns the exit code."""
     if verdict is None:
         return NO_VERDICT
     say(verdict.report())
@@ -79,7 +79,8 @@ def home(name: str) -> Path:
 
 
 def leave(folder: Path, name: str, verdict: Verdict | None, *, keep: bool = False) -> None:
-    """Remove the home of a clean run. Any other is kept with its verdict for whoever looks for the cause."""
+    """Remove the home of a clean run. The home of any other run is kept with its verdict, to find the
+    cause."""
     if verdict is not None and verdict.ok and not keep:
         shutil.rmtree(folder, ignore_errors=True)
         return

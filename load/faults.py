@@ -11,14 +11,14 @@ from load.server import Server
 from load.waiting import until
 
 PATIENCE_S = 60.0
-"""What was killed must be back within this many seconds."""
+"""A killed part must be back within this many seconds."""
 
 PARTS = ("worker", "service", "redis", "postgres")
 
 
 async def hit(server: Server, part: str, chance: random.Random, away_s: float = 0.0) -> None:
-    """Kill one of `PARTS`; returns when the service is ready again. The whole service stays away for
-    `away_s`. Raises RuntimeError where it is not back in time."""
+    """Kill one of `PARTS`, and return when the service is ready again. The whole service stays down for
+    `away_s`. Raises RuntimeError if it is not back in time."""
     if part == "worker":
         await _worker(server, chance)
     elif part == "service":
@@ -32,7 +32,7 @@ async def hit(server: Server, part: str, chance: random.Random, away_s: float = 
         await until(lambda: server.redis() not in (None, old), "another Redis runs", PATIENCE_S)
     else:
         old = _running(part, server.postgres())
-        # The backends go with the postmaster, as they would with the machine.
+        # The backends are killed with the postmaster, as in a failure of the machine.
         kill(tree(old))
         await until(lambda: server.postgres() not in (None, old), "another Postgres runs", PATIENCE_S)
     await server.wait_ready(PATIENCE_S)

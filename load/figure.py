@@ -23,10 +23,10 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`score` is held against `goal`: at least that much when `more_is_better`, else at most.
+    """A score and its goal: at least the goal if `more_is_better`, else at most.
 
-    `ours` and `peer` are the measured values behind it in `unit`; `rounds` the scores of single rounds;
-    `checked` says in words what was verified, and a measurement that failed it never becomes a figure.
+    `ours` and `peer` are the measured values behind it, in `unit`. `rounds` are the scores of single rounds.
+    `checked` says in words what was verified; a measurement that failed the check is not a figure.
     """
 
     name: str
@@ -57,17 +57,17 @@ def versus(
 
 
 class UnfitError(Exception):
-    """The measurement cannot be believed: something was not stored or not delivered."""
+    """The measurement is invalid: a message was not stored or not delivered."""
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed; not a number without values."""
+    """The smallest value that at least this share of the values does not exceed; NaN without values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def verdict_on(figures: Sequence[Figure]) -> Verdict:
-    """A figure that is short of its goal is a breach; one without a goal is none."""
+    """The verdict on figures. A missed goal is a breach; a figure without a goal is not."""
     verdict = Verdict((Breach.SHORT,), f"{len(figures)} figures")
     for figure in figures:
         said = f"{figure.name}: {figure.score:.2f}, and the goal is {figure.goal:g}"
@@ -77,15 +77,15 @@ def verdict_on(figures: Sequence[Figure]) -> Verdict:
 
 
 def show(figures: Sequence[Figure]) -> None:
-    """The figures as people read them."""
+    """Print the figures as a table."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=180)  # a log has no edge that the table must fit
+        console = Console(width=180)  # a log has no width that the table must fit
     console.print(table(figures))
 
 
 def table(figures: Sequence[Figure]) -> Table:
-    """A row for each."""
+    """The table, with a row for each figure."""
     grid = Table("what", "Gapless", "peer", "score", "goal", "", "checked", title="Gapless against its peers")
     for figure in figures:
         sign = "≥" if figure.more_is_better else "≤"

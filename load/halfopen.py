@@ -55,7 +55,7 @@ def namespace() -> Iterator[None]:
 
 
 async def streams(server: Server) -> int:
-    """How many live streams the service counts."""
+    """The number of live streams in the service's metrics."""
     answer = await server.get("/metrics")
     found = re.search(rb"^gapless_streams ([0-9.]+)$", answer.body if answer else b"", re.M)
     return int(float(found[1])) if found else -1
@@ -71,7 +71,7 @@ async def chatter(target: Target) -> None:
 
 
 async def trial() -> Verdict:
-    """Raises RuntimeError and more where it cannot be tried."""
+    """Run the test. Raises RuntimeError or another exception if this machine cannot run it."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise RuntimeError("needs root on Linux: it makes a network namespace")
     verdict = Verdict((Breach.SLOW,))
@@ -97,8 +97,8 @@ async def _let_go(server: Server, verdict: Verdict) -> None:
     except RuntimeError as error:
         verdict.add(Breach.SLOW, str(error))
         return
-    verdict.checked = f"both streams were let go {seconds:.1f} s after their client vanished"
-    verdict.add(Breach.SLOW, f"{seconds:.1f} s, where {LIMIT_S:.0f} may be", count=seconds > LIMIT_S)
+    verdict.checked = f"both streams were closed {seconds:.1f} s after their client vanished"
+    verdict.add(Breach.SLOW, f"{seconds:.1f} s, where the limit is {LIMIT_S:.0f}", count=seconds > LIMIT_S)
 
 
 async def _until(server: Server, count: int, patience_s: float) -> float:

@@ -1,7 +1,7 @@
 """The events of a run in a compact form: each attempt to publish, and each reader's deliveries.
 
-A delivery costs eight bytes, its id, as long as it is equal to all other deliveries of that id; a different
-one is kept whole. So 200 readers of 200,000 messages fit in memory.
+A delivery takes eight bytes, its id, if it is equal to the other deliveries of that id; otherwise it is
+stored whole. So 200 readers of 200,000 messages fit in memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 UNKNOWN = 0
-"""Stands for an id or a seq that the publisher was never told. Real ones start at 1."""
+"""An id or a seq that the publisher did not learn. Real ones start at 1."""
 
 
 class Outcome(IntEnum):
-    """What the publisher knows. The order matters: of several tries with one key the greatest counts."""
+    """What the publisher knows. Of several attempts with one key, the greatest value counts."""
 
     FAIL = 0
     INFO = 1
@@ -30,7 +30,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A delivery that disagrees with an earlier sight of the same id, at `position` of its cursor."""
+    """A delivery that differs from an earlier one of the same id, at `position` of its cursor."""
 
     position: int
     id: int
@@ -41,7 +41,7 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The server said that `missed` messages just below `first_seq` are gone for good."""
+    """The server announced that `missed` messages just below `first_seq` are lost."""
 
     channel: str
     first_seq: int
@@ -63,9 +63,9 @@ class Fault:
 
 @dataclass(slots=True)
 class Cursor:
-    """One reader across all its connections. `start` is the id after which it is owed everything.
+    """One reader across all its connections. It must get everything after the id `start`.
 
-    A fresh cursor reads the log from the start after the run; what it reads is taken as stored.
+    A fresh cursor reads the log from the start after the run. What it reads counts as stored.
     """
 
     name: str
@@ -76,12 +76,12 @@ class Cursor:
     gaps: list[Gap] = field(default_factory=list)
     odd: list[Odd] = field(default_factory=list)
     resumes: list[tuple[int, int]] = field(default_factory=list)
-    """Pairs of the position in `ids` and the last id the reader came back with."""
+    """For each reconnect, the position in `ids` and the last id that the reader sent."""
 
 
 @dataclass(slots=True)
 class Log:
-    """Every message anyone saw, by id; the first sight of an id says what it is."""
+    """Every message that was seen, by id, as it was at the first sight."""
 
     names: list[str] = field(default_factory=list)
     number: dict[str, int] = field(default_factory=dict)
@@ -91,14 +91,14 @@ class Log:
     digest: array[int] = field(default_factory=lambda: array("q"))
 
     def intern(self, channel: str) -> int:
-        """The small number of a channel name in this history."""
+        """The number of a channel in this history."""
         number = self.number.setdefault(channel, len(self.names))
         if number == len(self.names):
             self.names.append(channel)
         return number
 
     def agrees(self, message_id: int, channel: str, seq: int, digest: int) -> bool:
-        """Learn a message, or say whether this sight of it equals the first one."""
+        """Whether a message equals the first one seen with its id. The first one is stored."""
         row = self.row.get(message_id)
         number = self.intern(channel)
         if row is None:
@@ -112,7 +112,7 @@ class Log:
 
 @dataclass(slots=True)
 class Attempts:
-    """Every try to publish, in the order of the invocations."""
+    """Every attempt to publish, in the order of the calls."""
 
     channel: array[int] = field(default_factory=lambda: array("i"))
     digest: array[int] = field(default_factory=lambda: array("q"))
@@ -124,13 +124,13 @@ class Attempts:
         return len(self.outcome)
 
     def outcome_of(self, attempt: int) -> Outcome:
-        """What the publisher knows of this try; one without any answer may have been stored."""
+        """What the publisher knows of an attempt. One without an answer may have been stored."""
         return Outcome(self.outcome[attempt])
 
 
 @dataclass(slots=True)
 class History:
-    """One run. `in_order` says that each channel had one publisher, which never had two tries in flight."""
+    """One run. `in_order`: each channel had one publisher, which never had two attempts in flight."""
 
     seed: int = 0
     in_order: bool = False
@@ -139,10 +139,10 @@ class History:
     cursors: list[Cursor] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     told: Cursor = field(default_factory=lambda: Cursor("publishers", ()))
-    """What publishers were told about ids is held against the log like a delivery."""
+    """The ids in the answers to publishers. They are compared with the log like deliveries."""
 
     def invoke(self, channel: str, digest: int, key: str | None = None) -> int:
-        """Note a publish before it is sent; returns the number of the try. `key` makes it idempotent."""
+        """Note a publish before it is sent. Returns the number of the attempt. `key` makes it idempotent."""
         attempt = len(self.attempts)
         self.attempts.channel.append(self.log.intern(channel))
         self.attempts.digest.append(digest)
@@ -153,7 +153,7 @@ class History:
         return attempt
 
     def ok(self, attempt: int, message_id: int = UNKNOWN, seq: int = UNKNOWN) -> None:
-        """The publish was confirmed, with the id and seq it was given where the publisher was told."""
+        """Note that a publish was confirmed, with its id and seq if the answer had them."""
         self.attempts.outcome[attempt] = Outcome.OK
         self.attempts.id[attempt] = message_id
         if message_id != UNKNOWN:
@@ -161,21 +161,21 @@ class History:
             self.deliver(self.told, message_id, channel, seq, self.attempts.digest[attempt])
 
     def info(self, attempt: int) -> None:
-        """No answer, or a 5xx: the message may be stored once or not at all."""
+        """Note no answer, or a 5xx: the message may be stored once or not at all."""
         self.attempts.outcome[attempt] = Outcome.INFO
 
     def fail(self, attempt: int) -> None:
-        """Refused with a 4xx: the message must never be seen."""
+        """Note a 4xx: the message must never be seen."""
         self.attempts.outcome[attempt] = Outcome.FAIL
 
     def cursor(self, name: str, patterns: tuple[str, ...], start: int = 0, fresh: bool = False) -> Cursor:
-        """A new reader that is owed every matching message with an id above `start`."""
+        """A new reader, which must get every matching message with an id above `start`."""
         cursor = Cursor(name, patterns, start, fresh)
         self.cursors.append(cursor)
         return cursor
 
     def deliver(self, cursor: Cursor, message_id: int, channel: str, seq: int, digest: int) -> None:
-        """Note one message handed to one reader."""
+        """Note a delivery of one message to one reader."""
         if not self.log.agrees(message_id, channel, seq, digest):
             cursor.odd.append(Odd(len(cursor.ids), message_id, channel, seq, digest))
         cursor.ids.append(message_id)
@@ -185,7 +185,7 @@ class History:
         cursor.gaps.append(gap)
 
     def resume(self, cursor: Cursor, last_id: int) -> None:
-        """Note that the reader connected again with the last id it saw."""
+        """Note that a reader reconnected with the last id it saw."""
         cursor.resumes.append((len(cursor.ids), last_id))
 
     def fault(self, name: str, on: bool) -> None:
@@ -197,15 +197,15 @@ class History:
         return (cursor for cursor in self.cursors if not cursor.fresh)
 
     def fresh(self) -> Iterator[Cursor]:
-        """The readers that read the log afterwards."""
+        """The readers that read the log after the run."""
         return (cursor for cursor in self.cursors if cursor.fresh)
 
 
-# --- what a message says, as one number
+# --- the content of a message as one number
 
 
 def digest(kind: str, key: str | None, data: Any) -> int:
-    """The signed 64-bit digest of what the publisher chose: type, key and data. Equal ones say the same.
+    """The signed 64-bit digest of what the publisher sets: type, key and data.
 
     Member order and white space of the JSON do not count, since a store may keep the value instead
     of the text.
@@ -215,6 +215,6 @@ def digest(kind: str, key: str | None, data: Any) -> int:
 
 
 def digest_of(message: dict[str, Any]) -> int:
-    """The digest of a message as the service writes it on any of its faces."""
+    """The digest of a message in the JSON of the service."""
     data = message["data"] if "data" in message else message.get("data_base64")
     return digest(message.get("type", "message"), message.get("key"), data)

@@ -1,4 +1,4 @@
-"""Installs other programs by name; a second run finds them installed. Failures are RuntimeErrors."""
+"""Installs other programs if they are missing. Failures raise RuntimeError."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from load.drill import RESULTS, say
 
 
 def debian(*packages: str) -> None:
-    """Packages of the system."""
+    """Install packages of the system (Debian)."""
     say(f"installing {', '.join(packages)} (Debian)")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages], environment=quiet)
 
 
 def chromium() -> None:
-    """The browser."""
+    """Install Chromium."""
     if shutil.which("chromium") is None:
         debian("chromium")
 
 
 def npm(name: str, packages: Sequence[str]) -> Path:
-    """Into a folder of this name under `load/results`; the folder."""
+    """Install packages into a folder of this name under `load/results`. Returns the folder."""
     folder = RESULTS / name / "node"
     if not all((folder / "node_modules" / package).exists() for package in packages):
         say(f"installing {', '.join(packages)} (npm)")
@@ -42,7 +42,8 @@ def python_of(name: str) -> Path:
 
 
 def pypi(name: str, packages: Sequence[str], proof: str) -> str:
-    """Into an environment of their own; what the program `proof` says there, which must import them."""
+    """Install packages into their own environment. Returns the output of the program `proof`, which must
+    import them."""
     python = python_of(name)
     if (said := _said(python, proof)) is None:
         say(f"installing {', '.join(packages)} (PyPI)")

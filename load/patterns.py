@@ -1,4 +1,4 @@
-"""Decides which channels a subscription follows, independently of the server, to find its errors."""
+"""Matches channels with patterns, independently of the server's code, to find errors in it."""
 
 from __future__ import annotations
 

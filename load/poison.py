@@ -38,8 +38,8 @@ TOLD = (Breach.LOST, Breach.DEAD, Breach.SLOW)
 
 @dataclass(slots=True)
 class Member:
-    """A stream that works on one message after the other, and dies, with all that it holds, at a
-    poisonous one."""
+    """A stream that works on one message after the other. At the poison it dies with all messages it
+    holds."""
 
     target: Target
     queue: str
@@ -64,12 +64,12 @@ class Member:
         self.arrived.set()
 
     def die(self) -> None:
-        """As a process does: its connections are gone, and nothing is said."""
+        """Close the connection without a word, as a process does that dies."""
         if self.stream is not None:
             self.stream.abort()
 
     async def work(self, api: Api, done: Callable[[int], None]) -> None:
-        """Until it dies. `done` hears how many were acked."""
+        """Work until it dies. `done` is called with the number of acked messages."""
         while not self.ended.is_set():
             await self.arrived.wait()
             self.arrived.clear()
@@ -88,7 +88,8 @@ class Member:
 
 
 async def prepare(api: Api, queue: str, messages: int, poison: int = -1, **settings: Any) -> None:
-    """A subscription, and messages in it, each with a key of its own; this one is poisonous."""
+    """Make a subscription and publish messages to it, each with its own key. `poison`: the number of the
+    poison."""
     definition = {"channels": [queue], "start": "earliest", "max_deliver": MAX_DELIVER, **settings}
     await api.call("PUT", f"/v1/subscriptions/{queue}", definition)
     for start in range(0, messages, 1000):
@@ -105,7 +106,7 @@ async def stats(api: Api, queue: str) -> dict[str, Any]:
 
 
 async def poison(api: Api, target: Target, keys: int, at: int, verdict: Verdict) -> None:
-    """One member after the other; only the message at fault may die."""
+    """Run one member after the other. Only the poison may become a dead letter."""
     queue = f"poison{at}"
     await prepare(api, queue, keys, at)
     hands: list[int] = []
@@ -138,7 +139,7 @@ async def poison(api: Api, target: Target, keys: int, at: int, verdict: Verdict)
 
 
 async def settle(api: Api, target: Target, queue: str, messages: int, members: int) -> float:
-    """Seconds until so many are settled by a new fleet."""
+    """The seconds in which a new fleet settles so many messages."""
     fleet = [Member(target, queue, max(1, messages // members)) for _ in range(members)]
     left = messages
     all_done = asyncio.Event()
@@ -167,7 +168,8 @@ async def settle(api: Api, target: Target, queue: str, messages: int, members: i
 async def fleet(
     api: Api, target: Target, messages: int, members: int, factor: float, verdict: Verdict
 ) -> None:
-    """It may take at most so many times as long after all members were killed with all in hand."""
+    """Kill a fleet that holds all messages. Settling them then may take at most `factor` times as long as
+    without the kill."""
     await prepare(api, "calm", messages, max_in_flight=messages)
     without = await settle(api, target, "calm", messages, members)
     await prepare(api, "killed", messages, max_in_flight=messages)
@@ -187,12 +189,12 @@ async def fleet(
     )
     verdict.add(Breach.LOST, f"fleet: {counts}", messages - counts["acked"])
     verdict.add(Breach.DEAD, f"fleet: {counts}", counts["dead_letters"])
-    slow = f"fleet: {took / without:.2f} times as long, where {factor:g} may be"
+    slow = f"fleet: {took / without:.2f} times as long, where the limit is {factor:g}"
     verdict.add(Breach.SLOW, slow, count=took > factor * without)
 
 
 async def trial(options: argparse.Namespace) -> Verdict:
-    """All of it, on a service of its own."""
+    """Run everything on a new service."""
     verdict = Verdict(TOLD)
     async with serving() as server:
         api = Api(server.target)

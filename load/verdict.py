@@ -1,4 +1,4 @@
-"""Breaches and verdicts of all drills: how they are printed, and which exit code they give."""
+"""Breaches and verdicts of all drills: how they are printed, and their exit codes."""
 
 from __future__ import annotations
 
@@ -8,63 +8,64 @@ from enum import StrEnum
 from typing import Any
 
 EXAMPLES = 8
-"""So many examples of each kind are kept; the counts always say how many there are."""
+"""The most examples that are kept of each kind. The counts are complete."""
 
 CLEAN, BROKEN, NO_VERDICT = 0, 1, 2
-"""The exit codes of every drill: the promise held, it did not, and nothing can be said."""
+"""The exit codes of every drill: no breach, a breach, and no verdict."""
 
 
 class Breach(StrEnum):
-    """The ways to break a promise. A drill looks for some of them; each word means the same in all drills."""
+    """The kinds of breaches of a guarantee. Each drill looks for some; a word means the same in all
+    drills."""
 
     # Of a log and its readers
     LOST = "lost"  # I1, G7: confirmed or stored, and not in the log or not delivered in the end
     DOUBLED = "doubled"  # I3, I5: delivered twice to one reader, or stored twice
-    OUT_OF_ORDER = "out of order"  # I2, G8: ids, a publisher's order, or that of a key, turned round
+    OUT_OF_ORDER = "out of order"  # I2, G8: ids, a publisher's order, or that of a key, not kept
     HOLES = "holes in seq"  # I4: seq skips a number, and no gap event said so
     PHANTOM = "phantom"  # I8: never published, or not what this reader asked for
     DISAGREE = "disagreeing"  # I6: one id, one seq or one message with two meanings
-    DISHONEST = "refused but stored"  # I9: answered with a 4xx, or rolled back, and stored all the same
-    UNTOLD = "losses untold"  # lost with an old primary, and a reader that had it was not told
+    DISHONEST = "refused but stored"  # I9: answered with a 4xx, or rolled back, and stored
+    UNTOLD = "losses untold"  # lost with an old primary, and a reader that had it got no gap
     REGRESSED = "regressions"  # a number that may only rise went back
 
     # Of durable subscriptions
     REDELIVERED = "redelivered after an ack"  # G1
     DOUBLE_LEASE = "leased twice at once"  # G2
     BELIEVED = "stale receipts believed"  # G3
-    REFUSED = "live receipts refused"  # G3, the other way round
+    REFUSED = "live receipts refused"  # G3, the opposite
     ATTEMPTS = "wrong attempts"  # G4: a hole, a repetition, or more than max_deliver
-    DEAD = "wrong dead letters"  # G4, G7: missing, doubled, too early, for no reason
+    DEAD = "wrong dead letters"  # G4, G7: missing, doubled, too early, without a reason
     PREFETCH = "over the limit"  # G5: prefetch of a stream, max of a pull, max_in_flight
-    PRODUCT = "wrong products"  # I7: a transaction that published twice, or though refused, or nothing
+    PRODUCT = "wrong products"  # I7: a transaction published twice, or nothing, or was refused and published
     LATE = "delivered after expiry"  # G6
-    LEDGER = "books that do not add up"  # L1: counts, lists, tables and history against each other
+    LEDGER = "books that do not add up"  # L1: counts, lists, tables and history disagree
     STUCK = "stuck"  # V1: neither settled nor dead in time
 
     # Of dead letters on their way
     ROUTELESS = "without a route"  # died, and was not published to where its route leads
-    ASTRAY = "astray"  # went somewhere else, or as something else, or for another reason
-    JOURNEY = "wrong journeys"  # what it says it went through is not what it went through
+    ASTRAY = "astray"  # went elsewhere, was changed, or has a wrong reason
+    JOURNEY = "wrong journeys"  # the journey in its header differs from the real one
 
     # Of a service and of those who use it
-    DOWN = "starts refused"  # it did not come up
-    SLOW = "too slow"  # an answer, a delivery or a run took longer than it may
-    SHORT = "goals missed"  # a measured figure is short of its goal
-    FAILED = "parts failed"  # a part of the run ended, was refused, or was told what it should not be
-    MISSED = "controls missed"  # a planted mistake that was not found, or not called by its name
+    DOWN = "starts refused"  # the service did not start
+    SLOW = "too slow"  # an answer, a delivery or a run took longer than allowed
+    SHORT = "goals missed"  # a measured figure misses its goal
+    FAILED = "parts failed"  # a part of the run ended, was refused, or got a wrong answer
+    MISSED = "controls missed"  # a planted error was not found, or not as the right kind
     HARMED = "pages that did harm"  # what a foreign page did or read, or an allowed one could not
 
 
 USUAL = (Breach.LOST, Breach.DOUBLED, Breach.OUT_OF_ORDER)
 
 NONE = {Breach.HOLES: "seq dense"}
-"""What a line says of a breach that did not occur, where that is not its count."""
+"""Texts for breaches that did not occur, in place of their count."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts for each breach, with examples. `told` are those that the line names where there are none too;
-    `checked` says in words what was looked at."""
+    """The breaches of a run: counts and examples. `told` are the kinds that the line always names, even with
+    a count of 0; `checked` describes what was checked."""
 
     told: tuple[Breach, ...] = USUAL
     checked: str = ""
@@ -72,7 +73,7 @@ class Verdict:
     examples: dict[Breach, list[str]] = field(default_factory=dict)
 
     def add(self, breach: Breach, example: str, count: int = 1) -> None:
-        """Count a breach; so many of them, none at all where that is zero."""
+        """Count `count` breaches of a kind. A count of 0 or less is ignored."""
         if count <= 0:
             return
         self.counts[breach] += count
@@ -81,7 +82,7 @@ class Verdict:
             kept.append(example)
 
     def include(self, other: Verdict, where: str = "") -> None:
-        """Count what was broken elsewhere too; examples say `where`."""
+        """Add the breaches of another verdict. `where` is put before its examples."""
         self.counts.update(other.counts)
         for breach, examples in other.examples.items():
             kept = self.examples.setdefault(breach, [])
@@ -89,16 +90,16 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing at all was broken."""
+        """Whether there is no breach."""
         return not any(self.counts.values())
 
     @property
     def exit_code(self) -> int:
-        """Of a drill that ends with this."""
+        """The exit code of a drill with this verdict."""
         return CLEAN if self.ok else BROKEN
 
     def line(self) -> str:
-        """The verdict on one line: what is `told`, then what there is else."""
+        """The verdict on one line: first the kinds in `told`, then all others that occurred."""
         shown = [
             *self.told,
             *(breach for breach in Breach if self.counts[breach] and breach not in self.told),
@@ -110,7 +111,7 @@ class Verdict:
         return NONE[breach] if breach in NONE and not count else f"{count:,} {breach}"
 
     def report(self) -> str:
-        """Everything, a line each: what was checked, the verdict, and examples of what was broken."""
+        """The whole report: what was checked, the verdict, and examples of breaches, a line each."""
         lines = [self.checked, self.line()] if self.checked else [self.line()]
         for breach, examples in self.examples.items():
             lines += [f"  {breach}: {example}" for example in examples]
@@ -125,7 +126,7 @@ class Verdict:
         return {"counts": counts, "examples": {breach.value: kept for breach, kept in self.examples.items()}}
 
     @staticmethod
-    def from_json(said: dict[str, Any]) -> Verdict:
-        """What `to_json` gave."""
-        counts = Counter({Breach(name): count for name, count in said["counts"].items()})
-        return Verdict(counts=counts, examples={Breach(k): v for k, v in said["examples"].items()})
+    def from_json(state: dict[str, Any]) -> Verdict:
+        """The verdict whose `to_json` this is."""
+        counts = Counter({Breach(name): count for name, count in state["counts"].items()})
+        return Verdict(counts=counts, examples={Breach(k): v for k, v in state["examples"].items()})

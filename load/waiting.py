@@ -14,7 +14,8 @@ LOOK_S = 0.05
 async def until(
     look: Callable[[], Awaitable[Any] | Any], what: str, patience_s: float = 60.0, every_s: float = LOOK_S
 ) -> float:
-    """Look until there is something; the seconds it took. Raises RuntimeError after `patience_s`."""
+    """Poll until `look` returns a true value. Returns the seconds it took. Raises RuntimeError after
+    `patience_s`."""
     began = time.monotonic()
     while True:
         found = look()
@@ -25,7 +26,7 @@ async def until(
 
 
 def wait_until(look: Callable[[], Any], what: str, patience_s: float = 60.0) -> None:
-    """The same, where no event loop runs."""
+    """Like `until`, without an event loop."""
     began = time.monotonic()
     while not look():
         _out_of_patience(began, what, patience_s)

@@ -1,4 +1,4 @@
-"""Hosts and origins as text: what `Host`, `Origin` and the two settings about them may say."""
+"""Hosts and origins as text: the allowed forms of `Host`, `Origin`, and the two settings for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]{0,31})://([^/?#@\s]{1,300})", re
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A host and a port. `host` is in lower case; an IPv6 address is in brackets and in its shortest form, a
+    """A host and a port. `host` is in lower case. An IPv6 address is in brackets and in its shortest form; a
     name has no final dot."""
 
     host: str
@@ -27,11 +27,11 @@ class Authority:
 
 
 def parse_authority(text: str) -> Authority | None:
-    """What `Host` or the middle of an origin names, or None when it is neither an address nor a name.
+    """The address or name in `Host` or after the scheme of an origin; None if it is neither.
 
-    Only dotted quads are IPv4 addresses: browsers send no other spelling, so `127.1` is a bad name.
+    Only dotted quads are IPv4 addresses: browsers send no other spelling, so `127.1` is refused.
     """
-    # Some letters beyond ASCII turn into letters within it when they are made lower case.
+    # Lower case turns some letters outside ASCII into ASCII letters, so those are refused first.
     parts = _AUTHORITY.fullmatch(text.lower()) if text.isascii() else None
     if parts is None:
         return None
@@ -42,7 +42,7 @@ def parse_authority(text: str) -> Authority | None:
     try:
         if host.startswith("["):
             return Authority(f"[{IPv6Address(host[1:-1])}]", port, is_address=True)
-        # No top-level domain is a number, so what ends in one is an address or nothing.
+        # No top-level domain is a number, so a host that ends in a number must be an address.
         name = host.removesuffix(".")
         if name.rpartition(".")[2].isdigit():
             return Authority(str(IPv4Address(host)), port, is_address=True)
@@ -54,7 +54,7 @@ def parse_authority(text: str) -> Authority | None:
 
 
 def parse_origin(text: str) -> tuple[str, Authority] | None:
-    """The scheme and the host of an origin, or None. The port is None where it is the scheme's own."""
+    """The scheme and the authority of an origin, or None. The port is None if it is the scheme's default."""
     parts = _ORIGIN.fullmatch(text.lower())
     authority = parse_authority(parts[2]) if parts else None
     if parts is None or authority is None:
@@ -63,14 +63,15 @@ def parse_origin(text: str) -> tuple[str, Authority] | None:
 
 
 def without_default_port(scheme: str, authority: Authority) -> Authority:
-    """The same place as `scheme` reaches it: with no port where that is the scheme's own."""
+    """The authority without its port if that is the default of `scheme`."""
     if authority.port is not None and authority.port == _DEFAULT_PORTS.get(scheme):
         return Authority(authority.host, None, authority.is_address)
     return authority
 
 
 def allowed_host(text: str) -> str:
-    """One name of `GAPLESS_ALLOWED_HOSTS` as it is compared. Raises ValueError with what is wrong."""
+    """One name of `GAPLESS_ALLOWED_HOSTS`, in the form that is compared. Raises ValueError that says what is
+    wrong."""
     authority = parse_authority(text)
     if authority is None or authority.is_address or authority.port is not None or text.endswith(":"):
         raise ValueError(
@@ -80,7 +81,8 @@ def allowed_host(text: str) -> str:
 
 
 def allowed_origin(text: str) -> str:
-    """One origin of `GAPLESS_ALLOWED_ORIGINS` as browsers write it. Raises ValueError with what is wrong."""
+    """One origin of `GAPLESS_ALLOWED_ORIGINS`, in the form that browsers send. Raises ValueError that says
+    what is wrong."""
     found = parse_origin(text)
     if found is None:
         raise ValueError(

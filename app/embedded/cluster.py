@@ -1,4 +1,4 @@
-"""Makes a Postgres data folder, complete or not at all, and configures it before each start."""
+"""Makes a Postgres data folder atomically, and writes the configuration before each start."""
 
 import functools
 import os
@@ -36,10 +36,10 @@ revoke all on database {DATABASE} from public
 grant connect on database {DATABASE} to {SERVICE}
 """
 
-# Settings that the service needs and the machine can afford; `postgres.local.conf` in the home overrides.
+# Settings for the service on an ordinary machine; `postgres.local.conf` in the home overrides them.
 _SETTINGS = {
     "max_connections": "200",
-    # A statement over the whole log locks each segment and its indexes, and there is one for each day.
+    # A statement over the whole log locks each segment and its indexes, and each day adds a segment.
     "max_locks_per_transaction": "512",
     "max_wal_size": "'2GB'",
     "checkpoint_timeout": "'5min'",
@@ -53,17 +53,17 @@ _SETTINGS = {
 
 
 def major_of(data: Path) -> int | None:
-    """The version of Postgres that made the folder; None if there is no folder yet."""
-    told = folders.read_plain(data / "PG_VERSION")
-    if told is None:
+    """The major version of Postgres that made the folder; None if there is no folder yet."""
+    version = folders.read_plain(data / "PG_VERSION")
+    if version is None:
         return None
-    if not told.strip().isdigit():
+    if not version.strip().isdigit():
         raise EmbeddedError(f"{data}/PG_VERSION names no version; move the folder aside")
-    return int(told)
+    return int(version)
 
 
 def create(data: Path, binaries: PostgresBinaries, identity: Identity) -> None:
-    """Make the folder with the roles and the database in it. It gets its name once it is complete."""
+    """Make the data folder with the roles and the database. It gets its name once it is complete."""
     partial = make_partial(data, identity)
     fill(partial, binaries, identity)
     finish(partial, data)
@@ -81,8 +81,8 @@ def fill(partial: Path, binaries: PostgresBinaries, identity: Identity) -> None:
 
 
 def make_partial(data: Path, identity: Identity) -> Path:
-    """An empty folder beside the data, which gets its name once it is complete. Folders that earlier attempts
-    left are removed; programs of an attempt that was just killed may still write there for a moment."""
+    """Make an empty folder beside the data, for `finish` to rename. Folders that earlier attempts left are
+    removed first, for up to 5 s: programs of an attempt that was just killed may still write there."""
     for half_made in data.parent.glob(f"{data.name}.partial-*"):
         processes.wait_until(functools.partial(_removed, half_made), _REMOVAL_S)
     partial = Path(tempfile.mkdtemp(prefix=f"{data.name}.partial-", dir=data.parent))
@@ -97,15 +97,15 @@ def finish(partial: Path, data: Path) -> None:
 
 
 def decide(partial: Path, data: Path) -> None:
-    """Decides that a complete folder replaces the data: `take_up` moves it there."""
+    """Decides that a complete folder replaces the data. `take_up` then moves it there."""
     restored = _restored(data)
     shutil.rmtree(restored, ignore_errors=True)
     finish(partial, restored)
 
 
 def take_up(data: Path) -> Path | None:
-    """Moves a decided folder to its place. Returns the folder of the data that was there before, if any. If
-    the process is killed meanwhile, the next call goes on from there."""
+    """Moves the folder that `decide` chose to the data's place. Returns the folder with the previous data, if
+    any. If the process is killed meanwhile, the next call finishes the move."""
     restored, aside = _restored(data), None
     if not restored.exists():
         return None
@@ -127,28 +127,29 @@ def _removed(folder: Path) -> bool:
 
 
 def configure(home: Path) -> None:
-    """Writes the configuration files. Users that can enter the socket's folder are trusted, others cannot
+    """Writes the configuration files. They trust every user that can enter the socket's folder; others cannot
     connect.
 
-    The files lie in the home, not with the data: root writes them, and the data may belong to another user,
-    who could put a link in their place.
+    The files are in the home and not with the data: root writes them, and the data may belong to another
+    user, who could put a link in their place.
     """
     local = home / "postgres.local.conf"
     if not local.exists():
         folders.replace(
-            local, "# Settings of your own for the embedded Postgres. What durability rests on stays on.\n"
+            local, "# Your own settings for the embedded Postgres. Those that durability needs stay on.\n"
         )
     settings = {**_SETTINGS, **_memory(), **_recovery()}
-    lines = [f"# Written at each start. Settings of your own go into {local.name} beside this file."]
+    lines = [f"# Written at each start. Your own settings belong in {local.name} beside this file."]
     lines += [f"{name} = {value}" for name, value in settings.items()]
     lines += [f"include_if_exists = {_quoted(str(local))}", ""]
     folders.replace(home / CONFIGURATION, "\n".join(lines))
-    # The second line is for base backups: a rule for all databases leaves replication out.
+    # The second rule is for base backups: `all` databases does not include replication.
     folders.replace(home / ACCESS, "local all all trust\nlocal replication postgres trust\n")
 
 
 def promises(home: Path, sockets: Path, cluster_name: str) -> list[str]:
-    """The settings that no file may change: those for durability, and for access to the server."""
+    """The options that no configuration file may change: those for durability and for access to the
+    server."""
     folder = '"' + str(sockets).replace('"', '""') + '"'
     settings = {
         "config_file": str(home / CONFIGURATION),
@@ -167,15 +168,16 @@ def promises(home: Path, sockets: Path, cluster_name: str) -> list[str]:
 
 
 def _memory() -> dict[str, str]:
-    """Shared buffers of an eighth of the memory, at most 256 MB: a container may have less than it sees."""
+    """Settings for memory. Shared buffers get an eighth of it, 64 to 256 MB: a container may have less memory
+    than it sees."""
     total_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
     shared_mb = max(64, min(256, total_mb // 8))
     return {"shared_buffers": f"'{shared_mb}MB'", "effective_cache_size": f"'{max(128, total_mb // 2)}MB'"}
 
 
 def _recovery() -> dict[str, str]:
-    """Settings to sync the folder after a crash in one call: file by file takes most of a second on a small
-    log.
+    """The setting that syncs the folder after a crash in one call: file by file takes most of a second even
+    on a small log.
 
     Kernels before 5.8 do not report a failed write to that call, so there Postgres syncs file by file.
     """
@@ -188,7 +190,7 @@ def _recovery() -> dict[str, str]:
 def run(program: list[str], identity: Identity, text: bytes = b"") -> str:
     """Runs a program of Postgres as the identity; returns its output. Raises `EmbeddedError` if it fails."""
     command = identity.command(program, death_signal=signal.SIGKILL)
-    environment = {**os.environ, "LC_ALL": "C"}  # its messages are read above
+    environment = {**os.environ, "LC_ALL": "C"}  # `fill` looks for words in its output
     result = subprocess.run(
         command,
         input=text,

@@ -12,11 +12,11 @@ _LITTLE_BYTES = 1024 * 1024
 
 
 class EmbeddedError(Exception):
-    """An embedded server cannot do what was asked. The text tells a user what to do."""
+    """An embedded server cannot do what was asked. The text tells the user what to do."""
 
 
 class PassingError(EmbeddedError):
-    """It cannot do it now. The reason may pass without a change to this installation: try again."""
+    """The server cannot do it now, but a later attempt may succeed without a change to this installation."""
 
 
 class HomeTakenError(EmbeddedError):
@@ -25,13 +25,14 @@ class HomeTakenError(EmbeddedError):
 
 @contextmanager
 def in_words(home: Path) -> Iterator[None]:
-    """Turn the machine's errors into `EmbeddedError`, and those of a full disk into `PassingError`."""
+    """Turn errors of the operating system into `EmbeddedError`, and those of a full disk into
+    `PassingError`."""
     try:
         yield
     except PassingError:
         raise
     except EmbeddedError as error:
-        # A server cannot even log what it misses on a disk that is full, so the disk itself is asked too.
+        # A server cannot log its error on a full disk, so the free space is checked too.
         if any(text in str(error) for text in _FULL_TEXTS) or _is_full(home):
             raise disk_full(home) from error
         raise

@@ -1,8 +1,8 @@
-"""Takes the identity for a server, asks to die with the parent, then executes the server.
+"""Takes the identity for a server, asks the kernel to end it with its parent, then executes the server.
 
 Run as a script: `python -I -S exec_server.py SIGNAL PARENT KIND UID GID ACCESS -- program arguments`.
-A fork that runs Python between fork and exec (`preexec_fn`) can deadlock in a parent with threads, and
-an exec keeps the process id, so the parent still holds the server itself as its child.
+It is a program of its own because Python between fork and exec (`preexec_fn`) can deadlock in a parent with
+threads. An exec keeps the process id, so the server itself is the parent's child.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 PR_SET_PDEATHSIG = 1
 CLONE_NEWUSER = 0x10000000
 ACCESS = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
-REFUSED = 126  # exit code: this identity cannot be taken here, or cannot work in the folder
+REFUSED = 126  # exit code: this identity cannot be taken, or has no access to the folder
 
 
 def main(arguments: list[str]) -> None:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     letters, _, folder = needed.partition(":")
     if folder and not os.access(folder, sum(ACCESS[letter] for letter in letters)):
         refuse(f"{kind} {uid} has no {letters} access to {folder}")
-    # Only now: a change of credentials clears the death signal.
+    # This must come after `enter`: a change of credentials clears the death signal.
     die_with_parent(int(death_signal), int(parent))
     try:
         os.execv(program[0], program)
@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
 
 
 def enter(kind: str, uid: int, gid: int) -> None:
-    """Take the identity: `self` as it is, `namespace` looks like `uid` from inside only, `user` is `uid`."""
+    """Take the identity. `self`: no change. `namespace`: the process sees itself as `uid`. `user`: it is
+    `uid`."""
     if kind == "namespace":
         outside = os.geteuid(), os.getegid()
         if libc().unshare(CLONE_NEWUSER) != 0:
@@ -53,10 +54,10 @@ def enter(kind: str, uid: int, gid: int) -> None:
 
 def die_with_parent(signal_number: int, parent: int) -> None:
     if not sys.platform.startswith("linux"):
-        return  # elsewhere the next start ends what was left behind
+        return  # other systems have no death signal; there the next start ends a server that was left behind
     libc().prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit(REFUSED)  # it died before the request was in place
+        sys.exit(REFUSED)  # the parent died before the kernel knew the death signal
 
 
 def libc() -> ctypes.CDLL:

@@ -1,6 +1,6 @@
-"""Handles folders that other users may have made or may write to: it never follows links and checks owners.
+"""Handles folders that other users may have made or may write to. It follows no links and checks owners.
 
-Root works here beside a Postgres of another user, who may put anything into its own folders at any time.
+Root works here beside a Postgres of another user, and that user can change its own folders at any time.
 """
 
 import os
@@ -14,9 +14,11 @@ _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_private(folder: Path, owners: set[int], give_to: tuple[int, int] | None = None) -> None:
-    """Make a folder that only its owner can enter, `give_to` where it is given, else this user.
+    """Make a folder that only its owner can enter. The owner is `give_to` (uid, gid) if given, else this
+    user.
 
-    Refuses a link, and one that someone outside `owners` made: who owns the folder, owns what lies in it.
+    Raises `EmbeddedError` for a link, and for a folder whose owner is not in `owners`: the owner of a folder
+    controls its contents.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -34,8 +36,8 @@ def make_private(folder: Path, owners: set[int], give_to: tuple[int, int] | None
 
 
 def give(folder: Path, uid: int, gid: int) -> None:
-    """Gives a folder and its contents to a user, from the inside out: until the last step only this user can
-    enter it and change it."""
+    """Gives a folder and its contents to a user. The folder itself comes last, so that only this user can
+    enter and change it until then."""
     for _, names, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
         for name in (*names, *files):
             os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
@@ -43,7 +45,7 @@ def give(folder: Path, uid: int, gid: int) -> None:
 
 
 def read_plain(path: Path, limit_bytes: int = 4096) -> str | None:
-    """The beginning of a file, None where there is no ordinary one: a link or a pipe counts as none."""
+    """The beginning of a file; None if there is no regular file. A link or a pipe is not a regular file."""
     try:
         descriptor = os.open(path, _PLAIN)
     except OSError:
@@ -57,7 +59,8 @@ def read_plain(path: Path, limit_bytes: int = 4096) -> str | None:
 
 
 def replace(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file at once: a crash leaves the old one or the new one. Its folder must be this user's."""
+    """Replace a file atomically: a crash leaves the old one or the new one. Its folder must be this
+    user's."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -70,7 +73,7 @@ def replace(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Syncs the names in a folder to disk."""
+    """Syncs a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The folder with all data of an installation: `postgres`, `redis`, `log`, `run` and a lock."""
+"""The home: the folder of an installation, with `postgres`, `redis`, `log`, `run` and a lock file."""
 
 import fcntl
 import hashlib
@@ -10,17 +10,17 @@ from pathlib import Path
 from app.embedded import processes
 from app.embedded.errors import EmbeddedError, HomeTakenError, disk_full, in_words, is_out_of_space
 
-_SOCKET_PATH_LIMIT = 103  # bytes with its ending zero: 108 on Linux, 104 on macOS
+_SOCKET_PATH_LIMIT = 103  # bytes; the systems' limits include the final zero: 108 on Linux, 104 on macOS
 _LONGEST_SOCKET_NAME = "/.s.PGSQL.5432.lock"
 _DYING_S = 5.0
 _POLL_S = 0.02
 
 
 def prepare(home: Path) -> Path:
-    """Makes the home if it is missing, closed to others, and returns its absolute path.
+    """Makes the home if it is missing, for this user only, and returns its absolute path.
 
-    Refuses a home of another user, who could change anything in it. A home of root is allowed, because a
-    container's volume is one.
+    Raises `EmbeddedError` for a home of another user, who could change anything in it. A home of root is
+    allowed, because a container's volume may belong to root.
     """
     home = home.absolute()
     try:
@@ -34,19 +34,21 @@ def prepare(home: Path) -> Path:
     home = home.resolve()
     if (owner := home.stat().st_uid) not in (os.geteuid(), 0):
         raise EmbeddedError(
-            f"{home} belongs to user {owner}, not to this one ({os.geteuid()}): run Gapless as its owner,"
+            f"{home} belongs to user {owner}, and this is user {os.geteuid()}: run Gapless as its owner,"
             " or set GAPLESS_HOME to another folder"
         )
     return home
 
 
 def digest(home: Path) -> str:
-    """A short name for a home, used where a path is too long or must not hold odd characters."""
+    """A short name for a home, for places where its path is too long or has characters that are not
+    allowed."""
     return hashlib.sha256(os.fsencode(home)).hexdigest()[:10]
 
 
 def socket_folder(home: Path) -> Path:
-    """Where the servers' sockets go: `run` in the home, or a short folder when that path is too long."""
+    """The folder of the servers' sockets: `run` in the home, or a temporary folder if that path is too
+    long."""
     near = home / "run"
     if len(os.fsencode(near)) + len(_LONGEST_SOCKET_NAME) <= _SOCKET_PATH_LIMIT:
         return near
@@ -54,7 +56,7 @@ def socket_folder(home: Path) -> Path:
 
 
 def owners(home: Path) -> set[int]:
-    """Whose the folders in a home may be: this user's, and that of the user who owns the data."""
+    """The users (uid) that may own folders in a home: this user, and the owner of the data."""
     data = home / "postgres"
     return {os.geteuid(), data.lstat().st_uid} if data.exists() else {os.geteuid()}
 
@@ -67,9 +69,9 @@ class HomeLock:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Raises `HomeTakenError` that names the process which holds the lock.
+        """Take the lock. Raises `HomeTakenError`, which names the process that holds it.
 
-        A holder that was killed holds it until the kernel has ended it: that is waited for, up to 5 s.
+        A killed holder keeps the lock until the kernel has ended it, so this waits up to 5 s for that.
         """
         prepare(self.path.parent)
         with in_words(self.path.parent):
@@ -82,7 +84,7 @@ class HomeLock:
         except PermissionError:
             owner = self.path.parent.stat().st_uid
             raise EmbeddedError(
-                f"{self.path.parent} is not this user's (owner {owner}); set GAPLESS_HOME to another folder"
+                f"{self.path.parent} belongs to user {owner}; set GAPLESS_HOME to another folder"
             ) from None
         try:
             self._lock(descriptor)

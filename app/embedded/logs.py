@@ -10,10 +10,11 @@ from app.embedded.folders import make_private
 
 
 class LogFile:
-    """A file a child writes to. `rotate` keeps it below about twice `limit_bytes`, one older copy included.
+    """A file that a child writes to. `rotate` keeps it and its one older copy below about twice
+    `limit_bytes`.
 
-    The child holds the file open in append mode, so the copy is taken and the file cut short in place; the
-    few lines written between the two are lost, which a log can bear.
+    The child keeps the file open in append mode, so `rotate` copies the file and then truncates it in place.
+    Lines written between the two are lost, which is acceptable for a log.
     """
 
     def __init__(self, path: Path, limit_bytes: int = 16 * 1024 * 1024) -> None:

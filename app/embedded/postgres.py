@@ -1,4 +1,5 @@
-"""The embedded Postgres: a child of this process over `<home>/postgres`, reached by a Unix socket only."""
+"""The embedded Postgres: a child process with its data in `<home>/postgres`, reached by a Unix socket
+only."""
 
 import os
 import signal
@@ -13,25 +14,25 @@ from app.embedded.errors import EmbeddedError, PassingError, in_words
 from app.embedded.identity import Identity, choose
 from app.embedded.logs import LogFile
 
-START_TIMEOUT_S = 600.0  # recovery after a crash may have a lot of log to replay
-_STOP = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0))  # fast, then immediate; both lose nothing committed
+START_TIMEOUT_S = 600.0  # recovery after a crash may replay much WAL
+_STOP = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0))  # fast, then immediate shutdown; both keep all commits
 _STATUS_LINE = 7
 WRITABLE = ("ready",)
 ANSWERING = ("ready", "standby")
-"""A server that follows another one, or recovers from a backup, says that it is a standby."""
+"""A server that follows another one or recovers from a backup reports the status `standby`."""
 _SOCKET = ".s.PGSQL.5432"
 _SOCKET_FILES = (f"{_SOCKET}.lock", _SOCKET)
 
 
 class EmbeddedPostgres:
-    """Durable: fsync and synchronous commit are on. `start` and `stop` may be called again and again.
+    """A durable Postgres: fsync and synchronous commit are on. `start` and `stop` may be called repeatedly.
 
-    Only one process may start it on a home at a time (`HomeLock`). `owner_url` is for migrations,
+    Only one process at a time may start it on a home (`HomeLock`). `owner_url` is for migrations,
     `service_url` for the service, `admin_url` for what only a superuser may do.
     """
 
     def __init__(self, home_folder: Path, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """`interrupted` is asked during a start; once true, the start gives up with `EmbeddedError`."""
+        """`interrupted` is called during a start. Once it returns true, the start raises `EmbeddedError`."""
         self.home = home.prepare(home_folder)
         self.data = self.home / "postgres"
         self.sockets = home.socket_folder(self.home)
@@ -64,15 +65,15 @@ class EmbeddedPostgres:
         return self._process is not None and self._process.poll() is None
 
     def answers(self) -> bool:
-        """Whether a server listens on the socket, this object's or another process'."""
+        """Whether a server listens on the socket, started by this object or by another process."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             return connection.connect_ex(str(self.sockets / _SOCKET)) == 0
 
     def start(self) -> None:
-        """Start the server, over a new data folder if there is none, and return once it answers.
+        """Start the server and return once it answers. A missing data folder is made.
 
-        What an earlier run left running on the data is ended first, so two servers never share it. Raises
-        `PassingError` for what may pass, such as a full disk.
+        Processes that an earlier run left on the data are ended first, so that two servers never share it.
+        Raises `PassingError` for a temporary cause such as a full disk.
         """
         if self.alive():
             return
@@ -92,7 +93,7 @@ class EmbeddedPostgres:
         self.launch(self.data, binaries, identity)
 
     def stop(self) -> None:
-        """End the server: it closes its connections, writes a checkpoint and leaves."""
+        """End the server. It closes its connections and writes a checkpoint first."""
         if self._process is not None:
             processes.end(self._process, _STOP)
 
@@ -104,35 +105,35 @@ class EmbeddedPostgres:
         settings: Sequence[str] = (),
         until: Collection[str] = ANSWERING,
     ) -> None:
-        """Start a server over a complete folder, with settings for this time only, and wait until it says
-        that it is as wanted. Nothing of an earlier run may be left (`end_leftovers`)."""
+        """Start a server on a complete folder, with `settings` for this run only, and wait until its status
+        is in `until`. No process of an earlier run may be left (`end_leftovers`)."""
         folders.make_private(self.sockets, {os.geteuid(), identity.uid}, identity.owner())
         cluster.configure(self.home)
         promises = cluster.promises(self.home, self.sockets, self.cluster_name)
         program = [str(binaries.program("postgres")), "-D", str(data), *promises, *settings]
         process = processes.spawn(program, identity, signal.SIGINT, self.log)
         self._process = process
-        if not processes.wait_until(lambda: self._settled(data, process, until), START_TIMEOUT_S):
+        if not processes.wait_until(lambda: self._wait_is_over(data, process, until), START_TIMEOUT_S):
             processes.end(process, _STOP)
             raise PassingError(f"Postgres was not ready after {START_TIMEOUT_S:.0f} s, see {self.log.path}")
         if process.poll() is not None:
-            raise EmbeddedError(f"Postgres ended with {process.returncode} as it started:\n{self.log.tail()}")
+            raise EmbeddedError(f"Postgres ended with {process.returncode} at its start:\n{self.log.tail()}")
         if self._interrupted():
             processes.end(process, _STOP)
             raise EmbeddedError("interrupted while Postgres was starting")
 
-    def _settled(self, data: Path, process: processes.Process, until: Collection[str]) -> bool:
+    def _wait_is_over(self, data: Path, process: processes.Process, until: Collection[str]) -> bool:
         return _status(data, process) in until or process.poll() is not None or self._interrupted()
 
     def end_leftovers(self) -> None:
-        """Leave the data folder without a process on it and without a stale lock file.
+        """End all processes on the data folder, then remove stale lock files.
 
-        Postgres itself trusts a lock file whose process id is taken by anyone, even by a zombie; it writes
-        one for its data and one for its socket. Here they go only after the process table shows that neither
-        a server nor one of its children is left.
+        Postgres takes a lock file for valid if any process has its process id, even a zombie. It writes one
+        for its data and one for its socket. They are removed only after the process table shows that no
+        server and no child of a server is left.
         """
         processes.end_leftovers(self._servers, _STOP)
-        # Without their server the children leave by themselves; SIGINT would mean something else to them.
+        # Children end by themselves without their server. SIGINT means something else to them than to it.
         processes.end_leftovers(self._children, ((0, 5.0), (signal.SIGQUIT, 2.0)))
         processes.await_the_dying("postgres")
         (self.data / "postmaster.pid").unlink(missing_ok=True)
@@ -146,7 +147,7 @@ class EmbeddedPostgres:
             for process in processes.running()
             if any(mark in process.command for mark in marks)
         }
-        # A child just forked still bears its parent's command line.
+        # A child that was just forked still has its parent's command line.
         return [pid for pid, parent in found.items() if parent not in found]
 
     def _children(self) -> list[int]:
@@ -155,15 +156,15 @@ class EmbeddedPostgres:
 
     def _refuse_to_overwrite(self) -> None:
         if self.data.exists():
-            raise EmbeddedError(f"{self.data} is there but holds no Postgres data; move it aside")
+            raise EmbeddedError(f"{self.data} exists but holds no Postgres data; move it aside")
 
     def url_of(self, role: str, database: str = cluster.DATABASE) -> str:
-        """How to reach it as a role."""
+        """The URL of a database of this server for a role."""
         return f"postgresql://{role}@/{database}?host={quote(str(self.sockets), safe='/')}&port=5432"
 
 
 def _status(data: Path, process: processes.Process) -> str:
-    """What the server's own lock file says of its state, empty before it says anything."""
+    """The server's status in its lock file; empty before the server has written one."""
     lines = (folders.read_plain(data / "postmaster.pid") or "").splitlines()
     its_own = len(lines) > _STATUS_LINE and lines[0] == str(process.pid)
     return lines[_STATUS_LINE].strip() if its_own else ""

@@ -17,7 +17,7 @@ from app.embedded.logs import LogFile
 
 Process = subprocess.Popen[bytes]
 _POLL_S = 0.005
-_EXITING = 0x4  # PF_EXITING among the flags that the kernel tells of a process
+_EXITING = 0x4  # PF_EXITING in the flags of /proc/PID/stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,11 @@ class Running:
 
 
 def spawn(program: Sequence[str], identity: Identity, death_signal: int, log: LogFile) -> Process:
-    """Start a server that ends with this process, however this process ends (Linux).
+    """Start a server. On Linux it ends with this process, even if this process is killed.
 
-    It has a session of its own: a Ctrl-C in the terminal is for the parent alone, which ends the servers
-    last. Raises `EmbeddedError` off the main thread, since the death signal follows the starting thread.
+    The server has its own session, so that Ctrl-C in the terminal reaches only the parent, which ends the
+    servers last. Raises `EmbeddedError` outside the main thread: the kernel sends the death signal when the
+    thread that started the server ends.
     """
     if threading.current_thread() is not threading.main_thread():
         raise EmbeddedError(
@@ -49,7 +50,7 @@ def spawn(program: Sequence[str], identity: Identity, death_signal: int, log: Lo
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether the condition came true in time; asked every few milliseconds."""
+    """Whether the condition became true within the timeout. It is checked every 5 ms."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -59,7 +60,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def end(process: Process, steps: Sequence[tuple[int, float]]) -> None:
-    """End a child: each signal in turn, waiting that many seconds after it, and SIGKILL at the last."""
+    """End a child. `steps`: signals and the seconds to wait after each; SIGKILL follows the last."""
     for number, patience_s in steps:
         if process.poll() is not None:
             return
@@ -72,10 +73,10 @@ def end(process: Process, steps: Sequence[tuple[int, float]]) -> None:
 
 
 def end_leftovers(find: Callable[[], list[int]], steps: Sequence[tuple[int, float]]) -> None:
-    """Waits for the processes of a killed parent, then signals, then kills them. Afterwards none is left.
+    """End the processes that a killed parent left. Signals and waiting times are as in `end`.
 
-    `find` is asked again each time; it must name only processes that belong to this installation. Zombies
-    do not count: their memory and files are gone, only their parent has not looked yet.
+    `find` returns the ids of those left; it must name only processes of this installation, and no zombies:
+    their memory and files are freed already. Raises `EmbeddedError` if a process survives SIGKILL for 10 s.
     """
     for number, patience_s in (*steps, (signal.SIGKILL, 10.0)):
         if not find():
@@ -94,10 +95,10 @@ def is_running(pid: str) -> bool:
 
 
 def await_the_dying(name: str, patience_s: float = 5.0) -> None:
-    """Wait until no program of this name is being ended by the kernel.
+    """Wait until the kernel has ended every exiting process of this name.
 
-    Such a one has no command line any more by which `running` could tell whose it was, but it still holds
-    memory that it shared. Any installation's will do: they are all gone in a moment.
+    An exiting process has no command line, so its installation is unknown, but it still holds shared memory.
+    This waits for those of every installation: they end within moments.
     """
     wait_until(lambda: name not in _dying(), patience_s)
 
@@ -131,7 +132,7 @@ def _running_on_linux() -> list[Running]:
         if folder.name.isdigit():
             with suppress(OSError):
                 words = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
-                # The name before it stands in parentheses and may hold anything, parentheses too.
+                # The field before is the name in parentheses, and a name may contain parentheses.
                 parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[1]
                 if words:
                     found.append(Running(int(folder.name), int(parent), words.decode(errors="replace")))

@@ -1,4 +1,4 @@
-"""The embedded Redis (Valkey): a child of this process that keeps nothing on disk, on a Unix socket only."""
+"""The embedded Redis (Valkey): a child process that keeps nothing on disk, reached by a Unix socket only."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _STOP = ((signal.SIGTERM, 3.0),)
 
 
 class EmbeddedRedis:
-    """Memory only, bounded: what it holds is hints and copies, and the oldest go first when it is full."""
+    """Keeps hints and hot copies in bounded memory. When it is full, the least recently used go first."""
 
     def __init__(self, home_folder: Path, memory_mb: int = 256) -> None:
         self.home = home.prepare(home_folder)
@@ -43,7 +43,8 @@ class EmbeddedRedis:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the server, empty, and return once it answers. A leftover of a killed run is ended first."""
+        """Start the server, empty, and return once it answers. A server left by a killed run is ended
+        first."""
         if self.alive():
             return
         with in_words(self.home):
@@ -52,7 +53,7 @@ class EmbeddedRedis:
     def _start(self) -> None:
         processes.end_leftovers(self._leftovers, _STOP)
         folders.make_private(self.folder, {os.geteuid()})
-        # It lies beside Postgres' socket, so the folder may be the one of the user who owns the data.
+        # Postgres' socket is in the same folder, so the folder may belong to the user who owns the data.
         folders.make_private(self.socket.parent, home.owners(self.home))
         self.socket.unlink(missing_ok=True)
         program = [str(find_redis()), *self._settings()]
@@ -62,7 +63,7 @@ class EmbeddedRedis:
             processes.end(process, _STOP)
             raise PassingError(f"Redis did not answer after {START_TIMEOUT_S:.0f} s, see {self.log.path}")
         if process.poll() is not None:
-            raise EmbeddedError(f"Redis ended with {process.returncode} as it started:\n{self.log.tail()}")
+            raise EmbeddedError(f"Redis ended with {process.returncode} at its start:\n{self.log.tail()}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -93,7 +94,8 @@ class EmbeddedRedis:
             return False
 
     def _leftovers(self) -> list[int]:
-        """Servers on this socket: its path stands in their arguments and in the title they take later."""
+        """The ids of servers on this socket. Its path is in their arguments, and in the title they set
+        later."""
         marks = (f"unixsocket:{self.socket}", f"--unixsocket {self.socket} ")
         return [
             process.pid for process in processes.running() if any(mark in process.command for mark in marks)

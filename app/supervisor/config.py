@@ -11,8 +11,8 @@ from app import program
 class SupervisorConfig:
     """The supervisor's settings. Times are in seconds. A URL of None means an embedded server under `home`.
 
-    A worker is `worker_argv` with this environment added to the supervisor's own: `environment`,
-    `GAPLESS_DATABASE_URL`, `GAPLESS_REDIS_URL`, `GAPLESS_LISTEN_FD` (the listening socket),
+    A worker runs `worker_argv`. The supervisor adds these variables to its own environment for the worker:
+    `environment`, `GAPLESS_DATABASE_URL`, `GAPLESS_REDIS_URL`, `GAPLESS_LISTEN_FD` (the listening socket),
     `GAPLESS_READY_FD` (a pipe: the worker writes one byte when it serves), `GAPLESS_WORKER_INDEX` and
     `GAPLESS_WORKER_RESTARTS` (how often this worker was restarted after a death).
     """
@@ -31,8 +31,8 @@ class SupervisorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The URLs of the servers. With an external database both URLs of the database are the given one, and
-    there is no `admin_url`."""
+    """The URLs of the servers. With an external database, both of its URLs are the given one, and there is no
+    `admin_url`."""
 
     owner_url: str
     service_url: str

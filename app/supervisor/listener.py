@@ -10,15 +10,15 @@ _PATIENCE_S = 3.0
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the text says what to do."""
+    """The supervisor cannot listen on the address; the text says what to do."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Its connections check after 5 s of silence whether the peer is still there; each
-    worker sets how long they wait for the peer's answer.
+    """Make a listening socket. Raises `ListenError`.
 
-    A predecessor that was just killed frees its port in a moment, so a taken port is tried again for up to
-    3 s.
+    Its connections check after 5 s of silence whether the peer is still there; each worker sets how long
+    they wait for the peer's answer. A taken port is tried again for up to 3 s, because a predecessor that was
+    just killed needs a moment to free it.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -45,7 +45,8 @@ def _bound(family: socket.AddressFamily, address: object) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit these. Heartbeats alone do not notice a peer that vanished silently.
+        # Accepted sockets inherit these options. Heartbeats alone do not detect a peer that vanished
+        # silently.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
             if option := getattr(socket, name, None):

@@ -1,4 +1,4 @@
-"""Keeps the number of workers: replaces those that die, and replaces all one at a time on request."""
+"""Keeps the number of workers constant: replaces those that die, and on request all of them one by one."""
 
 import time
 from collections import deque
@@ -8,7 +8,7 @@ from app.supervisor.config import SupervisorConfig
 from app.supervisor.worker import Worker
 
 Spawn = Callable[[int, int], Worker]
-LONG_LIFE_S = 10.0  # a worker that lived this long was healthy: it is replaced without a delay
+LONG_LIFE_S = 10.0  # a worker that ran this long was healthy: it is replaced without a delay
 MAX_DELAY_S = 5.0
 HOPELESS_AFTER = 5
 
@@ -25,7 +25,8 @@ class Place:
 
 
 class Pool:
-    """The workers. `step` does what is due and never waits. `spawn(index, restarts)` starts a worker."""
+    """The workers. `step` does the work that is due and never waits. `spawn(index, restarts)` starts a
+    worker."""
 
     def __init__(self, config: SupervisorConfig, spawn: Spawn, say: Callable[[str], None]) -> None:
         self._places = [Place(index) for index in range(config.workers)]
@@ -39,7 +40,7 @@ class Pool:
         self._ever_ready = False
 
     def workers(self) -> list[Worker]:
-        """Every process that is not known to be gone."""
+        """Every process that is not known to have ended."""
         standing = [place.worker for place in self._places if place.worker]
         return [*standing, *([self._replacement] if self._replacement else []), *self._retiring]
 
@@ -50,7 +51,8 @@ class Pool:
         return all(place.worker is not None and place.worker.ready for place in self._places)
 
     def hopeless(self) -> bool:
-        """Whether workers die again and again and none has ever served, so that more starts are useless."""
+        """Whether more starts are useless: no worker has ever served, and a place had 5 quick deaths in a
+        row."""
         return not self._ever_ready and any(place.quick_deaths >= HOPELESS_AFTER for place in self._places)
 
     def step(self) -> None:
@@ -63,7 +65,7 @@ class Pool:
         self._roll_step()
 
     def roll(self) -> None:
-        """Replaces every worker, each after its replacement serves. A call meanwhile makes it start again."""
+        """Replaces every worker, each once its replacement serves. A call meanwhile starts over."""
         under_way = [self._to_roll[0]] if self._replacement else []
         self._to_roll = deque([*under_way, *self._places])
 
@@ -100,7 +102,7 @@ class Pool:
     def _try_to_spawn(self, place: Place) -> Worker | None:
         try:
             return self._spawn(place.index, place.restarts)
-        except OSError as error:  # no memory, no process ids: the running workers go on
+        except OSError as error:  # such as no memory or no process ids: the running workers go on
             self._say(f"worker {place.index} could not be started: {error}")
             place.retry_at = time.monotonic() + MAX_DELAY_S
             return None
@@ -119,7 +121,7 @@ class Pool:
             if self._replacement is None:
                 self._to_roll.clear()
         elif self._replacement.gone() or self._replacement.age_s() > self._ready_s:
-            self._say(f"the replacement for worker {place.index} did not come up; the old workers stay")
+            self._say(f"the replacement for worker {place.index} did not become ready; the old workers stay")
             self._retire(self._replacement)
             self._replacement = None
             self._to_roll.clear()

@@ -1,4 +1,4 @@
-"""The embedded servers of a supervisor. It starts them in order, restarts them, and stops them last."""
+"""The embedded servers of a supervisor: started first and in order, restarted if they die, stopped last."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,8 @@ class Server(Protocol):
 
 
 class Servers:
-    """The servers for which no URL was given. If both were given there are none, and no home is used."""
+    """The servers for which no URL was given. If both were given, there are no servers, and no home is
+    used."""
 
     def __init__(self, config: SupervisorConfig, say: Say, stopping: Callable[[], bool]) -> None:
         self._say = say
@@ -41,7 +42,7 @@ class Servers:
         self.endpoints = self._start(config)
 
     def step(self) -> None:
-        """Restarts a server that died. It waits while the server recovers, or until a request to stop."""
+        """Restarts a server that died, and waits until it has recovered or until a request to stop."""
         for name, server in self._running.items():
             if not server.alive() and time.monotonic() >= self._retry_at.get(name, 0.0):
                 self._revive(name, server)
@@ -67,13 +68,13 @@ class Servers:
             self._insist(f"the home {config.home}", self._lock.take)
         try:
             if owner is None or service is None:
-                self._say(f"no GAPLESS_DATABASE_URL: using a Postgres of its own in {config.home}")
+                self._say(f"no GAPLESS_DATABASE_URL: using an embedded Postgres in {config.home}")
                 postgres = EmbeddedPostgres(config.home, interrupted=self._stopping)
                 self._running["Postgres"] = postgres
-                self._insist("its Postgres", postgres.start)
+                self._insist("the embedded Postgres", postgres.start)
                 owner, service, admin = postgres.owner_url, postgres.service_url, postgres.admin_url
             if redis is None:
-                self._say(f"no GAPLESS_REDIS_URL: using a Redis of its own in {config.home}")
+                self._say(f"no GAPLESS_REDIS_URL: using an embedded Redis in {config.home}")
                 own = EmbeddedRedis(config.home)
                 self._running["Redis"] = own
                 self._begin("Redis", own)
@@ -84,7 +85,7 @@ class Servers:
         return Endpoints(owner, service, redis, admin)
 
     def _insist(self, what: str, act: Callable[[], Made]) -> Made:
-        """Does a necessary step. It retries as long as the error may pass by itself."""
+        """Does a necessary step, again after each `PassingError`. Raises `EmbeddedError` if asked to stop."""
         with Waiting(self._say, what) as waiting:
             while True:
                 try:
@@ -98,8 +99,9 @@ class Servers:
                     raise EmbeddedError(f"interrupted while waiting for {what}")
 
     def _begin(self, name: str, server: Server) -> None:
-        """Starts a server that is not necessary. If it cannot start now, it is started later."""
-        with Waiting(self._say, f"its {name}") as waiting:
+        """Starts a server that the service can do without for a while. If it cannot start now, `step` tries
+        again."""
+        with Waiting(self._say, f"the embedded {name}") as waiting:
             try:
                 server.start()
             except PassingError as error:

@@ -1,4 +1,4 @@
-"""Turns signals into flags that wake a select, so that all decisions are made in one place."""
+"""Turns signals into flags and wakes a select, so that one loop makes all decisions."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ class Signals:
             raise KeyboardInterrupt
 
     def _hang_up(self, number: int, frame: FrameType | None) -> None:
-        """A reload, or a request to stop if the terminal has gone, because no user could stop it then."""
+        """A reload; or a request to stop if the terminal was closed, because no user could stop it then."""
         if self._on_terminal:
             try:
                 os.tcgetpgrp(1)
@@ -66,4 +66,4 @@ class Signals:
         self.reload = True
 
     def _wake(self, number: int, frame: FrameType | None) -> None:
-        """Does nothing: the signal's byte has already woken the select."""
+        """Does nothing: the wakeup descriptor has woken the select already."""

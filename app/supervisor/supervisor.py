@@ -18,7 +18,7 @@ from app.supervisor.signals import Signals
 from app.supervisor.waiting import NotYetError, Waiting
 from app.supervisor.worker import Worker
 
-_TICK_S = 0.2  # signals and readiness wake the loop at once; this is for work that is due by the clock
+_TICK_S = 0.2  # for timed work only; signals and readiness wake the loop at once
 _FILES = 65_536
 _ASK_AGAIN_S = 0.5
 
@@ -26,9 +26,9 @@ _ASK_AGAIN_S = 0.5
 def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None], needs: str = "the database") -> int:
     """Serve until SIGTERM or SIGINT, then stop in order: workers, Redis, Postgres. Returns the exit code.
 
-    `prepare` runs before the first worker, and again as long as it raises `NotYetError`; `needs` names what
-    it waits for then. Its other exceptions go to the caller after all servers have been stopped. SIGHUP
-    replaces the workers one by one. A second SIGTERM or SIGINT does not wait for them.
+    `prepare` runs before the first worker starts, and again as long as it raises `NotYetError`; `needs` names
+    what it waits for then. Its other exceptions go to the caller after all servers have stopped. SIGHUP
+    replaces the workers one by one. A second SIGTERM or SIGINT kills them without waiting.
     """
     signals = Signals()
     with signals.installed():
@@ -46,7 +46,7 @@ def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None], needs: s
 def _serve(config: SupervisorConfig, prepared: Callable[[Servers], bool], signals: Signals) -> int:
     _allow_many_files()
     if os.geteuid() == 0:
-        _say("running as root: whoever broke into a worker would be root; better run it as an ordinary user")
+        _say("running as root: an attacker in a worker would be root; run Gapless as an ordinary user")
     servers = Servers(config, _say, stopping=lambda: signals.stops > 0)
     try:
         with listener.listen(config.host, config.port) as listening:
@@ -63,7 +63,7 @@ def _serve(config: SupervisorConfig, prepared: Callable[[Servers], bool], signal
 
 
 def _prepared(prepare: Callable[[Endpoints], None], servers: Servers, signals: Signals, needs: str) -> bool:
-    """Whether `prepare` succeeded; a request to stop also ends the waiting."""
+    """Whether `prepare` succeeded. False: a request to stop ended the wait."""
     with Waiting(_say, needs) as waiting:
         while not signals.stops:
             signals.raising = True
@@ -132,7 +132,7 @@ def _pool(config: SupervisorConfig, endpoints: Endpoints, listening: socket.sock
 
 
 def _bury_strangers(own: set[int]) -> None:
-    """Reaps orphaned child processes if this is the first process of a container."""
+    """Reaps orphaned processes. In a container, they become children of the first process."""
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     while (dead := os.waitid(os.P_ALL, 0, options)) is not None and dead.si_pid not in own:
         os.waitpid(dead.si_pid, os.WNOHANG)
@@ -148,6 +148,6 @@ def _allow_many_files() -> None:
 
 
 def _say(text: str, to: TextIO = sys.stderr) -> None:
-    # If the reader of this stream has gone, the service goes on.
+    # The service goes on if the reader of this stream is gone.
     with suppress(OSError, ValueError):
         print(text, file=to, flush=True)

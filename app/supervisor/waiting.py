@@ -1,4 +1,4 @@
-"""Reports what a start waits for: at once if the reason is known, else after two seconds."""
+"""Reports what a start waits for: at once if the reason is known, else after 2 s."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ Say = Callable[[str], None]
 
 
 class NotYetError(Exception):
-    """Something that a start needs is missing and may come by itself: the start tries again. `what` names it
-    if it is something else than the start waits for anyway."""
+    """Something that a start needs is missing for now, so the start tries again. `what` names it if it is not
+    what the `Waiting` names anyway."""
 
     def __init__(self, reason: str, what: str | None = None) -> None:
         super().__init__(reason)
@@ -21,9 +21,8 @@ class NotYetError(Exception):
 
 
 class Waiting:
-    """A context that reports what its block waits for after two seconds, and then every half a minute. A
-    thread of its own reports, so the block may be one call that never returns.
-    """
+    """A context that reports what its block waits for after 2 s, and then every 30 s. It reports from its own
+    thread, so the block may be one call that does not return."""
 
     def __init__(self, say: Say, what: str) -> None:
         self._say = say
@@ -46,14 +45,15 @@ class Waiting:
         self._thread.join()
 
     def because(self, reason: str, what: str | None = None) -> None:
-        """Sets the reason for the wait, for it or for `what` before it. A new reason is reported at once."""
+        """Sets the reason for the wait, and what is missing if not the named thing. A new reason is reported
+        at once."""
         self._first = what
         if reason != self._reason:
             self._reason = reason
             self._tell()
 
     def arrived(self) -> None:
-        """The wait ended well. This is reported if the wait was."""
+        """Ends the wait, with success. This is reported if the wait was reported."""
         self._over.set()
         if self._told:
             self._say(f"{self._what} is there after {time.monotonic() - self._began:.1f} s")

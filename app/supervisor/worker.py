@@ -10,15 +10,15 @@ from app.embedded.identity import own_identity
 
 
 class Worker:
-    """A started process. `ready` becomes true once the process says so through its pipe, and stays true."""
+    """A worker process. `ready` becomes true once it reports that through its pipe, and stays true."""
 
     def __init__(self, argv: tuple[str, ...], environment: Mapping[str, str], listen_fd: int) -> None:
-        """Starts it. It always ends with the calling thread, which must be the main one. Raises OSError."""
+        """Starts it. It ends with the calling thread, which must be the main one. Raises OSError."""
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         facts = {"GAPLESS_LISTEN_FD": str(listen_fd), "GAPLESS_READY_FD": str(theirs)}
         try:
-            # A session of its own: Ctrl-C in the terminal is for the supervisor, who passes it on in order.
+            # Its own session: Ctrl-C in the terminal reaches only the supervisor, which stops all in order.
             self.process = subprocess.Popen(
                 own_identity().command(list(argv), death_signal=signal.SIGKILL),
                 env={**os.environ, **environment, **facts},
@@ -40,11 +40,11 @@ class Worker:
         return f"<Worker {self.process.pid} {state}>"
 
     def listening_for(self) -> list[int]:
-        """The descriptor of the readiness pipe, as long as there is something to wait for."""
+        """The descriptor of the readiness pipe while it is open, as a list of 0 or 1."""
         return [] if self._pipe < 0 else [self._pipe]
 
     def look(self) -> None:
-        """Reads the pipe without waiting: a byte means ready, its end alone means nothing."""
+        """Reads the pipe without waiting. A byte means ready; an end without a byte does not."""
         if self._pipe < 0:
             return
         try:
@@ -72,7 +72,7 @@ class Worker:
             self.process.kill()
 
     def end_of(self) -> str:
-        """How it ended, in words."""
+        """How it ended: its signal or exit code, as text."""
         code = self.process.returncode
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 

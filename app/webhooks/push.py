@@ -125,7 +125,8 @@ class Pusher:
         try:
             found = await self._deps.lookup.by_id([self._member.group.subscription.id])
         except GaplessError as error:
-            log.warning("deliveries of %s go back: %s", self._member.group.subscription.name, error.detail)
+            name = self._member.group.subscription.name
+            log.warning("webhook of subscription %s releases its deliveries: %s", name, error.detail)
             return None
         return found[0] if found else None
 
@@ -133,7 +134,7 @@ class Pusher:
         try:
             await self._settle(subscription, delivery, await self._post(subscription, delivery, sending))
         except Exception:
-            log.exception("a webhook failed in a way nobody foresaw; its lease ends by itself")
+            log.exception("a webhook failed with an unexpected error; its lease will time out")
 
     async def _post(self, subscription: Subscription, delivery: Delivery, sending: Sending) -> Outcome:
         message, settings = delivery.message, subscription.settings
@@ -204,7 +205,7 @@ class Pusher:
                 if error.code is Code.SUBSCRIPTION_NOT_FOUND:
                     return
                 if time.monotonic() >= until:
-                    log.warning("a webhook's answer came to nothing: %s", error.detail)
+                    log.warning("the outcome of a webhook could not be stored: %s", error.detail)
                     return
                 await asyncio.sleep(RETRY_S)
             else:
@@ -217,7 +218,7 @@ class Pusher:
         url = subscription.settings["push"]["url"]
         try:
             if await self._deps.subscriptions.pause_pushed(subscription.namespace, subscription.name, url):
-                log.info("subscription %s is paused: its webhook is gone", subscription.name)
+                log.info("subscription %s is paused: its webhook answered 410 Gone", subscription.name)
         except GaplessError as error:
             log.warning("subscription %s could not be paused: %s", subscription.name, error.detail)
 

@@ -49,7 +49,7 @@ class Webhooks:
             try:
                 await self._look()
             except GaplessError as error:
-                log.warning("webhooks stay as they are: %s", error.detail)
+                log.warning("webhooks could not be updated: %s", error.detail)
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._told.wait()
@@ -92,7 +92,7 @@ class Webhooks:
         try:
             member = await consumers.open(subscription.namespace, subscription.name, MAX_CONNECTIONS_A_HOST)
         except GaplessError as error:
-            log.warning("subscription %s has to wait to be pushed: %s", subscription.name, error.detail)
+            log.warning("webhook of subscription %s cannot start: %s", subscription.name, error.detail)
             return
         if member.group.subscription.id != subscription.id or self._stop_at is not None:
             # Either a new subscription has this name and the next look finds it, or the service stops.
@@ -108,6 +108,6 @@ class Webhooks:
         error at the next look."""
         del self._pushers[subscription.id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("pushing %s ended", subscription.name, exc_info=error)
+            log.error("webhook of subscription %s ended", subscription.name, exc_info=error)
         else:
             self.look_soon()

@@ -20,4 +20,4 @@ def tell(subscription: str, gap: Gap, on_gap: Callable[[Gap], object] | None) ->
     try:
         on_gap(gap)
     except Exception:  # noqa: BLE001 (the function is the caller's; its errors must not lose deliveries)
-        log.exception("what is to be told of gaps of %s failed", subscription)
+        log.exception("on_gap failed for %s", subscription)

@@ -82,9 +82,7 @@ class HistoryStream(Stream[Message]):
         verdict = self._attempts.judge(outcome, now)
         if isinstance(verdict, Reply):
             raise ProtocolError(f"unexpected status {verdict.status}", status=verdict.status)
-        log.info(
-            "history of %s broke off, going on from %s in %.2f s", self._query.channel, self.cursor, verdict
-        )
+        log.info("history of %s lost, resuming from %s in %.2f s", self._query.channel, self.cursor, verdict)
         return verdict
 
     def _ended(self) -> NoReply | None:

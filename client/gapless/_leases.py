@@ -169,7 +169,7 @@ class Leases:
         for lease in hanging:
             del self._kept[lease.receipt]
             log.warning(
-                "message %d of %s is in hand for %.0f s: its lease is not extended any more",
+                "message %d of %s has been in hand for %.0f s: its lease is not extended any more",
                 lease.delivery.message.id,
                 lease.delivery.subscription,
                 self._max_hold_seconds,

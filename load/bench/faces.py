@@ -46,7 +46,7 @@ def gapless(target: Target) -> Face:
 
 
 def nchan(target: Target) -> Face:
-    """Nchan as `load.bench.peers` configures it; 201 says that somebody was there, 202 that nobody was."""
+    """Nchan as `load.bench.peers` configures it. 201: it had subscribers; 202: it had none."""
     publish, subscribe = "/pub?channel={channel}", "/sub?channel={channel}"
     return Face("nchan", target, publish, subscribe, b"\r\n\r\n", b'\ndata: {"data":', (201, 202))
 

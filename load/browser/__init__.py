@@ -1,1 +1,1 @@
-"""Foreign pages in a real Chromium, which must be able to do nothing; an allowed one, which may do all."""
+"""Pages in a real Chromium: foreign ones must be able to do nothing, and an allowed one everything."""

@@ -1,7 +1,7 @@
-"""`python -m load.browser`: what foreign pages can do in a real Chromium, and an allowed one; the verdict.
+"""`python -m load.browser`: checks what a foreign page and an allowed one can do in a real Chromium.
 
-Each attack is one page, loaded from somewhere else than the service, that tries everything; afterwards the
-service must be as it was, and the page must have read nothing.
+Each attack is one page that is not loaded from the service and tries everything. Afterwards the service must
+be unchanged, and the page must have read nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEADS = 6
 CONTROL = "an allowed page that attacks"
 CHAT_STEPS = 14
 
-# Where the page is, and by which address it reaches the service; {} are the two ports.
+# The address of the page, and the address by which it reaches the service; {} are the two ports.
 PLACES = {
     "another site": ("http://evil.test:{}/attack", "http://127.0.0.1:{}"),
     "another site, by name": ("http://evil.test:{}/attack", "http://localhost:{}"),
@@ -46,7 +46,7 @@ PLACES = {
 
 
 class Run:
-    """One service, one foreign site, and what is found out about them."""
+    """One service, one foreign site, and the scenarios with them."""
 
     def __init__(self, server: Server, site: Site, folder: Path) -> None:
         self.server = server
@@ -68,7 +68,7 @@ class Run:
         )
 
     async def _attack(self, name: str, page: str, patience_s: float, **options: str) -> str:
-        """What is wrong after the page has tried everything; empty: nothing."""
+        """Load an attacking page. Returns what is wrong afterwards; empty if nothing is."""
         stake = Stake(self.server, _slug(name))
         await stake.lay()
         before, refused = await stake.state(), await stake.refused()
@@ -76,7 +76,7 @@ class Run:
         report = await self._reported(url, patience_s)
         wrong = [f"{found} got the secret" for found in report.get("found", [])]
         if report.get("tried", 0) == 0:
-            wrong.append("the page did not come to its end")
+            wrong.append("the page did not finish")
         return "; ".join(wrong + await self._spoilt(stake, before, refused + MIN_REFUSED))
 
     async def _spoilt(self, stake: Stake, before: dict[str, Any], min_refused: int) -> list[str]:
@@ -90,7 +90,7 @@ class Run:
         return wrong
 
     async def _rebound(self) -> str:
-        """A page whose own name leads to the service from some moment on."""
+        """A page whose own name leads to the service from a certain moment on."""
         rebinding = Rebinding(self.site, self.server.target)
         await rebinding.start()
         try:
@@ -100,8 +100,8 @@ class Run:
             rebinding.stop()
 
     async def _control(self) -> str:
-        """The same page from an origin that is allowed: it must be caught in the act, or nothing here proves
-        anything."""
+        """The same page from an allowed origin. The drill must detect its attacks, or its other results prove
+        nothing."""
         page = f"http://chat.test:{self.site.port}/attack"
         wrong = await self._attack("control", page, to=self.server.url, patience_s=PATIENCE_S)
         expected = ("fetch got the secret", "the queue changed", "channels changed")
@@ -109,7 +109,7 @@ class Run:
         return f"not noticed: {', '.join(missing)}" if missing else ""
 
     async def _led(self) -> str:
-        """Somebody types the address of a site, which leads on to the deliveries of a queue."""
+        """A user types the address of a site, which redirects to the deliveries of a queue."""
         stake = Stake(self.server, "led")
         await stake.lay()
         before, refused = await stake.state(), await stake.refused()
@@ -118,14 +118,14 @@ class Run:
             served = self.site.served.count("/lead")
             async with opened(f"{self._site_url}/lead?{urlencode({'to': to})}", self.folder):
                 await until(partial(self._was_led, served), "the browser is led on", 30.0)
-                await asyncio.sleep(1.5)  # The browser asks the service only now.
+                await asyncio.sleep(1.5)  # the browser sends its request to the service in this time
         return "; ".join(await self._spoilt(stake, before, refused + LEADS))
 
     def _was_led(self, before: int) -> bool:
         return self.site.served.count("/lead") > before
 
     async def _docs(self) -> str:
-        """A link on a foreign page may lead to the docs, which then work."""
+        """A foreign page may link to the docs, which must work then."""
         page = await drawn(
             f"{self._site_url}/link?{urlencode({'to': f'{self.server.url}/docs'})}", self.folder
         )
@@ -143,7 +143,7 @@ class Run:
         return "; ".join(wrong)
 
     async def _reported(self, url: str, patience_s: float) -> dict[str, Any]:
-        """What the page at this address reports in the end; nothing when it does not come to that."""
+        """The report of the page at this address; empty if it does not report in time."""
         async with opened(url, self.folder):
             try:
                 report = await asyncio.wait_for(self.site.reports.get(), patience_s)
@@ -166,7 +166,7 @@ def _slug(name: str) -> str:
 
 
 async def run(only: list[str]) -> Verdict:
-    """Each page in turn."""
+    """Run the scenarios one by one."""
     folder = drill.home("browser")
     site, verdict = Site(), Verdict((Breach.HARMED,))
     await site.start()
@@ -184,7 +184,7 @@ async def run(only: list[str]) -> Verdict:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Install Chromium where it is missing, and run once."""
+    """Install Chromium if it is missing, and run once."""
     parser = drill.parser("browser", __doc__, "", "--only 'another site' --only 'an allowed chat'")
     names = [*PLACES, "a rebound name", "a typed address that leads on", CONTROL, "a link to the docs"]
     names.append("an allowed chat")

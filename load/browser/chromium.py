@@ -1,4 +1,4 @@
-"""A headless Chromium with a profile of its own, in which names of made-up sites lead to this machine."""
+"""A headless Chromium with a new profile, in which `*.test` names lead to this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLAGS = (
 
 
 def program() -> str:
-    """Where Chromium is. Raises FileNotFoundError."""
+    """The path of Chromium. Raises FileNotFoundError."""
     found = shutil.which("chromium")
     if found is None:
         raise FileNotFoundError("there is no Chromium")
@@ -33,7 +33,7 @@ def program() -> str:
 
 @asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[Child]:
-    """A browser in which somebody has typed this address, for as long as the block runs."""
+    """A browser that opens this address as if a user had typed it, until the block ends."""
     profile = folder / "profile"
     command = [program(), *_FLAGS, f"--user-data-dir={profile}", url]
     child = Child(command, folder / "chromium.log").start()
@@ -45,7 +45,7 @@ async def opened(url: str, folder: Path) -> AsyncIterator[Child]:
 
 
 async def drawn(url: str, folder: Path, patience_s: float = 60.0) -> str:
-    """What the document at this address looks like in the end, whatever it led to."""
+    """The HTML of the document at this address after its scripts and redirects."""
     options = ("--dump-dom", "--virtual-time-budget=20000", f"--user-data-dir={folder / 'profile'}")
     process = await asyncio.create_subprocess_exec(
         program(), *_FLAGS, *options, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""A web server of somebody else: the pages that attack, the one that chats, and what they report."""
+"""A foreign web server: the attacking page, the chat page, and their reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BYTES = 1024 * 1024
 
 
 class Site:
-    """Listens on a port of its own and answers under every name. Pages report to `/report`."""
+    """Listens on a free port and answers for every host name. Pages report to `/report`."""
 
     def __init__(self) -> None:
         self.reports: asyncio.Queue[bytes] = asyncio.Queue()
@@ -30,7 +30,7 @@ class Site:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
@@ -65,8 +65,8 @@ class Site:
 
 
 class Rebinding:
-    """A port that leads to the site first, and to the service from `turn` on: for the browser the name of the
-    site has got another address."""
+    """A port that leads to the site first, and to the service after `turn`. To the browser, the site's name
+    then has another address."""
 
     def __init__(self, site: Site, service: Target) -> None:
         self.port = 0
@@ -83,13 +83,13 @@ class Rebinding:
         self._site.rebinding = self
 
     def turn(self) -> None:
-        """From now on it is the service; connections to the site end."""
+        """Lead to the service from now on, and end connections to the site."""
         self._to = self._service
         for writer in self._writers:
             writer.transport.abort()
 
     def stop(self) -> None:
-        """Take no more connections and end those there are."""
+        """Accept no more connections, and end the open ones."""
         self.turn()
         if self._server is not None:
             self._server.close()

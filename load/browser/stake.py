@@ -1,4 +1,4 @@
-"""What a foreign page could spoil or steal: a channel with a secret, and a queue on it."""
+"""What a foreign page could damage or read: a channel with a secret, and a queue on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stake:
             await self._ask("POST", f"/v1/channels/secret.{self.name}/messages", {"data": f"{MARK} {n}"})
 
     async def state(self) -> dict[str, Any]:
-        """All that a request could change, but for the attempts, which only a lease shows."""
+        """Everything that a request could change, except the attempts, which only a lease shows."""
         queue = await self._ask("GET", f"/v1/subscriptions/q.{self.name}")
         for name in _VOLATILE:
             queue.get("stats", {}).pop(name, None)
@@ -40,14 +40,14 @@ class Stake:
         }
 
     async def attempts(self) -> list[int]:
-        """Of each message that can be leased now, how often it was, this time included."""
+        """Lease all messages. Returns their attempts, this lease included."""
         path = f"/v1/subscriptions/q.{self.name}/pull"
         pulled = await self._ask("POST", path, {"max": 100, "wait": 2})
         return [delivery["attempt"] for delivery in pulled.get("deliveries", [])]
 
     async def refused(self) -> int:
-        """How many requests the service has refused by the rules for browsers."""
-        await asyncio.sleep(1.5)  # The count is shown once a second.
+        """How many requests the service refused by its rules for browsers."""
+        await asyncio.sleep(1.5)  # the metric is updated once a second
         answer = await self.server.get("/metrics")
         lines = answer.body.decode().splitlines() if answer is not None else []
         codes = ("host_not_allowed", "origin_not_allowed")
@@ -59,6 +59,6 @@ class Stake:
         try:
             return await api.call(method, path, body) or {}
         except RefusedError as error:
-            return {"refused": error.status}  # what was there before may be gone
+            return {"refused": error.status}  # an attack may have deleted it
         finally:
             api.close()

@@ -29,7 +29,7 @@ from load.server import LAUNCHER, Server
 from load.verdict import Verdict
 
 ORDER = ("redis", "service", "import", "postgres")
-"""What is killed, in turn, spread over the run."""
+"""The parts that are killed in turn, spread over the run."""
 IMPORT_PATIENCE = 1800.0
 CATCH_UP_PATIENCE = 120.0
 """Seconds that the import may take with all its restarts, and readers to catch up after it."""
@@ -55,7 +55,7 @@ class Chat:
         self.crowd = Crowd(self.history, self.server.target, self.options.mean_life)
 
     async def run(self) -> Verdict:
-        """The whole run. Raises RuntimeError and TimeoutError when there can be no verdict."""
+        """Run everything. Raises RuntimeError and TimeoutError if there is no verdict."""
         options = self.options
         self.input = messages.shortened(options.file, options.limit, self.home)
         self.sizes = messages.announce(self.history, self.input)
@@ -95,7 +95,7 @@ class Chat:
         return tasks
 
     async def _show(self, progress: Progress, deliveries: TaskID) -> None:
-        """Keep the bars true until the readers are stopped."""
+        """Update the progress bars until the readers are stopped."""
         stored = progress.add_task("messages", total=sum(self.sizes.values()))
         while self.followers and not self.followers[0].stopping:
             progress.update(deliveries, completed=sum(len(f.cursor.ids) for f in self.followers))
@@ -103,7 +103,7 @@ class Chat:
             await asyncio.sleep(0.25)
 
     async def _publish(self) -> None:
-        """Import the file through every fault; the import is run again until it says it is done."""
+        """Import the file during the faults. The import is run again until it succeeds."""
         started = time.monotonic()
         await asyncio.gather(self._storm(), self._import())
         for attempt in range(len(self.history.attempts)):
@@ -112,7 +112,7 @@ class Chat:
         say(f"{total:,} messages published in {took:.1f} s with {self.imports} run(s) of the import")
 
     async def _storm(self) -> None:
-        """Kill in `ORDER`, so many times over, spread over the run by how far it has come."""
+        """Kill the parts in `ORDER`, once in each round, spread over the progress of the import."""
         steps = [name for _ in range(self.options.rounds) for name in ORDER]
         total = sum(self.sizes.values())
         for number, name in enumerate(steps, 1):
@@ -150,7 +150,7 @@ class Chat:
         await drain(self.crowd, sorted(self.sizes), 4, lambda: progress.advance(task))
 
     async def _catch_up(self) -> None:
-        """Wait until no reader is owed anything more, then a moment longer for what should not come."""
+        """Wait until all readers have everything, then a moment longer for messages that should not come."""
         truth = Truth.of(self.history)
         deadline = time.monotonic() + CATCH_UP_PATIENCE
         while time.monotonic() < deadline and any(_is_behind(f, truth) for f in self.followers):
@@ -180,7 +180,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once and say how it went."""
+    """Run once and print the verdict."""
     options = _options(arguments)
     home = drill.home("chat")
     server = Server(home, {"workers": str(options.workers)})

@@ -1,4 +1,4 @@
-"""After the run: fresh cursors read every channel from the start through the history endpoint."""
+"""After the run, reads every channel from the start with fresh cursors, over the history endpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT = 60.0
 async def drain(crowd: Crowd, channels: list[str], connections: int, done: Callable[[], None]) -> None:
     """Read all channels, one fresh cursor each; `done` is called after each one.
 
-    Raises RuntimeError when a history cannot be read three times in a row: then there is no verdict.
+    Raises RuntimeError if a history cannot be read in three attempts. Then there is no verdict.
     """
     waiting = iter(channels)
 
@@ -55,13 +55,13 @@ async def _read(crowd: Crowd, channel: str, connection: Connection | None) -> Co
 def _take(crowd: Crowd, channel: str, lines: bytes) -> None:
     cursor = crowd.history.cursor(f"history of {channel}", (channel,), fresh=True)
     for line in lines.splitlines():
-        # The id is found without parsing where the text is one that was seen before.
+        # The id is read without parsing, because `take` skips texts that were seen before.
         message_id = _id_of(line)
         crowd.take(cursor, message_id, line)
 
 
 def _id_of(line: bytes) -> int:
-    """The id of a message as JSON, whose first member is the id by the protocol's example, or anywhere."""
+    """The id of a message in JSON. It is usually the first member."""
     if line.startswith(b'{"id":'):
         return int(line[6 : line.index(b",")])
     return int(msgspec.json.decode(line)["id"])

@@ -1,4 +1,4 @@
-"""A reader that checks: it follows channels over SSE, loses its connection at random, and comes back."""
+"""A reader that checks: it follows channels over SSE, cuts its connection at random times, and reconnects."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CONNECT_TIMEOUT = 10.0
 
 @dataclass(slots=True)
 class Crowd:
-    """What all readers of a run share. `texts` remembers how each id was first written.
+    """The state that all readers of a run share. `texts` has the hash of each message's first text.
 
-    A delivery whose text equals the first one needs no parsing, which is what keeps one core enough.
-    `mean_life` is the mean time in seconds between the cuts a reader makes in its own connection; 0: none.
+    A delivery with the same text is not parsed, so that one core is enough. `mean_life` is the mean time in
+    seconds after which a reader cuts its connection; 0: never.
     """
 
     history: History
@@ -53,9 +53,9 @@ class Crowd:
 
 
 class Follower:
-    """One reader with one cursor over as many connections as it takes. `run` until `stop`.
+    """One reader with one cursor over many connections. `run` lasts until `stop`.
 
-    `live` is set while the server has said that all history is sent.
+    `live` is set after `ready`, until the connection ends.
     """
 
     def __init__(self, crowd: Crowd, cursor: Cursor, chance: random.Random, delay: float = 0.0) -> None:
@@ -102,7 +102,7 @@ class Follower:
         return True
 
     async def _until_cut(self) -> None:
-        """Return when the server ended the connection, or when this reader has had enough of it."""
+        """Return when the server ends the connection, or when its random life is over."""
         assert self._stream is not None
         mean = self._crowd.mean_life
         life = self._chance.expovariate(1 / mean) if mean else None
@@ -112,7 +112,7 @@ class Follower:
         self._stream.abort()
 
     def _request(self) -> bytes:
-        """Ask for what comes after the last id seen, or for the beginning."""
+        """The request for messages after the last id seen, or after the start."""
         cursor = self.cursor
         query: list[tuple[str, str]] = [("channel", pattern) for pattern in cursor.patterns]
         headers = {"Accept": "text/event-stream"}
@@ -135,11 +135,12 @@ class Follower:
         self._connected_before = True
 
     def _take(self, events: list[Event]) -> None:
-        """Note what came. The loop runs for every delivery of the run, so its common case calls nothing."""
+        """Note the events of one read. The loop runs for every delivery of a run, so its common case is
+        short."""
         crowd, cursor = self._crowd, self.cursor
         first_text, note = crowd.texts.get, cursor.ids.append
         if cursor.start == LATEST and events[0][0] is not None and not events[0][2]:
-            # A message before `ready` is history: the reader is held to what it began with.
+            # A message before `ready` is history: the reader's start is just before it.
             cursor.start = int(events[0][0]) - 1
         for event_id, text, name in events:
             if name or event_id is None:

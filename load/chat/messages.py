@@ -1,4 +1,4 @@
-"""The recorded chat that the run publishes: one JSON message a line, gzipped."""
+"""Reads the recorded chat that the run publishes: one JSON message a line, gzipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def messages(path: Path, limit: int | None = None) -> Iterator[dict[str, Any]]:
 
 
 def shortened(path: Path, limit: int | None, folder: Path) -> Path:
-    """A file with the first `limit` messages; the file itself when there is no limit."""
+    """A file with the first `limit` messages; the given file if there is no limit."""
     if limit is None:
         return path
     short = folder / f"first-{limit}.jsonl.gz"
@@ -32,7 +32,8 @@ def shortened(path: Path, limit: int | None, folder: Path) -> Path:
 
 
 def announce(history: History, path: Path) -> Counter[str]:
-    """Note every message of a file as about to be published; returns how many each channel gets."""
+    """Note every message of a file as an attempt to publish. Returns the number of messages of each
+    channel."""
     sizes: Counter[str] = Counter()
     for message in messages(path):
         history.invoke(message["channel"], digest_of(message))

@@ -1,4 +1,4 @@
-"""Who follows the chat: a seeded mix of readers of one channel, of several, and of patterns."""
+"""Plans the readers of a chat: a seeded mix of readers of one channel, of several, and of patterns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_IN_A_SET = 40
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One reader to be: what it follows, where it starts, and after how many seconds it comes."""
+    """One planned reader: its channels, its start, and the delay in seconds before it connects."""
 
     name: str
     patterns: tuple[str, ...]
@@ -51,6 +51,6 @@ def _some(chance: random.Random, names: list[str], weights: list[float]) -> tupl
 
 
 def owed_at_least(plans: list[Plan], sizes: Counter[str]) -> int:
-    """How many deliveries the readers from the start are owed together."""
+    """How many deliveries the readers that begin at the start must get together."""
     whole = [p for p in plans if p.start == 0]
     return sum(size for p in whole for name, size in sizes.items() if matches_any(p.patterns, name))

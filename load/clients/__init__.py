@@ -1,1 +1,1 @@
-"""Clients that nobody here wrote, against the real service and a proxy that keeps cutting them off."""
+"""Clients of other projects, against the real service and a proxy that cuts their connections."""

@@ -1,1 +1,1 @@
-"""Everything killed at once and started at once, round after round."""
+"""Drill: all processes are killed at once and started again, in rounds."""

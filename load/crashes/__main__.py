@@ -15,7 +15,7 @@ from load import archive, drill
 from load.api import Api
 from load.checker import check
 from load.children import kill, tree
-from load.crashes.dead import adopt, await_death, bury, zombies
+from load.crashes.dead import adopt, await_death, reap, zombies
 from load.crashes.traffic import publish, read_all
 from load.drill import say
 from load.history import History
@@ -23,12 +23,12 @@ from load.server import Server
 from load.verdict import Breach, Verdict
 
 WHILE_STARTING = 0.25
-"""Of the kills, so many come while it still starts."""
+"""The share of rounds with a second kill during the start."""
 SHORT = "--rounds 3 --seconds 0.5 --seed 8"
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What can be chosen."""
+    """The options of the command line."""
     parser = drill.parser("crashes", __doc__, "", SHORT)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
@@ -40,7 +40,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def play(chosen: argparse.Namespace, home: Path, history: History) -> Verdict:
-    """All rounds on one home and one port."""
+    """Run all rounds on one home and one port."""
     chance, stop = random.Random(chosen.seed), asyncio.Event()
     server = Server(home, {"workers": str(chosen.workers)})
     api = Api(server.target)
@@ -69,31 +69,31 @@ async def play(chosen: argparse.Namespace, home: Path, history: History) -> Verd
 
 
 async def _crash(server: Server, chance: random.Random, number: int, patience: float) -> str:
-    """Kill everything, a second time on the way up in some rounds, and wait until it serves; what it said
-    where it does not."""
+    """Kill everything, in some rounds again during the start, and wait until it serves. Returns the error if
+    it does not, else an empty text."""
     began = time.monotonic()
     kills = 1 + (chance.random() < WHILE_STARTING)
     for again in range(kills):
         if again:
             await asyncio.sleep(chance.uniform(0.05, 1.5))
-        buried = zombies(os.getpid())
+        earlier = zombies(os.getpid())
         _kill_all(server)
         server.start()
     try:
         await server.wait_ready(patience)
     except RuntimeError as error:
         return f"round {number}: {error}"
-    unburied = len(zombies(os.getpid()))
-    # Those of earlier rounds only: the lock files name the dead of this one.
-    bury(buried)
+    count = len(zombies(os.getpid()))
+    # Only those of earlier rounds are reaped: the lock files name the zombies of this round.
+    reap(earlier)
     took = time.monotonic() - began
-    say(f"round {number}: {kills} kill(s), ready after {took:.1f} s, {unburied} not buried")
+    say(f"round {number}: {kills} kill(s), ready after {took:.1f} s, {count} zombies")
     return ""
 
 
 def _kill_all(server: Server) -> None:
-    """The launcher, the supervisor, the workers, Redis, Postgres and its children, with one list: whoever is
-    spared for a moment would clear up."""
+    """Kill the launcher, the supervisor, the workers, Redis, Postgres and its children from one list, because
+    a process that lived longer would clean up after the others."""
     assert server.child is not None
     victims = tree(server.child.pid)
     if (postgres := server.postgres()) is not None and postgres in victims:
@@ -103,7 +103,7 @@ def _kill_all(server: Server) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Every start must come up, and nothing that was confirmed may be lost."""
+    """Run the drill: every start must succeed, and no confirmed message may be lost."""
     chosen = options(arguments)
     adopt()
     home = drill.home("crashes")

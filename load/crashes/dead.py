@@ -1,4 +1,4 @@
-"""A first process that buries nobody, as many containers have it: what is killed stays a zombie."""
+"""A first process that reaps no orphans, as in many containers: killed processes stay zombies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt() -> None:
-    """Become the parent of every process below this one whose own parent dies, in place of the first one."""
+    """Become the parent of every descendant whose own parent dies, in place of the first process."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
 
 def is_dead(pid: int) -> bool:
-    """Whether a process is gone, or a zombie."""
+    """Whether a process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
     except OSError:
@@ -29,18 +29,17 @@ def is_dead(pid: int) -> bool:
 
 
 def zombies(of: int) -> list[int]:
-    """The dead that a process has not buried."""
+    """The zombies among the descendants of a process."""
     return [pid for pid in tree(of)[1:] if is_dead(pid)]
 
 
-def bury(pids: list[int]) -> None:
-    """Collect them, as far as they are this process' own."""
+def reap(pids: list[int]) -> None:
+    """Reap those of the processes that are children of this one."""
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def await_death(pids: list[int], patience: float = 10.0) -> None:
-    """Return once all are dead, be it as zombies; raises RuntimeError when one is not after `patience`
-    seconds."""
+    """Return once all are dead or zombies. Raises RuntimeError if one is not after `patience` seconds."""
     wait_until(lambda: all(map(is_dead, pids)), f"all of {pids} are dead", patience)

@@ -1,4 +1,4 @@
-"""One publisher that never stops asking: each number until it is answered, by its key."""
+"""One publisher that repeats each number, with its idempotency key, until it is confirmed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ PAUSE_S = 0.05
 
 
 async def publish(api: Api, history: History, stop: asyncio.Event) -> None:
-    """Publish 1, 2, 3, … until `stop`, each again until it is confirmed: what is unanswered may be stored."""
+    """Publish 1, 2, 3, … until `stop`, each repeatedly until it is confirmed: without an answer it may be
+    stored already."""
     for number in count(1):
         body, key = {"data": number}, f"n-{number}"
         attempt = history.invoke(CHANNEL, digest_of(body), key)
@@ -33,7 +34,8 @@ async def publish(api: Api, history: History, stop: asyncio.Event) -> None:
 
 
 async def read_all(api: Api, history: History) -> int:
-    """A fresh cursor over the whole channel, by pages; how many messages it has. Raises UnreachableError."""
+    """Read the whole channel by pages with a fresh cursor. Returns the number of messages. Raises
+    UnreachableError."""
     cursor = history.cursor(f"history of {CHANNEL}", (CHANNEL,), fresh=True)
     while True:
         after = cursor.ids[-1] if cursor.ids else 0

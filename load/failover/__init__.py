@@ -1,1 +1,1 @@
-"""Drills: the primary changes under load. No id may mean two things to anybody."""
+"""Drills: the primary changes under load. No id may ever stand for two messages."""

@@ -1,7 +1,7 @@
-"""`python -m load.failover`: the primary changes under load, and no id may have two meanings; the verdict.
+"""`python -m load.failover`: checks that no id gets two meanings when the primary changes under load.
 
-One drill: publish, take the moment that will come back, publish on, change the primary, publish again.
-`--unfenced` is the control: the same without the fence must fail.
+One drill: publish, take a backup (or cut off a standby), publish more, change the primary to that state,
+publish again. `--unfenced` is the control: without the fence the drill must fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOW = ("standby", "backup", "dump")
 
 
 async def change(how: str, behind: int, nodes: int, *, fenced: bool = True) -> Verdict:
-    """One change of the primary under load."""
+    """Change the primary once under load. `behind`: how many messages the new primary lacks."""
     cluster = Cluster()
     servers: list[Server] = []
     try:
@@ -93,7 +93,7 @@ async def _dump(cluster: Cluster) -> Finish:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Each way, on one node and on two, near and far behind."""
+    """Run the drill for each kind of change, number of nodes, and number of lost messages."""
     short = "--how standby --nodes 1 --behind 60"
     parser = drill.parser("failover", __doc__, "", short, f"{short} --unfenced     must fail")
     parser.add_argument("--how", choices=HOW, action="append")

@@ -1,4 +1,4 @@
-"""What must hold after the primary has changed: no id has two meanings, and losses are told."""
+"""Checks a run in which the primary changed: no id has two meanings, and all losses are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ TOLD = (Breach.LOST, Breach.DOUBLED, Breach.OUT_OF_ORDER, Breach.DISAGREE, Breac
 
 
 def check(crowd: Crowd, kept: set[int]) -> Verdict:
-    """`kept` are the ids that the log holds in the end; confirmed ones may be lost with the old primary."""
+    """Check the run. `kept` are the ids in the log at the end; confirmed ones may be lost with the old
+    primary."""
     verdict, memory = Verdict(TOLD), crowd.memory
     for id_, numbers in sorted(memory.meanings.items()):
         verdict.add(Breach.DISAGREE, f"id {id_} stood for {sorted(numbers)}", len(numbers) - 1)
@@ -26,7 +27,7 @@ def _check_reader(reader: Reader, kept: set[int], lost: set[int], verdict: Verdi
     owed = {id_ for id_ in kept if id_ > (reader.began or 0)} if reader.whole else set()
     _add(verdict, Breach.LOST, f"reader {reader.name} lacks", owed - seen)
     gone = [id_ for id_ in lost & seen if not any(first <= id_ <= last for first, last in reader.told)]
-    _add(verdict, Breach.UNTOLD, f"reader {reader.name} saw, and was not told that it is lost,", set(gone))
+    _add(verdict, Breach.UNTOLD, f"reader {reader.name} saw a lost message, and got no gap:", set(gone))
 
 
 def _add(verdict: Verdict, breach: Breach, what: str, ids: set[int]) -> None:

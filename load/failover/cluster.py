@@ -1,4 +1,4 @@
-"""A primary and what can take its place: a streaming standby, a base backup, a dump."""
+"""A primary and its possible replacements: a streaming standby, a base backup, a dump."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ create or replace function gapless_internal.is_same_history() returns boolean la
 create or replace function gapless.fence(p_disowned uuid default null, p_known integer default null)
 returns void language sql as 'select';
 """
-"""The control: a log that does not notice what happens to it."""
+"""The control: SQL that turns off the detection of a changed primary."""
 
 
 class Cluster:
-    """A migrated primary on throw-away data."""
+    """A migrated primary on temporary data."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="gapless-failover-"))
@@ -33,7 +33,7 @@ class Cluster:
             await self.primary.execute(f"select gapless.fence(); {UNFENCED}")
 
     def back_up(self, to: Path, *more: str) -> None:
-        """A base backup of the primary as it is."""
+        """Take a base backup of the running primary."""
         words = [*self.primary.reached, "-D", to, "-X", "stream", "-c", "fast"]
         run([programs() / "pg_basebackup", *words, *more])
 
@@ -43,7 +43,7 @@ class Cluster:
         self.standby.start()
 
     async def cut(self) -> None:
-        """The standby receives nothing more."""
+        """Stop the replication to the standby."""
         await self.standby.execute("alter system set primary_conninfo = ''", "postgres")
         await self.standby.execute("select pg_reload_conf()", "postgres")
         await self.standby.execute(
@@ -53,12 +53,12 @@ class Cluster:
         )
 
     async def promote(self) -> None:
-        """The primary dies, and the standby takes its place."""
+        """Kill the primary, and promote the standby."""
         self.primary.stop()
         await self.standby.execute("select pg_promote(true, 60)", "postgres")
 
     def restore(self, backup: Path) -> None:
-        """The primary goes on, at its own address, from a base backup."""
+        """Replace the primary by a base backup, at the same address."""
         self.primary.stop()
         self.primary.data.rename(self.home / "gone")
         backup.rename(self.primary.data)
@@ -68,7 +68,7 @@ class Cluster:
         run([programs() / "pg_dump", *self.primary.reached, "-Fc", "-f", to, self.primary.log])
 
     async def load_dump(self, dump: Path) -> None:
-        """The database is dropped under everybody, and comes back from the dump."""
+        """Drop the database while it is in use, and restore it from the dump."""
         await self.primary.execute(f"drop database {self.primary.log} with (force)", "postgres")
         await self.primary.execute(f"create database {self.primary.log}", "postgres")
         words = [*self.primary.reached, "-d", self.primary.log, "-1", dump]

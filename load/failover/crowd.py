@@ -1,4 +1,4 @@
-"""Publishers, readers and a member that go on whatever happens, and remember all they were told."""
+"""Publishers, readers and a member that retry after every failure, and record all answers and messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AWAY = (UnreachableError, RefusedError)
 
 @dataclass(slots=True)
 class Memory:
-    """All that anybody was told. `meanings`: every number that an id was seen to stand for."""
+    """The record of a run. `meanings`: for each id, all numbers that were seen as its data."""
 
     meanings: dict[int, set[int]] = field(default_factory=dict)
     confirmed: set[int] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Reader:
-    """One stream with the cursor that its client keeps. `whole`: it must have all that was kept."""
+    """One stream with its client's cursor. `whole`: it must get every message that the log kept."""
 
     name: str
     channels: tuple[str, ...]
@@ -48,24 +48,24 @@ class Reader:
     began: int | None = None
 
     def take(self, memory: Memory, events: list[Event]) -> None:
-        """What each read gives."""
+        """Record the events of one read."""
         for id_, data, name in events:
             if id_ is not None:
                 self.cursor = id_.decode()
-            said = msgspec.json.decode(data)
+            body = msgspec.json.decode(data)
             if not name:
-                self.got.append(said["id"])
-                memory.note(said["id"], said["data"])
+                self.got.append(body["id"])
+                memory.note(body["id"], body["data"])
             elif name == b"ready" and self.began is None:
-                self.began = said["cursor"]
+                self.began = body["cursor"]
             elif name == b"gap":
-                assert said["reason"] == "history_changed", f"{self.name}: {said}"
-                first, last = said["ids"]
+                assert body["reason"] == "history_changed", f"{self.name}: {body}"
+                first, last = body["ids"]
                 self.told.append((first, last))
 
 
 class Crowd:
-    """Over the nodes of one service, at random."""
+    """All clients of a run. Each request goes to a random node."""
 
     def __init__(self, targets: list[Target]) -> None:
         self.memory = Memory()
@@ -89,12 +89,13 @@ class Crowd:
         self._tasks += [asyncio.create_task(self._publish()) for _ in range(3)]
 
     async def publish_until(self, confirmed: int) -> None:
-        """Wait until so many more are confirmed."""
+        """Wait until this many more messages are confirmed."""
         upto = len(self.memory.confirmed) + confirmed
         await until(lambda: len(self.memory.confirmed) >= upto, "more are confirmed", every_s=0.005)
 
     async def drain(self, patience_s: float = 30.0) -> set[int]:
-        """Stop publishing, wait for who has not got everything; the ids that the log holds in the end."""
+        """Stop publishing, and wait until all clients have everything. Returns the ids in the log at the
+        end."""
         self._publishing = False
         await asyncio.sleep(0.5)
         kept = {id_ for channel in CHANNELS for id_ in await self._history(channel)}

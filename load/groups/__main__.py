@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse and go. What a command needs is loaded here: every member's process begins with this file."""
+    """Run a command. Its modules are imported here, because every member's process imports this file."""
     from load import drill
     from load.groups import archive, command
     from load.groups.checker import check

@@ -36,7 +36,7 @@ _LISTS: dict[str, tuple[str, type[Any]]] = {
 
 
 def write(history: Groups, path: str | Path) -> None:
-    """Keep a history. The folder is made when it is not there."""
+    """Write a history. The folder is made if it is missing."""
     write_lines(path, _facts(history))
 
 
@@ -53,7 +53,7 @@ def _facts(history: Groups) -> Iterator[dict[str, Any]]:
 
 
 def read(path: str | Path) -> Groups:
-    """A kept history, equal to the one that was written."""
+    """Read a history, equal to the one that was written."""
     history = Groups()
     for fact in read_lines(path):
         _apply(history, fact.pop("e"), fact)

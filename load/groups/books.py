@@ -1,4 +1,4 @@
-"""Reads the books of every subscription once a second, through the API and in the database."""
+"""Reads the counts of every subscription once a second, through the API and in the database."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class Books:
-    """All readings of the database so far. Each is one snapshot, so nothing is tolerated."""
+    """All readings of the database so far. Each is one snapshot, so its counts must be exact."""
 
     server: Server
     readings: list[Reading] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Read on and on; a database that is away is asked again a second later."""
+        """Read repeatedly. While the database is down, it is tried again each second."""
         connection: asyncpg.Connection | None = None
         while True:
             try:
@@ -43,7 +43,7 @@ class Books:
 
 
 def _reading(row: asyncpg.Record) -> Reading:
-    # Dead letters are counted where they lie: one that is not in the list is nowhere.
+    # Dead letters are counted from their list, so that one that is missing there makes the sum wrong.
     return Reading(
         row["name"], time.monotonic_ns(), row["published"], row["published"], row["ready"], row["in_flight"],
         row["acked"], row["dead_letters"], row["removed"], "database",
@@ -61,7 +61,7 @@ class Ledger:
     latest: dict[str, Reading] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Read on and on. A service that cannot be reached is asked again a second later."""
+        """Read repeatedly. While the service is down, it is tried again each second."""
         while True:
             for group in self.groups:
                 try:
@@ -71,27 +71,27 @@ class Ledger:
             await asyncio.sleep(EVERY_S)
 
     async def read(self, group: Group, source: str = "stats") -> Reading:
-        """One look. Raises UnreachableError."""
+        """Read one subscription. Raises UnreachableError and RefusedError."""
         at_least = self.publisher.at_least(group)
-        said = await self.api.call("GET", f"/v1/subscriptions/{group.name}", wait_s=5)
-        reading = _told(group, said["stats"], at_least, self.publisher.at_most(group), source)
+        answer = await self.api.call("GET", f"/v1/subscriptions/{group.name}", wait_s=5)
+        reading = _of_stats(group, answer["stats"], at_least, self.publisher.at_most(group), source)
         self.readings.append(reading)
         self.latest[group.name] = reading
         return reading
 
     async def close(self) -> None:
-        """The last look at everything."""
+        """Read all subscriptions for the last time."""
         for group in self.groups:
             await self.read(group, FINAL)
 
     @property
     def left(self) -> dict[str, int]:
-        """What the latest looks found unsettled; subscriptions that could not be read count as one."""
+        """The unsettled messages in the latest readings; 1 for a subscription that could not be read."""
         readings = {group.name: self.latest.get(group.name) for group in self.groups}
         return {name: 1 if r is None else r.ready + r.in_flight for name, r in readings.items()}
 
 
-def _told(group: Group, stats: dict[str, Any], at_least: int, at_most: int, source: str) -> Reading:
+def _of_stats(group: Group, stats: dict[str, Any], at_least: int, at_most: int, source: str) -> Reading:
     return Reading(
         group.name, time.monotonic_ns(), at_least, at_most, ready=stats["lag"], in_flight=stats["in_flight"],
         acked=stats["acked"], dead_lettered=stats["dead_lettered"], removed=stats["removed_by_retention"],

@@ -1,7 +1,8 @@
-"""Decides from a history of durable subscriptions whether the promises were kept. Sorting apart, linear.
+"""Checks a history of durable subscriptions for breaches of the guarantees, in linear time apart from
+sorting.
 
-Only what is certain counts: a lease lives until it may have ended, an answer that never came may have been
-either, and an attempt nobody saw is forgiven only where somebody may have lost sight of it.
+Only certain facts count. A lease is live until it may have ended. A request without an answer may have
+succeeded or not. A missing attempt is allowed only where a member may not have seen it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ SLACK = Slack()
 TOLD = (Breach.LOST, Breach.REDELIVERED, Breach.DOUBLE_LEASE, Breach.OUT_OF_ORDER)
 
 GRANTED = ("acked", "nacked", "extended")
-"""The answers that believe a receipt."""
+"""The answers that accept a receipt."""
 
 
 def check(history: Groups, slack: Slack = SLACK) -> Verdict:
-    """Judge a whole run."""
+    """Check a whole run."""
     verdict = Verdict(TOLD)
     book = Book.of(history, slack)
     messages = {message.id: message for message in history.messages}
@@ -50,7 +51,7 @@ def check(history: Groups, slack: Slack = SLACK) -> Verdict:
 
 
 def _check_published(history: Groups, messages: dict[int, Message], verdict: Verdict) -> None:
-    """What a publisher was told is in the log; what was refused is not."""
+    """Confirmed messages must be in the log, and refused ones must not."""
     stored = {message.number: message for message in messages.values()}
     for publish in history.publishes:
         message = stored.get(publish.number)
@@ -61,7 +62,7 @@ def _check_published(history: Groups, messages: dict[int, Message], verdict: Ver
 
 
 def _check_delivery(lease: Lease, book: Book, messages: dict[int, Message], verdict: Verdict) -> None:
-    """What was delivered was published, matches, and had not expired."""
+    """A delivered message must be published, match the subscription, and not have expired."""
     given = lease.delivery
     group = book.history.groups[given.group]
     message = messages.get(given.message_id)
@@ -83,12 +84,12 @@ def _check_delivery(lease: Lease, book: Book, messages: dict[int, Message], verd
 
 
 def _check_receipt(lease: Lease, slack: Slack, verdict: Verdict) -> None:
-    """A receipt is believed while its lease lives, and never again once it was settled or ran out."""
+    """A receipt must be accepted while its lease is live, and refused once it was settled or has ended."""
     what = f"{lease.delivery.group}: {lease.delivery.message_id}"
     settled: Request | None = None
     for request in lease.requests:
         if request.kind == "transact" and lease.acked not in (None, request):
-            continue  # answered for an earlier one with the same key
+            continue  # this is the answer to an earlier request with the same key
         if request.status in GRANTED:
             if request.asked_ns > lease.over_ns + slack.clock_ns:
                 late = (request.asked_ns - lease.over_ns) / 1e9
@@ -104,7 +105,7 @@ def _check_receipt(lease: Lease, slack: Slack, verdict: Verdict) -> None:
 
 
 def _was_live(request: Request, lease: Lease) -> bool:
-    """Whether the lease certainly lived while this was asked and answered, nobody having settled it."""
+    """Whether the lease was certainly live and unsettled from the request to its answer."""
     if request.answered_ns is None or request.answered_ns >= lease.alive_until_ns:
         return False
     return not any(
@@ -116,13 +117,13 @@ def _was_live(request: Request, lease: Lease) -> bool:
 
 
 def _check_acks(leases: list[Lease], verdict: Verdict) -> None:
-    """After an ack that was believed there is no later attempt, and no other ack."""
+    """After an accepted ack there must be no later attempt and no other ack."""
     acked: Lease | None = None
     for lease in leases:
         if acked is not None and acked.acked is not None:
             what = f"{lease.delivery.group}: {lease.delivery.message_id}"
             if lease.delivery.at_ns < acked.acked.asked_ns:
-                verdict.add(Breach.BELIEVED, f"{what}: {acked} believed after {lease} was given")
+                verdict.add(Breach.BELIEVED, f"{what}: {acked} accepted after {lease} was delivered")
             else:
                 verdict.add(Breach.REDELIVERED, f"{what}: {lease} after {acked}")
         if lease.acked is not None:
@@ -130,14 +131,14 @@ def _check_acks(leases: list[Lease], verdict: Verdict) -> None:
 
 
 def _check_strays(book: Book, verdict: Verdict) -> None:
-    """A receipt of another subscription, or one that nobody gave out, opens nothing."""
+    """A receipt of another subscription, or a forged one, must not be accepted."""
     for request in book.strays:
         if request.status in GRANTED:
             verdict.add(Breach.BELIEVED, f"{request.group}: a foreign receipt was {request.status}")
 
 
 def _check_products(book: Book, verdict: Verdict) -> None:
-    """A transaction that was confirmed published once; one that was refused did not."""
+    """A confirmed transaction must have published once, and a refused one not at all."""
     made = Counter(book.history.products)
     for key, leases in book.leases.items():
         tried = [request for lease in leases for request in lease.requests if request.kind == "transact"]
@@ -148,11 +149,11 @@ def _check_products(book: Book, verdict: Verdict) -> None:
                 Breach.PRODUCT, f"{key[0]}: {key[1]} gave {count} products, {'; '.join(map(str, leases))}"
             )
     for (group, message_id), count in made.items():
-        verdict.add(Breach.PRODUCT, f"{group}: {count} of {message_id}, which was given to nobody")
+        verdict.add(Breach.PRODUCT, f"{group}: {count} of {message_id}, which was not delivered")
 
 
 def _check_sessions(book: Book, verdict: Verdict) -> None:
-    """No stream and no pull holds more than its limit: counted at each delivery, in the order they came."""
+    """No stream and no pull may hold more than its limit. This is checked at each delivery, in order."""
     by_session: dict[int, list[Lease]] = defaultdict(list)
     for lease in book.every():
         by_session[lease.session.number].append(lease)
@@ -170,7 +171,7 @@ def _check_sessions(book: Book, verdict: Verdict) -> None:
 
 
 def _check_readings(history: Groups, verdict: Verdict) -> None:
-    """At every moment each published message is in exactly one place of the books."""
+    """Each reading must count each published message exactly once."""
     for reading in history.readings:
         if not reading.at_least <= reading.total <= reading.at_most:
             published = f"{reading.at_least} to {reading.at_most} published"

@@ -1,4 +1,4 @@
-"""After the run: what the log holds, what became a dead letter, and what lies in the dead-letter channels."""
+"""Reads the log, the dead letters and the dead-letter channels after a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = 1000
 
 
 async def collect(api: Api, history: Groups) -> None:
-    """Read it all through the API, into the history."""
+    """Read everything through the API into the history."""
     for channel in plan.WEIGHTS:
         history.messages += [_message(each) for each in await _log(api, channel)]
     for channel in sorted({g.dead_letter for g in history.groups.values() if g.dead_letter is not None}):
@@ -31,7 +31,7 @@ async def collect(api: Api, history: Groups) -> None:
 
 
 async def _log(api: Api, channel: str) -> list[dict[str, Any]]:
-    """A channel from its start; one that was never published to has nothing."""
+    """All messages of a channel; empty if it does not exist."""
     path = f"/v1/channels/{channel}"
     known = await api.call("GET", f"/v1/channels?pattern={channel}")
     if not known["channels"]:

@@ -1,4 +1,4 @@
-"""Storms from the command line: one with what was chosen, or all the controls, each of which must fail."""
+"""Storms from the command line: one with the given options, or all controls, each of which must fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from load.wire import Target
 
 
 def add_options(parser: argparse.ArgumentParser, minutes: float = 5.0) -> None:
-    """What can be chosen about a storm. Times in seconds but for `--minutes`."""
+    """Add the options of a storm. Times are in seconds, except `--minutes`."""
     drill.add_minutes(parser, minutes)
     drill.add_seed(parser)
     drill.add_keep(parser)
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser, minutes: float = 5.0) -> None:
 
 
 def controls(options: argparse.Namespace) -> Verdict | None:
-    """A short storm for each control, which must be found out and called by its name."""
+    """Run a short storm for each control, whose breach must be reported."""
     total = Verdict((Breach.MISSED,))
     for name, (_, breach) in CONTROLS.items():
         options.sabotage = name
@@ -46,12 +46,12 @@ def controls(options: argparse.Namespace) -> Verdict | None:
         if verdict is None:
             return None
         say(f"{name}: {verdict.line()}\n")
-        total.add(Breach.MISSED, f"{name}: there is no word of {breach}", count=verdict.counts[breach] == 0)
+        total.add(Breach.MISSED, f"{name}: {breach} was not reported", count=verdict.counts[breach] == 0)
     return total
 
 
 def storm(options: argparse.Namespace) -> Verdict | None:
-    """One storm; None: there can be no verdict."""
+    """Run one storm. None: there is no verdict."""
     home = drill.home("groups")
     server = None if options.url else Server(home, {"workers": str(options.workers)})
     one = Storm(options, home, _target(options, server), server)

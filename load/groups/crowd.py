@@ -1,4 +1,5 @@
-"""All members of a storm: started, frozen, killed and started again. Each life of each is a process."""
+"""The members of a storm: started, stopped (SIGSTOP), killed and started again, each time as a new
+process."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from load.groups.history import SECOND, Pause
 from load.groups.plan import Errand
 
 FREEZE_S = (2.3, 4.0)
-"""Longer than the time a lease lasts."""
+"""Longer than a lease."""
 
 
 @dataclass(slots=True)
 class Hand:
-    """One member over all its lives."""
+    """One member over all its processes."""
 
     errand: Errand
     process: ForkServerProcess | None = None
@@ -33,7 +34,8 @@ class Hand:
 
 @dataclass(slots=True)
 class Crowd:
-    """Everybody. `killed` says when a life was ended from here; lives that end themselves note it."""
+    """All members. `killed`: when a process was killed from here. Processes that crash themselves note
+    that."""
 
     errands: list[Errand]
     chance: random.Random
@@ -48,7 +50,7 @@ class Crowd:
     _stopping: bool = False
 
     def start(self) -> None:
-        """Start everybody. What a life needs is loaded once and forked from then on."""
+        """Start all members. Their modules are loaded once, and processes are forked from then on."""
         self._context.set_forkserver_preload(["load.groups.member"])
         self.hands = [Hand(errand) for errand in self.errands]
         for hand in self.hands:
@@ -85,7 +87,7 @@ class Crowd:
         task.add_done_callback(self._tasks.discard)
 
     async def torment(self, every_s: float) -> None:
-        """Freeze or kill somebody, over and over, while it storms."""
+        """Stop or kill random members repeatedly during the stormy times."""
         while True:
             await asyncio.sleep(self.chance.expovariate(1 / every_s))
             hand = self.chance.choice(self.hands)

@@ -1,4 +1,4 @@
-"""What became of each message: its attempts, its end, and its dead letter. G4, G7 and the last books."""
+"""Checks each message's attempts, its end, and its dead letter: G4, G7 and the final counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from load.verdict import Breach, Verdict
 
 
 def expiry(group: Group, message: Message) -> int | None:
-    """When this message is of no use to this subscription any more; None: it always is."""
+    """When a message expires for a subscription; None: never."""
     ends = [] if message.expires_ns is None else [message.expires_ns]
     if group.ttl_ns is not None:
         ends.append(message.created_ns + group.ttl_ns)
@@ -22,7 +22,7 @@ def expiry(group: Group, message: Message) -> int | None:
 
 
 def check(book: Book, messages: dict[int, Message], verdict: Verdict) -> None:
-    """Judge all of it."""
+    """Check all messages in all subscriptions."""
     entries: dict[Key, list[DeadLetter]] = defaultdict(list)
     for entry in book.history.dead_letters:
         entries[entry.group, entry.message_id].append(entry)
@@ -41,14 +41,14 @@ def check(book: Book, messages: dict[int, Message], verdict: Verdict) -> None:
         _check_final(book.history, group, tally, verdict)
     for (name, message_id), strays in entries.items():
         verdict.add(
-            Breach.DEAD, f"{name}: {message_id} is a dead letter of nothing published, {strays[0].id}"
+            Breach.DEAD, f"{name}: dead letter {strays[0].id} of {message_id}, which was not published"
         )
     _check_copies(book.history, verdict)
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """All that is known of one message in one subscription."""
+    """Everything known about one message in one subscription."""
 
     group: Group
     message: Message
@@ -62,25 +62,26 @@ class Fate:
 
     @property
     def maybe_acked(self) -> bool:
-        """Whether an ack may have been stored: only that of the last lease could have been."""
+        """Whether an ack without an answer may be stored. Only one of the last lease can be."""
         return bool(self.leases) and self.leases[-1].maybe_acked is not None
 
     def __str__(self) -> str:
-        story = "; ".join(str(lease) for lease in self.leases) or "never given to anybody"
+        story = "; ".join(str(lease) for lease in self.leases) or "never delivered"
         return f"{self.group.name}: {self.message.id} ({story})"
 
 
 @dataclass(slots=True)
 class Blind:
-    """The times at which a lease may have begun that nobody saw. Each stands for one unseen attempt, and for
-    one more as often as a lease fits into it: a stopped member's stream goes on being given what it lost."""
+    """The times in which a lease may have begun unseen. Each allows one unseen attempt, and one more for each
+    `ack_wait` in it: the stream of a stopped member gets its expired deliveries again."""
 
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
     @staticmethod
     def of(book: Book, group: Group) -> Blind:
-        """Those of one subscription: unanswered pulls, the ends of streams, and faults that hide leases."""
+        """The times of one subscription: unanswered pulls, the ends of streams, and faults that hide
+        leases."""
         blind = Blind()
         history, slack = book.history, book.slack
         for session in history.sessions.values():
@@ -101,12 +102,12 @@ class Blind:
         self.ends += [NEVER if to_ns is None else to_ns + book.slack.blind_ns] * times
 
     def between(self, from_ns: int, to_ns: int) -> int:
-        """How many unseen attempts there may have been from one time to another."""
+        """How many unseen attempts are possible from one time to another."""
         return bisect_right(self.begins, to_ns) - bisect_left(self.ends, from_ns)
 
 
 def _blind_from(session: Session, book: Book) -> int:
-    """Since when what this session was sent may not have been seen: whoever runs sees at once what comes."""
+    """The time from which deliveries to this session may be unseen. A running member sees them at once."""
     if session.ended_ns is None:
         return session.began_ns
     start = session.ended_ns - book.slack.blind_ns
@@ -116,7 +117,8 @@ def _blind_from(session: Session, book: Book) -> int:
 
 
 def _check_attempts(fate: Fate, blind: Blind, book: Book, verdict: Verdict) -> None:
-    """Attempts count 1, 2, 3, … in time; one that nobody saw needs somebody who may have lost it."""
+    """Attempts must count 1, 2, 3, … in the order of time. A missing one needs a time in which it may be
+    unseen."""
     limit, clock = fate.group.max_deliver, book.slack.clock_ns
     last, since = 0, fate.message.created_ns - clock
     for lease in fate.leases:
@@ -138,14 +140,14 @@ def _check_attempts(fate: Fate, blind: Blind, book: Book, verdict: Verdict) -> N
 
 
 def _check_unseen(fate: Fate, last: int, following: int, blind: int, verdict: Verdict) -> None:
-    """There may be as many unseen attempts between two as there were eyes shut."""
+    """Check that no more attempts are missing between two than can be unseen."""
     missing = following - last - 1
     if missing > blind:
         verdict.add(Breach.ATTEMPTS, f"{fate}: {missing} missing after {last}, could have missed {blind}")
 
 
 def _check_end(fate: Fate, drained: bool, verdict: Verdict) -> None:
-    """Acked, or one dead letter, and not both."""
+    """A message must end with an ack or with one dead letter, and not with both."""
     if len(fate.entries) > 1:
         ids = ", ".join(str(entry.id) for entry in fate.entries)
         verdict.add(Breach.DEAD, f"{fate}: {len(fate.entries)} dead letters, {ids}")
@@ -164,12 +166,12 @@ def _check_end(fate: Fate, drained: bool, verdict: Verdict) -> None:
 
 
 def _check_entry(fate: Fate, entry: DeadLetter, book: Book, verdict: Verdict) -> None:
-    """A dead letter tells the truth, comes in time, and is the end."""
+    """A dead letter must have the right reason and attempts, come at the right time, and be the end."""
     clock = book.slack.clock_ns
     if wrong := _wrong_reason(fate, entry, clock):
         verdict.add(Breach.DEAD, f"{fate}: dead letter {entry.id} as {entry.reason}: {wrong}")
     if fate.leases and entry.attempts < fate.leases[-1].attempt:
-        verdict.add(Breach.DEAD, f"{fate}: dead letter {entry.id} speaks of {entry.attempts} attempts")
+        verdict.add(Breach.DEAD, f"{fate}: dead letter {entry.id} says {entry.attempts} attempts")
     for lease in fate.leases:
         if lease.delivery.at_ns + clock < entry.created_ns < lease.sure_until_ns - clock:
             verdict.add(Breach.DEAD, f"{fate}: dead letter {entry.id} while {lease} lived")
@@ -183,17 +185,17 @@ def _wrong_reason(fate: Fate, entry: DeadLetter, clock: int) -> str:
         return "" if limit and limit <= entry.attempts <= most else f"{entry.attempts} attempts of {limit}"
     if entry.reason == "rejected":
         asked = (request for lease in fate.leases for request in lease.requests if request.dead_letter)
-        return "" if any(request.outcome is not Outcome.FAIL for request in asked) else "nobody asked for it"
+        return "" if any(request.outcome is not Outcome.FAIL for request in asked) else "no request for it"
     if entry.reason == "expired":
         end = expiry(fate.group, fate.message)
         if end is None:
             return "it never expires"
         return "" if entry.created_ns + clock >= end else f"{(end - entry.created_ns) / 1e9:.2f} s too early"
-    return "nothing here gives this reason"
+    return "no such reason in this drill"
 
 
 def _check_copies(history: Groups, verdict: Verdict) -> None:
-    """Where there is a dead-letter channel, it holds one copy of each entry and nothing else."""
+    """A dead-letter channel must have one copy of each entry and nothing else."""
     there = set(history.copies)
     owned: set[int] = set()
     for entry in history.dead_letters:
@@ -210,7 +212,7 @@ def _check_copies(history: Groups, verdict: Verdict) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """How many messages ended how."""
+    """Counts messages by how they ended."""
 
     messages: int = 0
     acked: int = 0
@@ -218,7 +220,7 @@ class Tally:
     dead: int = 0
 
     def add(self, fate: Fate) -> None:
-        """Count one."""
+        """Count one message."""
         self.messages += 1
         self.acked += fate.acked
         self.maybe += fate.maybe_acked and not fate.acked and not fate.entries
@@ -226,7 +228,7 @@ class Tally:
 
 
 def _check_final(history: Groups, group: Group, tally: Tally, verdict: Verdict) -> None:
-    """The last books say what the run says: an ack without an answer may count or not."""
+    """The final counts must agree with the run. An ack without an answer may count or not."""
     for reading in history.readings:
         if reading.group != group.name or reading.source != FINAL:
             continue

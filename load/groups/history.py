@@ -1,7 +1,7 @@
-"""What happened to durable subscriptions in a run, as plain facts; the checker draws the conclusions.
+"""The recorded facts about durable subscriptions in a run, which the checker judges.
 
-Times are monotonic nanoseconds of one machine, so those of different processes compare. What the service
-says in wall-clock time (deadlines, creation, expiry) is converted where it is recorded.
+Times are monotonic nanoseconds of one machine, so those of different processes can be compared. Wall-clock
+times of the service (deadlines, creation, expiry) are converted when they are recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FINAL = "final"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A subscription as it was defined. `max_deliver` 0: no end. `dead_letter`: its dead-letter channel."""
+    """The definition of a subscription. `max_deliver` 0: no limit. `dead_letter`: its dead-letter channel."""
 
     name: str
     channels: tuple[str, ...]
@@ -31,14 +31,14 @@ class Group:
 
     @property
     def most_attempts(self) -> int:
-        """Attempts that end without a word beside others do not count, and there are only so many before one
-        is alone."""
+        """The most attempts. An attempt that ends without a word does not count if its member held other
+        messages too, and after about log2 of these the message is leased alone."""
         return self.max_deliver * (3 + self.max_in_flight.bit_length())
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as the log holds it after the run. `number` is what its publisher called it."""
+    """A message in the log after the run. `number` is its publisher's number for it."""
 
     id: int
     channel: str
@@ -51,7 +51,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """What a publisher knows of one try. `id` is 0 when it was never told."""
+    """What a publisher knows of one attempt. `id` is 0 if there was no answer."""
 
     number: int
     channel: str
@@ -63,8 +63,8 @@ class Publish:
 class Session:
     """One stream, or one pull. At most `limit` of its deliveries may be unsettled at a time.
 
-    A session ends when its member saw it end, or no later than its member was killed (`killed`). `told` says
-    that a pull was answered; what an unanswered one was given nobody knows.
+    A session ends when its member saw it end, or when its member was killed (`killed`) at the latest. `told`:
+    a pull was answered. The deliveries of an unanswered pull are unknown.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery as the member noted it, which is at `at_ns`: the lease had begun by then."""
+    """One delivery as its member noted it, at `at_ns`. The lease had begun by then."""
 
     group: str
     session: int
@@ -96,11 +96,11 @@ class Delivery:
 
 @dataclass(slots=True)
 class Request:
-    """One receipt sent to `group` with an ack, nack or extend. Noted before it was sent.
+    """One receipt sent to `group` with an ack, nack or extend. It is noted before it is sent.
 
-    A `transact` is an ack that publishes a product in the same transaction, and keeps its idempotency key
-    when it is asked again. `outcome` is INFO as long as no answer came, FAIL when the whole request was
-    refused with a 4xx.
+    A `transact` is an ack that publishes a product in the same transaction, and is repeated with the same
+    idempotency key. `outcome` is INFO without an answer, and FAIL if the whole request was refused with a
+    4xx.
     """
 
     kind: str
@@ -115,13 +115,14 @@ class Request:
     deadline_ns: int | None = None
 
     def did(self, status: str) -> bool:
-        """Whether the service said so."""
+        """Whether the service answered with this status."""
         return self.outcome is Outcome.OK and self.status == status
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An entry of the list. `copy_id` is the id of its copy in the dead-letter channel, where it has one."""
+    """An entry in the list of dead letters. `copy_id` is the id of its copy in the dead-letter channel, if
+    any."""
 
     id: int
     group: str
@@ -135,7 +136,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A member did nothing from one time to another: stopped, or kept from running."""
+    """A time in which a member did not run, because it was stopped or got no processor."""
 
     member: str
     from_ns: int
@@ -144,7 +145,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something was killed and came back. `hides`: leases may have been taken that nobody was told of."""
+    """The time from the kill of a part to its return. `hides`: leases may have begun in it without an answer
+    to a member."""
 
     name: str
     from_ns: int
@@ -154,8 +156,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a subscription's books. At least `at_least` of its messages had been published when it was
-    asked for, and at most `at_most` when it came. `source` FINAL: the last one, after the run."""
+    """One reading of a subscription's counts. At least `at_least` of its messages had been published at the
+    time of the request, and at most `at_most` at the time of the answer. `source` FINAL: the last one, after
+    the run."""
 
     group: str
     at_ns: int
@@ -170,7 +173,7 @@ class Reading:
 
     @property
     def total(self) -> int:
-        """Every message the books know of."""
+        """The number of all messages in the reading."""
         return self.ready + self.in_flight + self.acked + self.dead_lettered + self.removed
 
     def __str__(self) -> str:
@@ -182,9 +185,9 @@ class Reading:
 
 @dataclass(slots=True)
 class Groups:
-    """One run. `stuck` names the subscriptions that had something unsettled when it ended. `copies` are the
-    ids of the messages in the dead-letter channels, `products` what transactions published: for which
-    subscription, from which message."""
+    """One run. `stuck`: the subscriptions with unsettled messages at the end. `copies`: the ids of the
+    messages in the dead-letter channels. `products`: for each message that a transaction published, the
+    subscription and the id of the message it was made of."""
 
     seed: int = 0
     stuck: list[str] = field(default_factory=list)

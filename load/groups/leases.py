@@ -1,7 +1,6 @@
-"""What the recorded facts prove about each lease: from when to when it certainly lived, and how it ended.
+"""Derives from the recorded facts when each lease was certainly live, and how it ended.
 
-A lease that may have ended is not counted as live: counting expired and dropped leases as live flags nearly
-every clean run.
+A lease that may have ended does not count as live. Otherwise nearly every clean run would show breaches.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """Nanoseconds: how far two clocks of one machine may seem to differ, how late a member may notice the end
-    of its stream, and (`blind_ns`) how long a connection may be given leases after its member left."""
+    """Tolerances in nanoseconds: how far two clocks of one machine may differ, how late a member may detect
+    the end of its stream, and (`blind_ns`) how long a connection may get leases after its member left."""
 
     clock_ns: int = SECOND // 10
     stream_ns: int = SECOND // 2
@@ -30,11 +29,11 @@ class Slack:
 
 @dataclass(slots=True)
 class Lease:
-    """One delivery with all that was asked about it, in the order of asking.
+    """One delivery with all requests about it, in the order of sending.
 
-    It certainly lived from `delivery.at_ns` to `sure_until_ns` (never, if that is earlier), and would have
-    until `alive_until_ns` if nobody had settled it. It did not begin before `earliest_ns` (by its deadline),
-    and had run out by `over_ns`.
+    It was certainly live from `delivery.at_ns` to `sure_until_ns` (never, if that is earlier), and without a
+    settlement would have been until `alive_until_ns`. By its deadline, it did not begin before `earliest_ns`,
+    and had ended by `over_ns`.
     """
 
     delivery: Delivery
@@ -53,10 +52,10 @@ class Lease:
         return self.delivery.attempt
 
     def __str__(self) -> str:
-        said = (
+        story = (
             ", ".join(f"{r.kind} {r.status or r.outcome.name.lower()}" for r in self.requests) or "unsettled"
         )
-        return f"attempt {self.attempt} in session {self.session.number} ({said})"
+        return f"attempt {self.attempt} in session {self.session.number} ({story})"
 
 
 @dataclass(slots=True)
@@ -68,11 +67,11 @@ class Book:
     leases: dict[Key, list[Lease]] = field(default_factory=lambda: defaultdict(list))
     pauses: dict[str, list[Pause]] = field(default_factory=dict)
     strays: list[Request] = field(default_factory=list)
-    """Requests whose receipt is not one that was given out by the subscription they were sent to."""
+    """Requests with a receipt that their subscription did not give out."""
 
     @staticmethod
     def of(history: Groups, slack: Slack) -> Book:
-        """Gather them."""
+        """Collect the leases of a history."""
         book = Book(history, slack)
         requests: dict[tuple[str, str], list[Request]] = defaultdict(list)
         for request in sorted(history.requests, key=lambda request: request.asked_ns):
@@ -93,7 +92,7 @@ class Book:
         return book
 
     def every(self) -> Iterable[Lease]:
-        """All of them."""
+        """All leases."""
         return (lease for leases in self.leases.values() for lease in leases)
 
 
@@ -127,7 +126,7 @@ def _lease(delivery: Delivery, group: Group, session: Session, asked: list[Reque
     acks = [request for request in settling if request.kind in ("ack", "transact")]
     lease.acked = next((request for request in acks if request.did("acked")), None)
     if lease.acked is not None and lease.acked.kind == "transact":
-        # The answer may be that of an earlier try with the same key, which had got none.
+        # The answer may be for an earlier attempt with the same key that got no answer.
         lease.acked = next(
             r for r in acks if r.kind == "transact" and (r.outcome is Outcome.INFO or r.did("acked"))
         )
@@ -136,7 +135,7 @@ def _lease(delivery: Delivery, group: Group, session: Session, asked: list[Reque
 
 
 def _believe_product(leases: list[Lease]) -> None:
-    """What a transaction published is there, so its ack is: even if nobody was told."""
+    """Count the ack of a transaction without an answer as stored if its product was published."""
     asked = [(lease, r) for lease in leases for r in lease.requests if r.kind == "transact"]
     tried = [(lease, request) for lease, request in asked if request.outcome is Outcome.INFO]
     if len({id(lease) for lease, _ in tried}) == 1 and not any(lease.acked for lease in leases):
@@ -145,8 +144,8 @@ def _believe_product(leases: list[Lease]) -> None:
 
 
 def _stream_ends(delivery: Delivery, session: Session, pauses: list[Pause], slack: Slack) -> list[int]:
-    """When the lease of a stream may have ended with it. A member that does not run notices nothing, so its
-    word counts only until it was stopped."""
+    """The times at which a lease may have ended with its stream. A stopped member notices nothing, so its
+    notes count only until it was stopped."""
     ends = []
     if session.ended_ns is not None:
         ends.append(session.ended_ns - (0 if session.killed else slack.stream_ns))

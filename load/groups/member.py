@@ -1,6 +1,6 @@
-"""One member of a subscription, in a process of its own: it works, dawdles, errs, and crashes.
+"""One member of a subscription, in its own process: it works, is slow, makes errors, and crashes.
 
-`run` is what the process runs. Everything is noted before it is done, and every answer when it comes.
+`run` is the process' function. Each action is noted before it is done, and each answer when it arrives.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from load.sse import Event, Stream
 
 TICK_S = 0.05
 STALL_NS = SECOND // 5
-"""A tick that comes so much late says that this process was kept from running."""
+"""A tick that is this late shows that the process did not run in between."""
 PULL_WAIT_S = 5
 HEARTBEAT_S = 5
 _PR_SET_PDEATHSIG = 1
 
 
 def run(errand: Errand) -> None:
-    """The whole life of a member. Ends with the run, even while it is stopped."""
-    # The server that forks members lives as long as anybody holds this pipe. Only the run itself should, so
-    # that its end, however it comes, is the server's, and that one's the members'.
+    """The process of a member. It ends with the run, even if it is stopped (SIGSTOP)."""
+    # The fork server lives as long as a process holds this pipe. Only the run itself may hold it, so that the
+    # fork server ends with the run, and the members with the fork server.
     os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,7 +43,7 @@ def run(errand: Errand) -> None:
 
 
 class Member:
-    """The state of one life. Tasks are as many as deliveries in hand, at most `errand.limit`."""
+    """One process of a member. It has a task for each delivery, at most `errand.limit`."""
 
     def __init__(self, errand: Errand) -> None:
         self._errand = errand
@@ -65,7 +65,7 @@ class Member:
         await ticking
 
     async def _tick(self) -> None:
-        """Note when this process did not get to run for a while: it cannot swear to what it saw then."""
+        """Note the times in which this process did not run, because its other notes do not count then."""
         before = time.monotonic_ns()
         while True:
             await asyncio.sleep(TICK_S)
@@ -142,7 +142,7 @@ class Member:
         task.add_done_callback(self._tasks.discard)
 
     async def _handle(self, one: dict[str, Any]) -> None:
-        """Decide about one delivery, and do it."""
+        """Choose what to do with one delivery, and do it."""
         chance, temper = self._chance, self._errand.temper
         receipt, poison = one["receipt"], one["message"]["data"]["poison"]
         stormy = self._errand.is_stormy(time.monotonic_ns())
@@ -181,7 +181,7 @@ class Member:
             await self._settle(chance.choice(["ack", "nack", "extend"]), [receipt])
 
     async def _crash_somewhere(self, receipt: str) -> None:
-        """Before the ack, while it travels, or after it."""
+        """Crash before the ack, while it is sent, or after it."""
         place = self._chance.randrange(3)
         if place == 1:
             self._spawn_ack(receipt)
@@ -200,13 +200,14 @@ class Member:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _work_s(self) -> float:
-        """Mostly quick, sometimes slow."""
+        """The seconds to work on a delivery: mostly short, sometimes long."""
         return (
             self._chance.uniform(0, 0.03) if self._chance.random() < 0.8 else self._chance.uniform(0.1, 0.5)
         )
 
     async def _settle(self, kind: str, receipts: list[str], group: str = "", **how: Any) -> None:
-        """Ask until there is an answer, three times at most: whoever gets none does not know."""
+        """Send a request, at most three times, until there is an answer. Without one its effect is
+        unknown."""
         group = group or self._errand.group
         body = {"receipts": receipts, **{name: value for name, value in how.items() if value is not None}}
         for _ in range(3):
@@ -223,7 +224,7 @@ class Member:
                 return
 
     async def _transact(self, receipt: str, message_id: int) -> None:
-        """Publish what was made of a message and ack it, in one transaction, under one idempotency key."""
+        """Publish a product of a message and ack the message, in one transaction with an idempotency key."""
         group = self._errand.group
         made = {"channel": PRODUCTS, "data": {"group": group, "of": message_id}}
         body = {"publish": [made], "ack": [{"subscription": group, "receipts": [receipt]}]}
@@ -267,6 +268,6 @@ def _result(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forged(receipt: str) -> str:
-    """The same with another letter in the middle."""
+    """The receipt with another letter in the middle."""
     at = len(receipt) // 2
     return receipt[:at] + ("A" if receipt[at] != "A" else "B") + receipt[at + 1 :]

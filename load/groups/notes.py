@@ -1,7 +1,7 @@
-"""What each process of a run writes down, a line of JSON an event, and how a history is made of it.
+"""The notes of each process of a run, a line of JSON for each event, and how they become a history.
 
-A line is in the file before the process goes on, so a process that is killed has lost at most what it had not
-begun to write. Nothing is written twice; `read` puts the files of all processes together.
+A line is in the file before the process continues, so a killed process loses at most a line that it had not
+begun to write. Nothing is written twice. `read` combines the files of all processes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from load.groups.history import Delivery, Groups, Pause, Request, Session
 from load.history import Outcome
 
 SESSIONS_A_PROCESS = 1_000_000
-"""Sessions are numbered within their process, which has so many numbers to itself."""
+"""Sessions are numbered within their process. Each process has this many numbers."""
 
 
 class Notes:
-    """One process's file. `write` returns when the kernel has it."""
+    """The file of one process. `write` returns when the kernel has the data."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, *events: dict[str, Any]) -> None:
-        """Append events, all in one piece."""
+        """Append events with one write."""
         os.write(self._file, b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
 
 def moment(text: str) -> int:
-    """What the service calls a time, as monotonic nanoseconds of this machine."""
+    """A time of the service as monotonic nanoseconds of this machine."""
     wall_us = round(datetime.fromisoformat(text).timestamp() * 1e6)
     return wall_us * 1000 + time.monotonic_ns() - time.time_ns()
 
 
 def read(folder: Path, history: Groups, killed: dict[int, int]) -> None:
-    """Add what the members noted. `killed`: when processes were killed by somebody else, by their number."""
+    """Add the members' notes to a history. `killed`: by process number, when the run killed it."""
     for path in sorted(folder.glob("member-*.jsonl")):
         number = int(path.stem.split("-")[1])
         _Life(history, number, killed.get(number)).take(path)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines: a process that was killed may have left a piece of one."""
+    """The complete lines. A killed process may have left an incomplete one."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -64,7 +64,7 @@ class _Life:
         self._asked: dict[int, list[Request]] = {}
 
     def take(self, path: Path) -> None:
-        """Read the file; what was open at the end ended with the process."""
+        """Read the file. Sessions that are open at its end ended with the process."""
         for event in _lines(path):
             kind = event["e"]
             if kind == "session":

@@ -1,4 +1,4 @@
-"""What may not be leased beside or before what: G2, G8 and `max_in_flight`."""
+"""Checks which messages were leased at the same time or in a wrong order: G2, G8 and `max_in_flight`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from load.verdict import Breach, Verdict
 
 
 class Lane(NamedTuple):
-    """Messages that are in flight one at a time, in order. `key` None: the whole channel is one lane."""
+    """Messages that must be in flight one at a time, in order. `key` None: the whole channel is one lane."""
 
     group: str
     channel: str
@@ -21,7 +21,7 @@ class Lane(NamedTuple):
 
 
 def check(book: Book, messages: dict[int, Message], verdict: Verdict) -> None:
-    """Judge all of it."""
+    """Check all leases."""
     for leases in book.leases.values():
         for first, second in _overlaps(leases):
             verdict.add(Breach.DOUBLE_LEASE, f"{_name(first)}: {first} and {second} at once")
@@ -36,7 +36,7 @@ def check(book: Book, messages: dict[int, Message], verdict: Verdict) -> None:
 
 
 def _overlaps(leases: list[Lease]) -> list[tuple[Lease, Lease]]:
-    """Pairs that certainly lived at the same time: each lease with the longest lived of those before it."""
+    """Pairs of leases that were certainly live at the same time: each with the earlier one that ends last."""
     found: list[tuple[Lease, Lease]] = []
     longest: Lease | None = None
     for lease in sorted(leases, key=lambda lease: lease.delivery.at_ns):
@@ -64,7 +64,8 @@ def _check_in_flight(book: Book, group: Group, verdict: Verdict) -> None:
 
 
 def _lanes(group: Group, messages: dict[int, Message]) -> dict[Lane, list[int]]:
-    """The lanes of a subscription; the messages of each in the order of seq. A null key orders nothing."""
+    """The lanes of a subscription, with their messages in the order of seq. Messages without a key have
+    none."""
     lanes: dict[Lane, list[int]] = defaultdict(list)
     if group.ordering == "none":
         return lanes
@@ -77,7 +78,7 @@ def _lanes(group: Group, messages: dict[int, Message]) -> dict[Lane, list[int]]:
 
 
 def _check_beside(book: Book, lane: Lane, ids: list[int], verdict: Verdict) -> None:
-    """One message of a lane at a time."""
+    """Only one message of a lane may be leased at a time."""
     leases = [lease for message_id in ids for lease in book.leases.get((lane.group, message_id), ())]
     for first, second in _overlaps(leases):
         if first.delivery.message_id != second.delivery.message_id:
@@ -87,7 +88,7 @@ def _check_beside(book: Book, lane: Lane, ids: list[int], verdict: Verdict) -> N
 
 def _check_before(book: Book, lane: Lane, ids: list[int], died: dict[tuple[str, int], int],
                   verdict: Verdict) -> None:  # fmt: skip
-    """No message of a lane is given to anybody before all earlier ones may have been settled."""
+    """A message of a lane may be delivered only when all earlier ones can have been settled."""
     unsettled_until, holder = 0, 0
     for message_id in ids:
         leases = book.leases.get((lane.group, message_id), [])
@@ -108,7 +109,7 @@ def _settled_ns(book: Book, leases: list[Lease], died_ns: int | None) -> int:
     else:
         ack = (leases[-1].acked or leases[-1].maybe_acked) if leases else None
         settled = ack.asked_ns if ack is not None else NEVER
-    # Whatever is given out is not settled yet: an ack before the last lease did not count.
+    # A message is not settled before its last lease: an earlier ack did not count.
     return max([settled, *(lease.earliest_ns - book.slack.clock_ns for lease in leases)])
 
 

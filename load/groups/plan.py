@@ -1,4 +1,4 @@
-"""What a storm is made of: subscriptions of every kind, channels, keys, and who is how clumsy."""
+"""The plan of a storm: subscriptions of every kind, channels, keys, and how often members make errors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from load.wire import Target
 
 BACKOFF_S = [0.2, 0.5, 1.0]
 WEIGHTS = {"storm.orders": 9, "storm.jobs": 9, "storm.audit.eu": 2, "storm.audit.us": 2}
-"""Channels, and how often each is published to: those read one message at a time get less."""
+"""Channels with their shares of messages. Channels that are read one message at a time get fewer."""
 KEYS = 12
 KEYLESS = 0.15
-"""So many keys a channel, and this share of messages without one."""
+"""The number of keys in a channel, and the share of messages without a key."""
 PRODUCTS = "made"
 """The channel that transactions publish to."""
 POISON = 0.02
 OWN_TTL, OWN_TTL_S = 0.02, 4
-"""This share of messages expires by itself after so many seconds."""
+"""The share of messages with their own ttl, and that ttl in seconds."""
 TTL_S = 3
 CYCLE_NS = 20 * SECOND
 STORMY = 0.7
-"""Members are clumsy for this share of each cycle. In the rest nobody loses sight of a delivery, so that an
-attempt skipped there has no excuse."""
+"""Members make errors in this share of each cycle. In the rest they see every delivery, so that a skipped
+attempt there is a breach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The members of one subscription: how many stream, how many pull, and how much each takes at a time."""
+    """The members of one subscription: how many stream, how many pull, and the limit of deliveries of
+    each."""
 
     group: Group
     streams: int
@@ -48,7 +49,7 @@ CREWS = (
 
 @dataclass(frozen=True, slots=True)
 class Temper:
-    """How clumsy members are while it storms, as probabilities a delivery."""
+    """The errors of members in stormy times, as probabilities for each delivery."""
 
     crash: float = 0.03
     late: float = 0.03
@@ -61,7 +62,7 @@ class Temper:
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """All that a member's process has to know. Clumsy from `from_ns` until `until_ns`, cycle by cycle."""
+    """The parameters of a member's process. It makes errors from `from_ns` until `until_ns`, in cycles."""
 
     number: int
     member: str
@@ -77,13 +78,13 @@ class Errand:
     until_ns: int
 
     def is_stormy(self, now_ns: int) -> bool:
-        """Whether things go wrong now."""
+        """Whether members make errors now."""
         into = (now_ns - self.from_ns) % CYCLE_NS
         return self.from_ns <= now_ns < self.until_ns and into < STORMY * CYCLE_NS
 
 
 def definition(group: Group) -> dict[str, Any]:
-    """A subscription as the service is asked for it."""
+    """The body of the request that makes a subscription."""
     asked: dict[str, Any] = {
         "channels": list(group.channels),
         "start": "earliest",

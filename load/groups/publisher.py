@@ -1,5 +1,4 @@
-"""Publishes at a steady rate, and knows at any time how many messages each subscription must have at least
-and at most."""
+"""Publishes at a steady rate, and counts how many messages each subscription has at least and at most."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from load.history import Outcome
 from load.patterns import matches_any
 
 IN_FLIGHT = 50
-"""More publishes than these do not wait for their answers at a time; the rate suffers then."""
+"""The most publishes without an answer at a time. At this limit the rate falls."""
 
 
 @dataclass(slots=True)
 class Publisher:
-    """All of a storm's publishers. `asked` and `confirmed` count by channel; refused ones in neither."""
+    """The publishers of a storm. `asked` and `confirmed` count messages by channel, without refused ones."""
 
     api: Api
     chance: random.Random
@@ -32,7 +31,7 @@ class Publisher:
     numbers: int = 0
 
     async def run(self, until: asyncio.Event) -> None:
-        """Publish until told to stop; returns when the last answer is there, or known not to come."""
+        """Publish until the event `until` is set. Returns when all requests have ended."""
         loop = asyncio.get_running_loop()
         tasks: set[asyncio.Task[None]] = set()
         due = loop.time()
@@ -69,9 +68,9 @@ class Publisher:
             self.tries.append(Publish(number, channel, Outcome.OK, said["id"]))
 
     def at_least(self, group: Group) -> int:
-        """Messages that are certainly there for this subscription."""
+        """The number of messages that this subscription certainly has."""
         return sum(n for channel, n in self.confirmed.items() if matches_any(group.channels, channel))
 
     def at_most(self, group: Group) -> int:
-        """Messages that may be there for this subscription."""
+        """The number of messages that this subscription can have at most."""
         return sum(n for channel, n in self.asked.items() if matches_any(group.channels, channel))

@@ -1,4 +1,4 @@
-"""Controls: mistakes made behind the service's back, in its database. A storm with one of them must fail."""
+"""Controls: errors planted in the service's database. A storm with one of them must fail."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CONTROLS: dict[str, tuple[str, Breach]] = {
         Breach.LATE,
     ),
 }
-"""By name: what is done to the database over and over, and what the checker must call it."""
+"""By name: the statement that is executed repeatedly, and the breach that the checker must report."""
 
 
 async def sabotage(server: Server, name: str) -> None:
-    """Do it until cancelled; a database that is away is left alone."""
+    """Execute a control until cancelled. While the database is down, nothing is done."""
     statement, _ = CONTROLS[name]
     connection: asyncpg.Connection | None = None
     while True:

@@ -1,4 +1,5 @@
-"""The storm: publishers, members that err and crash, a service whose parts are killed, and the verdict."""
+"""A storm: publishers, members that make errors and crash, a service whose parts are killed, and the
+verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from load.wire import Target
 
 @dataclass(slots=True)
 class Storm:
-    """One run. `server` is None when the service was started by somebody else: then only members fail."""
+    """One run. `server` is None if the run did not start the service: then only members fail."""
 
     options: argparse.Namespace
     home: Path
@@ -47,7 +48,7 @@ class Storm:
         self.history = Groups(self.options.seed, groups=groups)
 
     async def run(self) -> Verdict:
-        """The whole run. Raises RuntimeError when there can be no verdict."""
+        """Run everything. Raises RuntimeError if there is no verdict."""
         chance = random.Random(self.options.seed)
         self.api = Api(self.target)
         if self.server is not None:
@@ -76,7 +77,8 @@ class Storm:
         ]  # fmt: skip
 
     async def _blow(self, chance: random.Random) -> dict[str, int]:
-        """Publish and torment until it is time, then let everything be settled. What is left unsettled."""
+        """Publish and disturb until the time is over, then wait until everything is settled. Returns the
+        number of unsettled messages of each subscription."""
         calm = asyncio.Event()
         publishing = asyncio.create_task(self.publisher.run(calm))
         books = None if self.server is None else Books(self.server)
@@ -100,7 +102,7 @@ class Storm:
             self.history.readings += books.readings if books else []
 
     async def _break_things(self, chance: random.Random) -> None:
-        """Returns when the time is over and what was killed last is back."""
+        """Kill parts of the service. Returns when the time is over and the last killed part is back."""
         if self.server is not None:
             faults = Faults(self.server, chance, self.options.fault_every)
             try:
@@ -114,7 +116,7 @@ class Storm:
         return f"{self.publisher.numbers:,} messages published, {self.crowd.lives:,} lives of members{seen}"
 
     async def _settle(self) -> dict[str, int]:
-        """Wait until the books say that nothing is left, then a moment longer for what should not come."""
+        """Wait until the counts show nothing unsettled, then a moment longer for wrong deliveries."""
         started = time.monotonic()
         deadline = started + self.options.patience
         self.ledger.latest.clear()

@@ -1,1 +1,1 @@
-"""Dead letters across a stop of everything: does each message end where it should?"""
+"""Drill: dead letters across a stop of all processes. Each message must end where its routes lead."""

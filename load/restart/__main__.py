@@ -21,7 +21,7 @@ SHORT = "--rounds 1 --messages 300 --chain 10 --hops 20 --ttl 3 --own-ttl 15"
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What can be chosen."""
+    """The options of the command line."""
     parser = drill.parser("restart", __doc__, "", "--rounds 1 --variants iii --seed 7", SHORT)
     parser.add_argument("--rounds", type=int, default=20, help="of each variant")
     parser.add_argument("--variants", default="i,ii,iii", help="who sets the routes: " + ", ".join(Variant))
@@ -42,7 +42,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def play(chosen: argparse.Namespace, variant: Variant, number: int) -> Verdict | None:
-    """One round; None: no verdict. What was broken leaves its home behind."""
+    """Run one round. None: there is no verdict. The home of a round with a breach is kept."""
     home = drill.home("restart")
     plan = Plan(variant, chosen.hops, chosen.ttl, chosen.hop_ttl, chosen.own_ttl)
     chance = random.Random(f"{chosen.seed}/{variant}/{number}")
@@ -59,7 +59,7 @@ def play(chosen: argparse.Namespace, variant: Variant, number: int) -> Verdict |
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """All rounds; a breach in one counts for more than another without a verdict."""
+    """Run all rounds. A breach in one outweighs a missing verdict in another."""
     chosen = options(arguments)
     total, missing, started = Verdict(TOLD), 0, time.monotonic()
     say(f"seed {chosen.seed}")

@@ -1,4 +1,4 @@
-"""Reads a namespace twice: what lies in the database, and what the API says of it."""
+"""Reads the state of a namespace twice: from the database and through the API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SQL = blocks((Path(__file__).parent / "books.sql").read_text())
 
 
 async def read_database(session: asyncpg.Connection, namespace: str, world: World) -> None:
-    """What lies there, all of one snapshot."""
+    """Read the database in one snapshot."""
     async with session.transaction(isolation="repeatable_read", readonly=True):
         rows = await session.fetch(SQL["messages"], namespace, list(ENDS))
         world.messages = [Copy(*row) for row in rows]
@@ -29,8 +29,8 @@ async def read_database(session: asyncpg.Connection, namespace: str, world: Worl
 
 
 async def read_api(api: Api, plan: Plan, world: World) -> None:
-    """What is told of it. Of the chain only the first and the last list are read whole: what it passes
-    through on the way carries journeys of megabytes."""
+    """Read the API. Of the chain, only the first and the last list of dead letters are read, because those in
+    between have journeys of megabytes."""
     for name in plan.names:
         world.counts[name] = await count(api, name)
     for channel in ENDS:
@@ -40,13 +40,13 @@ async def read_api(api: Api, plan: Plan, world: World) -> None:
 
 
 async def count(api: Api, name: str) -> Count:
-    """What a subscription says of itself."""
+    """The counts in a subscription's stats."""
     stats = (await api.call("GET", f"/v1/subscriptions/{name}", wait_s=WAIT_S))["stats"]
     return Count(stats["dead_lettered"], stats["dead_letters"], stats["lag"], stats["in_flight"])
 
 
 async def _ids(api: Api, channel: str) -> list[int]:
-    """In a channel; none where it was never published to."""
+    """The ids in a channel; empty if it does not exist."""
     path = f"/v1/channels/{channel}/messages"
     try:
         text = await api.raw("GET", path, wait_s=WAIT_S, Accept="application/x-ndjson")
@@ -58,7 +58,7 @@ async def _ids(api: Api, channel: str) -> list[int]:
 
 
 async def _listed(api: Api, name: str) -> int:
-    """How many dead letters the list has, each once."""
+    """The number of dead letters in the list; -1 if one is listed twice."""
     seen: set[int] = set()
     cursor = ""
     while True:

@@ -19,7 +19,7 @@ where n.name = $1
 order by e.id
 
 -- name: rows
--- A kept copy that no dead letter has belongs to nobody, and is counted everywhere.
+-- A kept copy without a dead letter has no namespace, and is counted in each.
 with own as materialized (
     select s.id from gapless.subscriptions s join gapless.namespaces n on n.id = s.namespace_id where n.name = $1
 )

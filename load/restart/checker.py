@@ -1,7 +1,7 @@
-"""Judges a world: every message that was published has exactly one way through it, whole, to its end.
+"""Checks a world: every published message must have exactly one complete path to an end.
 
-Each message in the log is at an end, or died once, and its one copy is where the route leads. So messages and
-dead letters are a set of paths, and each path begins with what somebody published.
+Each message in the log is in an end channel, or died once and has one copy where its route leads. So messages
+and dead letters form paths, and each path begins with a published message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLD = (Breach.LOST, Breach.DOUBLED)
 
 @dataclass(slots=True)
 class Check:
-    """One judgement."""
+    """One check of a world."""
 
     plan: Plan
     world: World
@@ -31,7 +31,7 @@ class Check:
     copied: set[int] = field(default_factory=set)
 
     def run(self) -> Verdict:
-        """Everything, in order: the letters, what came of each message, the paths, the books."""
+        """Check dead letters, messages, paths and counts, in this order."""
         self.by_id = {message.id: message for message in self.world.messages}
         for letter in self.world.letters:
             self._letter(letter)
@@ -69,7 +69,7 @@ class Check:
     def _message(self, message: Copy, published: bool) -> None:
         say = f"{message.name} ({message.id}) in {message.channel}"
         if not published and message.id not in self.copied:
-            self.verdict.add(Breach.DOUBLED, f"nobody published {say}, and it is nobody's copy")
+            self.verdict.add(Breach.DOUBLED, f"{say} was not published, and is not a copy")
         if published and message.id in self.copied:
             self.verdict.add(Breach.ASTRAY, f"{say} was published, and is a copy")
         died = message.id in self.death_of
@@ -79,7 +79,7 @@ class Check:
             self.verdict.add(Breach.STUCK, f"{say} did not die")
 
     def _path(self, name: str, first: int) -> None:
-        """Follow one message from where it was published to where it has arrived."""
+        """Follow one message from its publish to its end."""
         steps: Counter[tuple[str, str]] = Counter()
         at = self.by_id.get(first)
         if at is None:
@@ -88,7 +88,7 @@ class Check:
         while at.channel not in ENDS:
             letter = self.death_of.get(at.id)
             if letter is None or letter.to_id is None or steps.total() > len(self.world.messages):
-                return  # said already: stuck, without a route, or in a circle of doubled copies
+                return  # reported already: stuck, without a route, or in a circle of doubled copies
             steps[letter.subscription, letter.channel] += 1
             if letter.hops != steps.total():
                 said = f"{name} says {letter.hops} hops at {letter.subscription}"
@@ -108,7 +108,7 @@ class Check:
             self.verdict.add(Breach.JOURNEY, f"{arrived.name} tells times that run backwards")
 
     def _ends(self) -> None:
-        """What the ends hold, by name and as the API tells it."""
+        """Check that the end channels have each name once, and that the API shows the same."""
         for channel in ENDS:
             there = [message for message in self.world.messages if message.channel == channel]
             for name, count in Counter(message.name for message in there).items():
@@ -137,5 +137,5 @@ class Check:
 
 
 def check(plan: Plan, world: World) -> Verdict:
-    """Judge it."""
+    """Check a world."""
     return Check(plan, world).run()

@@ -1,4 +1,4 @@
-"""How fast a round was: from the dead letters' own times, and from looking what sessions wait for."""
+"""The speed of a round, from the times of its dead letters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Figures:
     deaths: list[float] = field(default_factory=list)
 
     def add(self, letters: list[Letter]) -> None:
-        """Count them."""
+        """Add the times of dead letters."""
         self.deaths += [letter.died_at for letter in letters]
 
     def line(self) -> str:
-        """All of it, in words."""
+        """All figures in one line."""
         after = [died_at for died_at in self.deaths if died_at >= self.ready_at - self.ready_s]
         if not after:
             return "nothing died after the start"

@@ -1,4 +1,4 @@
-"""Two services, a namespace each, with two workers each, on one Postgres and one Redis."""
+"""Two services with a namespace and two workers each, on one Postgres and one Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 
 class Fault(StrEnum):
-    """What is killed with -9. What is not ends as it does when its parent has gone."""
+    """The parts that are killed with SIGKILL. The other parts end because their parent is gone."""
 
     SERVICES = "the services"
     POSTGRES = "the services and Postgres"
@@ -28,7 +28,7 @@ class Fault(StrEnum):
 
 @dataclass(slots=True)
 class Installation:
-    """`left` brings Postgres and Redis along, `right` uses them."""
+    """Both services. `left` has the embedded Postgres and Redis, and `right` uses them too."""
 
     home: Path
     left: Server = field(init=False)

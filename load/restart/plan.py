@@ -1,4 +1,5 @@
-"""The topology: two subscriptions that dead-letter into each other, and a long chain, all by message ttl."""
+"""The topology: two subscriptions that dead-letter into each other, and a long chain, all by
+`message_ttl`."""
 
 from __future__ import annotations
 
@@ -9,21 +10,21 @@ from typing import Any
 END = "end"
 CHAIN_END = "chain.end"
 ENDS = (END, CHAIN_END)
-"""Channels that nobody subscribes to: what lies there has arrived."""
+"""Channels without a subscription. A message there has arrived."""
 
 Request = tuple[str, str, dict[str, Any]]
 
 
 class Variant(StrEnum):
-    """What says where dead letters go."""
+    """Where the routes of dead letters are set."""
 
     OWN = "i"
-    """Each subscription itself."""
+    """In each subscription."""
     POLICY = "ii"
-    """Policies alone."""
+    """In policies only."""
     FILE = "iii"
-    """Policies that only come with the definitions file of the second start, which is slow to load. Until
-    then messages have a ttl of their own and nothing has a route."""
+    """In policies of the definitions file of the second start, which loads slowly. Until then there are no
+    routes, and messages have their own ttl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,16 @@ class Plan:
         return ["a", "b", *(f"hop.{n}" for n in range(self.hops))]
 
     def channel(self, name: str) -> str:
-        """Where this subscription's messages are."""
+        """The channel of a subscription."""
         return name if name.startswith("hop.") else f"loop.{name}"
 
     def subscription(self, channel: str) -> str | None:
-        """Whose messages these are; None: they have arrived."""
+        """The subscription of a channel; None for an end."""
         return None if channel in ENDS else channel.removeprefix("loop.")
 
     def routes(self, name: str) -> tuple[str, ...]:
-        """Where this subscription's dead letters may go: at first, and after the turn."""
+        """The channels for a subscription's dead letters: the first one, and the one after the turn, if
+        any."""
         if name == "a":
             return ("loop.b",)
         if name == "b":
@@ -59,11 +61,11 @@ class Plan:
         return (f"hop.{n}" if n < self.hops else CHAIN_END,)
 
     def ttl(self, name: str) -> float:
-        """How long a message lives there."""
+        """The seconds after which a message expires in a subscription."""
         return self.hop_ttl_s if name.startswith("hop.") else self.ttl_s
 
     def before(self) -> list[Request]:
-        """What is defined before anything is published."""
+        """The requests that define everything before the first publish."""
         requests: list[Request] = []
         if self.variant is Variant.POLICY:
             requests = [self._policy(name, self.routes(name)[0]) for name in self.names]

@@ -1,4 +1,5 @@
-"""One round: fill the topology, stop everything for longer than messages live, start under load, judge."""
+"""One round: fills the topology, stops everything for longer than the ttl, starts it under load, and
+checks."""
 
 from __future__ import annotations
 
@@ -24,19 +25,19 @@ from load.restart.world import World
 from load.verdict import Breach, Verdict
 
 LOADED = 10
-"""One message in so many is published while everything starts, in small requests."""
+"""One in so many messages is published during the start, in small requests."""
 SMALL_BATCH = 20
 DELAYS_S = {"left": 2.0, "right": 5.0}
-"""How long a service takes to load its definitions, where that is slow: not equally long."""
+"""How long the services take to load their definitions if that is slow, with a difference between them."""
 LOOK_S = 0.5
 AFTER_S = 2.0
-"""So long it is waited, once all has arrived, for what should not come."""
+"""How long the round waits for wrong messages after all have arrived."""
 
 
 @dataclass(slots=True)
 class Round:
-    """`loop` and `chain`: messages for each of the two subscriptions, and for the chain. `patience_s`: within
-    this everything has to arrive once it may."""
+    """One round. `loop` and `chain`: the numbers of messages for each of the two subscriptions, and for the
+    chain. `patience_s`: the time in which everything must arrive after the start."""
 
     home: Path
     plan: Plan
@@ -53,7 +54,7 @@ class Round:
         self.traffic = [Traffic(Api(server.target)) for server in self.installation.servers]
 
     async def run(self) -> Verdict:
-        """All of it. Raises RuntimeError and RefusedError when there can be no verdict."""
+        """Run everything. Raises RuntimeError and RefusedError if there is no verdict."""
         await self.installation.start()
         await self._everywhere(self._define)
         await self._everywhere(self._fill)
@@ -77,7 +78,7 @@ class Round:
         return verdict
 
     async def _everywhere(self, step: Callable[[Traffic], Awaitable[None]]) -> None:
-        """In both namespaces at once."""
+        """Do a step in both namespaces at once."""
         await asyncio.gather(*(step(traffic) for traffic in self.traffic))
 
     # --- before
@@ -87,7 +88,7 @@ class Round:
             await _done(traffic.api, request)
 
     def _parts(self) -> dict[str, tuple[list[str], list[str]]]:
-        """By channel: what is published before the outage, and what while everything starts."""
+        """By channel: the names to publish before the outage, and those to publish during the start."""
         parts = {}
         for channel, number in (("loop.a", self.loop), ("loop.b", self.loop), ("hop.0", self.chain)):
             names = [f"{channel}:{n}" for n in range(number)]
@@ -101,7 +102,8 @@ class Round:
         await asyncio.gather(*(traffic.publish(channel, parts[channel][0], ttl_s) for channel in parts))
 
     async def _outage(self, filled_at: float) -> float:
-        """Kill everything at a moment nobody chose, and wait; when it was killed, in seconds since 1970."""
+        """Kill everything at a random moment, and wait. Returns the time of the kill in seconds since
+        1970."""
         await asyncio.sleep(self.chance.uniform(0.0, self.plan.ttl_s / 2))
         fault = self.chance.choice(list(Fault))
         self.installation.kill(fault)
@@ -115,7 +117,7 @@ class Round:
         return killed_at
 
     def _slow_down(self, document: dict[str, Any]) -> None:
-        """What the next start loads, and how slowly."""
+        """Set the definitions that the next start loads, and the delay of loading them."""
         file = self.home / "definitions.json"
         file.write_bytes(msgspec.json.encode(document))
         for namespace, server in zip(NAMESPACES, self.installation.servers, strict=True):
@@ -132,7 +134,7 @@ class Round:
         self.figures.repeated += traffic.repeated
 
     async def _turn(self, traffic: Traffic) -> None:
-        """Once as many have died in both as were published there, open the loop."""
+        """Open the loop once as many messages have died in both subscriptions as were published there."""
         for name in ("a", "b"):
             while (await _patiently(count, traffic.api, name)).dead_lettered < self.loop:
                 await asyncio.sleep(LOOK_S)
@@ -154,13 +156,14 @@ class Round:
         return world
 
     def _refuse_early(self, world: World, killed_at: float) -> None:
-        """Where nothing has a route before the outage, nothing may die then: that would prove nothing."""
+        """Raise RuntimeError if messages died before the outage although there were no routes: then the round
+        proves nothing."""
         if self.plan.variant is Variant.FILE and any(e.died_at < killed_at for e in world.letters):
             raise RuntimeError("messages died before the outage: give them a longer --own-ttl")
 
 
 async def _patiently(ask: Callable[..., Awaitable[Any]], *what: Any) -> Any:
-    """Ask until there is an answer."""
+    """Repeat a request until there is an answer."""
     while True:
         try:
             return await ask(*what)
@@ -174,7 +177,7 @@ async def _done(api: Api, request: Request) -> None:
 
 
 async def _last_seq(api: Api, channel: str) -> int:
-    """How many messages were ever in a channel; 0 while there is none of that name."""
+    """The last seq of a channel; 0 if it does not exist."""
     try:
         return int((await api.call("GET", f"/v1/channels/{channel}"))["last_seq"])
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""Publishes named messages, each once: what got no answer is repeated with its key until it gets one."""
+"""Publishes named messages, each once: a request without an answer is repeated with its idempotency key."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ BATCH = 500
 
 @dataclass(slots=True)
 class Traffic:
-    """What was published in one namespace: the id of each message by its name."""
+    """The publishes in one namespace. `published`: the id of each message by its name."""
 
     api: Api
     published: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
-    """Requests that had to be made again."""
+    """The number of requests that were repeated."""
 
     async def publish(
         self, channel: str, names: list[str], ttl_s: float | None = None, batch: int = BATCH
     ) -> None:
-        """All of them, however long it takes. Raises RefusedError."""
+        """Publish all messages, without a timeout. Raises RefusedError."""
         for start in range(0, len(names), batch):
             await self._batch(channel, names[start : start + batch], ttl_s)
 

@@ -1,4 +1,4 @@
-"""What is there at the end of a round, in one namespace."""
+"""The state of one namespace at the end of a round."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Copy(NamedTuple):
-    """A message in the log. `name` is what it was called when it was first published: copies keep it.
-    `journey` is its header, JSON, where it has arrived."""
+    """A message in the log. `name` is the name from its first publish, which copies keep. `journey` is its
+    header (JSON) if it has arrived."""
 
     id: int
     channel: str
@@ -32,7 +32,7 @@ class Letter(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What a subscription says of itself."""
+    """The counts in a subscription's stats."""
 
     dead_lettered: int
     dead_letters: int
@@ -42,9 +42,9 @@ class Count(NamedTuple):
 
 @dataclass(slots=True)
 class World:
-    """`published`: what publishers were told, by name. `rows`: rows of what is under way or was kept, by
-    table. `arrived`: what the API gives of the channels at the end, as ids. `listed`: of how many letters the
-    API's list tells, by subscription."""
+    """The state of a namespace. `published`: the confirmed ids, by name. `rows`: the numbers of rows that are
+    left, by table. `arrived`: the ids in the end channels, from the API. `listed`: the numbers of dead
+    letters in the API's list, by subscription."""
 
     published: dict[str, int] = field(default_factory=dict)
     messages: list[Copy] = field(default_factory=list)

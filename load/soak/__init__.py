@@ -1,1 +1,1 @@
-"""Everything at once, without a fault: nothing may be lost, doubled or out of order."""
+"""All features at once, without faults: no message may be lost, doubled or out of order."""

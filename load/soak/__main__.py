@@ -1,7 +1,8 @@
-"""`python -m load.soak`: everything at once, without a fault, and the verdict.
+"""`python -m load.soak`: runs all features at once, without faults, and gives the verdict.
 
-Publish as fast as all readers can follow, over REST and in SQL; read patterns over SSE, work off two queues,
-and run Spark beside them. Each message must come once and in order, and the watermark must never go back.
+It publishes as fast as all readers can follow, over REST and in SQL. Readers follow patterns over SSE,
+consume two queues, and run Spark. Each message must come once and in order, and the watermark must never go
+back.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EXAMPLES = (
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What can be chosen."""
+    """The options of the command line."""
     parser = drill.parser("soak", __doc__, *EXAMPLES)
     drill.add_minutes(parser, 2.0)
     parser.add_argument("--workers", type=int, default=2, help="of the service")
@@ -31,7 +32,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--members", type=int, default=2, help="of each of two queues")
     parser.add_argument("--publishers", type=int, default=2, help="over REST, and as many in SQL")
     parser.add_argument("--voids", type=int, default=1, help="sessions that take ids and roll back")
-    parser.add_argument("--ahead", type=int, default=50_000, help="publishers wait for who is so far behind")
+    parser.add_argument("--ahead", type=int, default=50_000, help="of publishers before readers, at most")
     spark = "Structured Streaming, or the reader behind it without a Java"
     parser.add_argument("--spark", choices=["query", "reader", "none"], default="query", help=spark)
     control = "read the last id without the sequence's lock; or let one in so many readings be ahead"
@@ -40,7 +41,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """One run."""
+    """Run once."""
     chosen = options(arguments)
     amounts = (chosen.workers, chosen.readers, chosen.members, chosen.publishers, chosen.voids, chosen.ahead)
     plan = Plan(60 * chosen.minutes, *amounts, spark=chosen.spark, control=chosen.control)

@@ -1,7 +1,7 @@
-"""What one reader is given, judged at once and in little memory, however long it takes: `seq` is dense, so a
-number a channel proves that nothing is missing.
+"""Checks what one reader gets while it reads, in little memory, for runs of any length: `seq` is dense, so
+one number for each channel proves that nothing is missing.
 
-`load.sequence` and `load.checker` ask the same of a reader whose whole history is kept.
+`load.sequence` and `load.checker` do the same for a reader whose whole history is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from load.verdict import Breach, Verdict
 
 @dataclass(slots=True)
 class Ordered:
-    """A reader that is given everything in one order by id, from the first message on: a stream, or Spark."""
+    """A reader that gets all messages in the order of ids, from the first one on: a stream, or Spark."""
 
     name: str
     taken: int = 0
@@ -23,11 +23,11 @@ class Ordered:
     heads: dict[str, int] = field(default_factory=dict)
     """The highest seq of each channel so far."""
     holes: set[tuple[str, int]] = field(default_factory=set)
-    """What was passed over: lost, unless it comes late."""
+    """The messages (channel, seq) that were skipped: lost, unless they come late."""
     verdict: Verdict = field(default_factory=Verdict)
 
     def take(self, message_id: int, channel: str, seq: int) -> None:
-        """One message, as it came."""
+        """Check one message, in the order of arrival."""
         self.taken += 1
         head = self.heads.get(channel, 0)
         if seq == head + 1 and message_id > self.last_id:
@@ -46,7 +46,7 @@ class Ordered:
         self.last_id = max(self.last_id, message_id)
 
     def finish(self, heads: Mapping[str, int]) -> Verdict:
-        """The verdict; `heads` is the last seq of every channel that it asked for."""
+        """The verdict; `heads` has the last seq of every channel that the reader asked for."""
         for channel, seq in sorted(self.holes):
             self.verdict.add(Breach.LOST, f"{self.name}: {channel} seq {seq} was passed over")
         for channel, head in heads.items():
@@ -55,31 +55,31 @@ class Ordered:
         return _check_asked(self.name, self.heads, heads, self.verdict)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for a reader in another process."""
+        """The whole state, for another process."""
         kept = {"name": self.name, "taken": self.taken, "last_id": self.last_id, "heads": self.heads}
         return {**kept, "holes": sorted(self.holes), "verdict": self.verdict.to_json()}
 
     @staticmethod
-    def from_json(said: dict[str, Any]) -> Ordered:
-        """What `to_json` gave."""
-        holes = {(channel, seq) for channel, seq in said["holes"]}
-        return Ordered(**{**said, "holes": holes, "verdict": Verdict.from_json(said["verdict"])})
+    def from_json(state: dict[str, Any]) -> Ordered:
+        """The reader whose `to_json` this is."""
+        holes = {(channel, seq) for channel, seq in state["holes"]}
+        return Ordered(**{**state, "holes": holes, "verdict": Verdict.from_json(state["verdict"])})
 
 
 @dataclass(slots=True)
 class Queued:
-    """A queue whose members compete, ordered by key: each message once, and those of a key in order."""
+    """A queue with competing members, ordered by key: each message once, and those of a key in order."""
 
     name: str
     taken: int = 0
     floors: dict[str, int] = field(default_factory=dict)
-    """Every seq of a channel up to here was delivered."""
+    """For each channel, the seq up to which everything was delivered."""
     above: dict[str, set[int]] = field(default_factory=dict)
     keys: dict[tuple[str, str | None], int] = field(default_factory=dict)
     verdict: Verdict = field(default_factory=Verdict)
 
     def take(self, channel: str, seq: int, key: str | None) -> None:
-        """One delivery, as it came to any member."""
+        """Check one delivery to any member, in the order of arrival."""
         floor, above = self.floors.get(channel, 0), self.above.setdefault(channel, set())
         if seq <= floor or seq in above:
             self.verdict.add(Breach.DOUBLED, f"{self.name}: {channel} seq {seq} again")
@@ -96,7 +96,7 @@ class Queued:
         self.floors[channel] = floor
 
     def finish(self, heads: Mapping[str, int]) -> Verdict:
-        """The verdict; `heads` is the last seq of every channel of the queue."""
+        """The verdict; `heads` has the last seq of every channel of the queue."""
         for channel, head in heads.items():
             floor = self.floors.get(channel, 0)
             missing = head - floor - len(self.above.get(channel, ()))

@@ -1,4 +1,4 @@
-"""The fastest publishers: batches over REST, and transactions in SQL."""
+"""Publishers at full speed: batches over REST, and transactions in SQL."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ CHANNELS = tuple(f"soak.{face}.{name}" for face in ("rest", "sql") for name in (
 REST, SQL = CHANNELS[:3], CHANNELS[3:]
 BATCH = 1000
 TRANSACTIONS = (1, 7, 40, 1, 200, 3)
-"""Messages of one in SQL, in turn: small ones share the ids that the counter logs ahead."""
+"""The numbers of messages of SQL transactions, in turn: small ones share the ids that the sequence logs
+ahead."""
 VOIDS = (1, 33, 5, 64)
-"""Ids of a transaction that is rolled back, in turn."""
+"""The numbers of ids that rolled-back transactions take, in turn."""
 VOID_PAUSE_S = 0.005
 KEYS = 100
 PAUSE_S = 0.01
@@ -34,12 +35,13 @@ lock table gapless.publishing_lock in row share mode;
 select count(nextval('gapless.message_id')) from generate_series(1, {size});
 rollback
 """
-"""What is left of a publish that fails at its end: ids that nobody will ever see."""
+"""Takes ids and rolls back, as a publish does that fails at its end: these ids are void."""
 
 
 @dataclass(slots=True)
 class Publishers:
-    """`slowest` tells how many messages the slowest reader has; publishers are `ahead` of it at most."""
+    """The publishers of a run. `slowest` returns how many messages the slowest reader has; publishers are at
+    most `ahead` messages before it."""
 
     server: Server
     slowest: Callable[[], int]
@@ -53,7 +55,7 @@ class Publishers:
         return self.confirmed.total()
 
     def stop(self) -> None:
-        """What is under way is still finished."""
+        """Stop, after the requests under way."""
         self.stopping = True
 
     async def rest(self) -> None:
@@ -64,7 +66,7 @@ class Publishers:
         connection = await Connection.open(self.server.target)
         while not self.stopping:
             if await self._may():
-                if not connection.usable:  # the server closes what was idle for long
+                if not connection.usable:  # the server closes connections that were idle for long
                     connection = await Connection.open(self.server.target)
                 answer = await connection.ask(request)
                 if answer.status != 201:
@@ -73,7 +75,7 @@ class Publishers:
         connection.close()
 
     async def sql(self) -> None:
-        """Transactions of a user of the database, one after the other."""
+        """Transactions of a database user, one after the other."""
         session = await self.server.connect()
         counts = {size: Counter(SQL[n % len(SQL)] for n in range(1, size + 1)) for size in TRANSACTIONS}
         sizes = cycle(TRANSACTIONS)

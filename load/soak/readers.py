@@ -1,4 +1,4 @@
-"""Readers over SSE and members of queues: each checks all that it is given at once."""
+"""Readers over SSE and members of queues. Each checks every message on arrival."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PULL = 1000
 AGAIN_S = 0.05
 ACK_WAIT_S = 300
 ANSWER_S = 240.0
-"""A machine that is busy with other things answers late; nothing is lost by that. Sooner than leases end."""
-"""Nobody dies here: what is delivered twice is doubled, not late."""
+"""A busy machine answers late, which is no breach. This is shorter than a lease, and no member dies: so every
+message that is delivered twice is a breach."""
 
 
 def of(patterns: tuple[str, ...]) -> list[str]:
-    """The channels that are asked for."""
+    """The channels that match one of the patterns."""
     return [channel for channel in CHANNELS if any(matches(pattern, channel) for pattern in patterns)]
 
 
 class Reader:
-    """One stream from the first message on; it comes back with its cursor if the server ends it."""
+    """One stream from the first message on. It reconnects with its cursor if the server ends it."""
 
     def __init__(self, target: Target, number: int, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
@@ -45,7 +45,7 @@ class Reader:
         self._target = target
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Read until cancelled."""
         while True:
             asked = [("channel", pattern) for pattern in self.patterns]
             path = f"/v1/subscribe?{urlencode([*asked, ('after', str(self.proof.last_id))])}"
@@ -81,13 +81,13 @@ class Queue:
         self._api = Api(target)
 
     async def make(self) -> None:
-        """Make it, before anything is published."""
+        """Make the subscription. Call it before anything is published."""
         limits = {"ack_wait": ACK_WAIT_S, "max_in_flight": 20_000}
         wanted = {"channels": list(self.patterns), "start": "earliest", **limits}
         await self._api.call("PUT", self._path, wanted)
 
     async def work(self) -> None:
-        """One member: pull, check, ack; until cancelled."""
+        """Run one member, which pulls, checks and acks until cancelled."""
         while True:
             try:
                 pulled = await self._api.call(

@@ -1,4 +1,4 @@
-"""One run: publish for as long as is asked, let everybody catch up, and give the verdict."""
+"""One run: publishes for the given time, lets all readers catch up, and gives the verdict."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from load.verdict import USUAL, Breach, Verdict
 TELL_S = 5.0
 LOOK_S = 0.5
 PATIENCE_S = 30.0
-"""Who has been given nothing for so long, after publishers have stopped, is not waited for; nor a tenth of it
-where something was broken already."""
+"""After publishers have stopped, the run waits this long for a reader that gets nothing; a tenth of it if a
+breach was found already."""
 PAUSE_OF_LOOKS_S = 0.05
-"""The slowest is looked for so often at most: publishers ask before each batch."""
+"""The slowest reader is looked for at most this often, because publishers ask before each batch."""
 _REGRESSIONS = re.compile(rb"^gapless_watermark_regressions_total (\S+)$", re.MULTILINE)
 PLAIN = """
 create or replace function gapless_internal.last_id() returns bigint language sql volatile as
     'select last_value from gapless.message_id'
 """
-"""It takes no lock on the sequence's page, in which an id stands for a moment that nobody has taken."""
+"""A control: reads the last id without a lock on the sequence's page. For a moment that page shows an id that
+is not taken yet."""
 AHEAD = """
 create or replace function gapless_internal.last_id() returns bigint language sql volatile as
     'select last_value + case when random() * {one_in} < 1 then log_cnt else 0 end from gapless.message_id'
 """
-"""The id that is seen in that moment, so often; a plain reading comes upon it far more seldom."""
+"""A control: returns that id in one of `one_in` readings. With a plain reading this is far rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is chosen. `control`: one in so many readings of the last id is ahead; 0: all are plain."""
+    """The options of a run. `control`: one in so many readings of the last id is ahead; 0: all are without
+    the lock; None: no control."""
 
     seconds: float
     workers: int = 2
@@ -53,7 +55,7 @@ TOLD = (*USUAL, Breach.REGRESSED)
 
 
 class Soak:
-    """Everybody of one run, over one service."""
+    """The service and all clients of one run."""
 
     def __init__(self, server: Server, plan: Plan) -> None:
         self.server, self.plan = server, plan
@@ -73,22 +75,22 @@ class Soak:
         return [*self.readers, *self.queues, *([self.spark] if self.spark else [])]
 
     def slowest(self) -> int:
-        """How many messages of all the slowest of those was given that ask for all."""
+        """How many of all published messages the slowest reader has, counting those it did not ask for."""
         at, found = self._looked_at
         if time.monotonic() - at > PAUSE_OF_LOOKS_S:
-            found = min(self._missing_least())
+            found = min(self._positions())
             self._looked_at = time.monotonic(), found
         return found
 
-    def _missing_least(self) -> list[int]:
-        """What each has been given, as if it had asked for all."""
+    def _positions(self) -> list[int]:
+        """For each reader, how many of all published messages it has, counting those it did not ask for."""
         published = self.publishers.published
         sides = [(one.patterns, one.proof.taken) for one in self._sides()]
         confirmed = self.publishers.confirmed
         return [published - sum(confirmed[c] for c in of(patterns)) + taken for patterns, taken in sides]
 
     async def run(self) -> Verdict:
-        """The whole of it."""
+        """Run everything. Returns the verdict."""
         for queue in self.queues:
             await queue.make()
         if self.plan.control is not None:
@@ -116,7 +118,8 @@ class Soak:
                 self.spark.stop()
 
     async def _watch(self, writers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
-        """Until the time is over and everybody has everything, or nothing moves any more."""
+        """Watch the run until its time is over and all readers have everything, or none gets anything
+        more."""
         began = self._began = told = moved = time.monotonic()
         given = 0
         while True:
@@ -125,7 +128,7 @@ class Soak:
             failed = [task for task in (*writers, *others) if task.done() and task.exception() is not None]
             self.odd = [f"a part of the run failed: {task.exception()!r}" for task in failed]
             await self._count_regressions()
-            # What is odd cannot be mended: whoever has not got everything by and by never will.
+            # After a failure the run cannot become clean, so it stops early.
             odd = bool(failed) or any(one.odd for one in self._sides())
             if (odd or now - began >= self.plan.seconds) and not self.publishers.stopping:
                 self.publishers.stop()
@@ -134,7 +137,7 @@ class Soak:
             if now - told >= TELL_S:
                 told = now
                 say(self._line(now - began))
-            lags = [self.publishers.published - one for one in self._missing_least()]
+            lags = [self.publishers.published - one for one in self._positions()]
             if sum(lags) != given:
                 given, moved = sum(lags), now
             if self.publishers.stopping and (
@@ -143,7 +146,7 @@ class Soak:
                 return
 
     def _line(self, seconds: float) -> str:
-        published, lags = self.publishers.published, self._missing_least()
+        published, lags = self.publishers.published, self._positions()
         broken = sum(not one.proof.verdict.ok for one in self._sides())
         return (
             f"{seconds:6.0f} s of {self.plan.seconds:.0f}: {published:,} published "
@@ -159,10 +162,10 @@ class Soak:
         self.regressions = max(self.regressions, round(float(found[1])))
 
     async def _verdict(self) -> Verdict:
-        """Held against what the log says that it holds, and that against what was confirmed."""
+        """Compare the readers with the log, and the log with the confirmed messages."""
         confirmed = self.publishers.confirmed
         took_s = self._took_s or time.monotonic() - self._began
-        await asyncio.sleep(2 * LOOK_S)  # what a worker counts is told once a second
+        await asyncio.sleep(2 * LOOK_S)  # workers report their counters once a second
         await self._count_regressions()
         heads = await self._heads()
         verdict = Verdict(TOLD, f"{confirmed.total():,} messages published in {took_s:,.0f} s")
@@ -188,6 +191,6 @@ class Soak:
 
 
 async def soak(plan: Plan) -> Verdict:
-    """On a service of its own."""
+    """Run a plan on a new service."""
     async with serving(workers=str(plan.workers)) as server:
         return await Soak(server, plan).run()

@@ -1,7 +1,7 @@
-"""Spark beside all others, in a process of its own: it says after each batch what it has been given.
+"""Spark as one of the readers, in its own process: after each batch it prints what it got.
 
-`python -m load.soak.spark query|reader URL`: a query of Structured Streaming, or the reader behind it alone,
-which reads the same ranges without a Java.
+`python -m load.soak.spark query|reader URL`: a query of Structured Streaming, or only the reader behind it,
+which reads the same ranges without Java.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAUSE_S = 0.2
 
 
 class Spark:
-    """The process, and the last that it said."""
+    """The process, and its last report."""
 
     def __init__(self, how: str, url: str, log: Path) -> None:
         command = [sys.executable, "-P", "-m", "load.soak.spark", how, url]
@@ -44,11 +44,11 @@ class Spark:
 
     @property
     def proof(self) -> Ordered:
-        """What it has been given, as last said. That it has ended by itself is odd."""
+        """What it has got, from its last report. An end of the process is an error."""
         with self._log.open("rb") as file:
             file.seek(self._at)
-            said = file.read()
-        whole = said[: said.rfind(b"\n") + 1]
+            printed = file.read()
+        whole = printed[: printed.rfind(b"\n") + 1]
         self._at += len(whole)
         books = [line for line in whole.splitlines() if line.startswith(b'{"name"')]
         self._began = self._began or bool(books)
@@ -59,7 +59,7 @@ class Spark:
         return self._proof
 
     async def wait_ready(self, patience_s: float = 180.0) -> None:
-        """Until it has begun. Raises RuntimeError where it ends or takes longer."""
+        """Wait until it has begun. Raises RuntimeError if it ends or takes longer."""
         await until(lambda: self.proof.taken or self._began or self.odd, "Spark begins", patience_s)
         if self.odd:
             raise RuntimeError(f"Spark does not begin: {self._child.tail()}")
@@ -70,20 +70,20 @@ class Spark:
 
 
 def note(proof: Ordered, rows: pa.Table) -> None:
-    """Check a batch, and say where that leads. Rows of a batch come in any order, batches do not."""
+    """Check a batch, and print the state. Rows of a batch come in any order, so they are sorted first."""
     for row in rows.select(list(COLUMNS)).sort_by("id").to_pylist():
         proof.take(row["id"], row["channel"], row["seq"])
     tell(proof)
 
 
 def tell(proof: Ordered) -> None:
-    """On a line."""
+    """Print the state on one line."""
     sys.stdout.buffer.write(msgspec.json.encode(proof.to_json()) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def query(url: str) -> None:
-    """Structured Streaming, from the first message on."""
+    """Run Structured Streaming from the first message on."""
     import gapless_spark
     from gapless_spark.session import SessionOptions, start
 
@@ -100,7 +100,7 @@ def query(url: str) -> None:
 
 
 def reader(url: str) -> None:
-    """The reader of that query, stepped by hand."""
+    """Run the reader of such a query in a loop, without Spark."""
     import pyarrow as pa
     from gapless_spark.columns import spark_schema
     from gapless_spark.options import read_options
@@ -122,7 +122,7 @@ def reader(url: str) -> None:
 
 
 def main() -> None:
-    """Until it is stopped."""
+    """Run until stopped."""
     how, url = sys.argv[1:]
     {"query": query, "reader": reader}[how](url)
 

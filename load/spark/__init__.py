@@ -1,4 +1,4 @@
-"""Loads, faults and figures of the Spark package, which is a folder of this checkout."""
+"""Drills and benchmarks of the Spark package, which is a folder of this checkout."""
 
 import sys
 

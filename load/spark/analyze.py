@@ -1,9 +1,9 @@
-"""`python -m load.spark.analyze`: how long `gapless analyze` takes, Spark's start included; the verdict.
+"""`python -m load.spark.analyze`: measures `gapless analyze`, Spark's start included, and gives the verdict.
 
-Ten messages that lie days apart, and recorded or made-up ones, each in a log of its own. The seconds of
-processors that all processes of a run took are told beside the clock, for a busy machine has only these. The
-first run of a Java older than 19 writes its archive of classes, so the second counts. `--reference TREE` runs
-the package of another checkout too, and compares every table.
+It uses two logs: ten messages that are hours apart, and recorded or made-up messages. The processor seconds
+of all processes of a run are printed too, because on a busy machine only these are comparable. The first run
+of a Java older than 19 writes its archive of classes, so the later runs count. `--reference TREE` also runs
+the package of another checkout, and compares all tables.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of one run by the clock, and of processors."""
+    """The seconds of one run, by the clock and of processors."""
 
     wall_s: float
     cpu_s: float
 
 
 def analyze(checkout: Path, server: Postgres, folder: Path, *more: str) -> Run:
-    """One run with its page and tables in `folder`. Raises where it fails."""
+    """Run once, with the page and tables in `folder`. Raises RuntimeError if it fails."""
     paths = [str(checkout / name) for name in ("", "client", "pipeline")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GAPLESS_DATABASE_URL": server.url}
     command = [sys.executable, "-P", "-m", "gapless_spark", "analyze", "--tables", str(folder / "tables")]
@@ -58,7 +58,7 @@ def analyze(checkout: Path, server: Postgres, folder: Path, *more: str) -> Run:
 
 
 def processor_s(pid: int) -> float | None:
-    """What a process has taken so far; None when it is gone."""
+    """The processor seconds of a process so far; None if it has ended."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -67,7 +67,7 @@ def processor_s(pid: int) -> float | None:
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """Names of the tables that are not the same rows in both folders, in whatever order."""
+    """The names of tables whose rows differ between both folders. Their order does not matter."""
     import pyarrow.parquet as pq
 
     def rows(path: Path) -> list[str]:
@@ -82,7 +82,7 @@ def differing(one: Path, other: Path) -> list[str]:
 
 
 async def ten(server: Postgres) -> None:
-    """Ten messages, twenty hours apart."""
+    """Publish ten messages, twenty hours apart."""
     session = await server.connect()
     for n in range(10):
         text = f'{{"text": "hello there number {n}", "user": "user-{n % 4}"}}'
@@ -94,7 +94,7 @@ async def ten(server: Postgres) -> None:
 
 
 def play(chosen: argparse.Namespace) -> Verdict:
-    """Both logs. Raises RuntimeError where a run fails."""
+    """Measure both logs. Raises RuntimeError if a run fails."""
     verdict = Verdict((Breach.SLOW, Breach.DISAGREE))
     with postgres() as server, tempfile.TemporaryDirectory(prefix="gapless-analyze-load-") as home:
         asyncio.run(ten(server))

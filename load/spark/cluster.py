@@ -1,4 +1,4 @@
-"""A real Spark cluster on loopback: one standalone master and its workers, each a process of its own."""
+"""A real Spark cluster on loopback: one standalone master and its workers, each in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`master` is what `--master` takes; `workers` are running, `home` has their logs and files."""
+    """A running cluster. `master` is its URL for `--master`; `home` has the logs and files."""
 
     master: str
     home: Path
@@ -28,7 +28,7 @@ class Cluster:
 
 @contextmanager
 def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
-    """Start one for as long as the block runs. Raises RuntimeError when it does not come up."""
+    """A cluster until the block ends. Raises RuntimeError if it does not start."""
     home = Path(tempfile.mkdtemp(prefix="gapless-cluster-"))
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
@@ -51,7 +51,7 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
 
 @contextmanager
 def connect_server(cores: int = 2) -> Iterator[str]:
-    """A Spark Connect server, for as long as the block runs: its address, as `--master` takes it."""
+    """The URL, for `--master`, of a Spark Connect server that runs until the block ends."""
     home = Path(tempfile.mkdtemp(prefix="gapless-connect-"))
     port = free_port()
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -104,7 +104,7 @@ def _until(log: Path, pattern: str, times: int, started: list[Child]) -> None:
 
 
 def rss(pid: int) -> int:
-    """Bytes that a process has had in memory at most; 0 once it is gone."""
+    """The peak resident memory of a process in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

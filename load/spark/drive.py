@@ -1,8 +1,8 @@
-"""One Spark session that reads a log in every way that is compared, and writes Parquet: a program of its own,
-for a session cannot be had twice in a process.
+"""Reads a log in all compared ways with one Spark session, and writes Parquet. It is a separate program,
+because a process can have only one session.
 
 `python -m load.spark.drive --url URL --jdbc URL --jar FILE --upto ID --rows N --ways source,jdbc --rounds 8`
-prints a JSON line a run: the way, seconds, rows.
+prints a JSON line for each run: the way, seconds, rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTITIONS = 2
 
 
 class Ways:
-    """Each reads the whole log up to `upto`, and writes it under `home`."""
+    """The ways. Each reads the whole log up to `upto`, and writes it under `home`."""
 
     def __init__(self, asked: argparse.Namespace, home: Path) -> None:
         self.asked = asked
@@ -36,7 +36,7 @@ class Ways:
 
     @property
     def session(self) -> Any:
-        """local[2], with the driver of JDBC beside it."""
+        """A session on local[2], with the JDBC driver."""
         if self._session is None:
             import gapless_spark
             from gapless_spark.session import SessionOptions, start
@@ -48,18 +48,18 @@ class Ways:
         return self._session
 
     def copy(self) -> None:
-        """The floor: a COPY of the same columns that nobody keeps."""
+        """The lower bound: a COPY of the same columns, without storing them."""
         statement = f"copy ({SELECT} where m.id <= {self.asked.upto}) to stdout (format binary)"
         command = [self.asked.psql, self.asked.url, "-X", "-q", "-c", statement]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
     def source(self) -> None:
-        """The data source, and Spark's own Parquet sink."""
+        """The data source, with Spark's own Parquet sink."""
         frame = self.session.read.format("gapless").option("url", self.asked.url)
         frame.option("minPartitions", PARTITIONS).load().write.parquet(str(self.home / "source"))
 
     def jdbc(self) -> None:
-        """Spark's JDBC, shared out by id as its guide says."""
+        """Spark's JDBC source, partitioned by id as in its guide."""
         options = {
             "url": self.asked.jdbc,
             "driver": "org.postgresql.Driver",
@@ -73,7 +73,7 @@ class Ways:
         self.session.read.format("jdbc").options(**options).load().write.parquet(str(self.home / "jdbc"))
 
     def export(self) -> None:
-        """The export job, from its plan to its last commit, in a session that runs."""
+        """The export job, from its plan to its last commit, in the running session."""
         import threading
 
         from gapless_spark.export.job import Export
@@ -84,7 +84,7 @@ class Ways:
         Export(options, lambda: self.session, Silent(), threading.Event()).run()
 
     def stored(self, way: str) -> int:
-        """Rows that are in the files."""
+        """The number of rows in the files."""
         import pyarrow.dataset as ds
 
         if way == "copy":
@@ -93,7 +93,7 @@ class Ways:
 
 
 def measure(ways: Ways, way: str, run: Callable[[], None]) -> dict[str, Any]:
-    """One run, its answer counted and thrown away."""
+    """Measure one run, check the number of its rows, and delete its files."""
     target = ways.home / way
     shutil.rmtree(target, ignore_errors=True)
     started = time.perf_counter()
@@ -107,7 +107,7 @@ def measure(ways: Ways, way: str, run: Callable[[], None]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """All ways in turn, so often."""
+    """Measure all ways in turn, for the given number of rounds."""
     parser = argparse.ArgumentParser()
     for name in ("url", "jdbc", "jar", "psql", "ways"):
         parser.add_argument(f"--{name}", required=True)

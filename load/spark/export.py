@@ -1,9 +1,9 @@
-"""`python -m load.spark.export`: an export holds each message once, whatever is killed; the verdict.
+"""`python -m load.spark.export`: checks that an export has each message once, although it is killed.
 
-Four writers publish by SQL in transactions of their own, whose commits come in another order than their ids
-and of which one in ten is rolled back. Meanwhile `./gapless export --follow` runs, and its processes are
-killed with -9 ten times at random moments, all at once. All the while a reader polls the folder as any reader
-would. At the end the export is run once more to completion, and read by others than the one who wrote it.
+Four writers publish in SQL transactions, which commit in another order than their ids, and of which one in
+ten is rolled back. Meanwhile `./gapless export --follow` runs, and all its processes are killed at once with
+SIGKILL, ten times at random moments. All the while a reader polls the folder. At the end the export runs once
+more to completion, and is read with other programs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROLLED_BACK = 0.1
 TRANSACTION = 25
 PATIENCE_S = 600.0
 _APPEND = "select gapless_internal.append_outbox()"
-"""Takes the ids before the commit, as a publisher that is slow to end: only the owner can."""
+"""Takes the ids before the commit, as in a slow publisher. Only the owner may call it."""
 _PUBLISH = (
     "select count(gapless.publish(c, json_build_object('n', n, 'text', repeat('x', 40 + n % 160))::jsonb))"
     " from unnest($1::text[], $2::int[]) as t (c, n)"
@@ -51,7 +51,7 @@ async def write(url: str, number: int, rate: float, over: asyncio.Event, seed: i
     while not over.is_set():
         transaction = connection.transaction()
         await transaction.start()
-        # A channel is locked until its transaction ends, so each writer has some of its own.
+        # A channel is locked until its transaction ends, so each writer has its own channels.
         names = [f"load.w{number}.c{rng.randrange(5)}" for _ in range(TRANSACTION)]
         await connection.fetchval(_PUBLISH, names, list(range(TRANSACTION)))
         if rng.random() < ROLLED_BACK:
@@ -68,7 +68,7 @@ async def write(url: str, number: int, rate: float, over: asyncio.Event, seed: i
 
 
 class Poller:
-    """Reads the ids of the export again and again, as a reader that knows of nothing else would."""
+    """Reads the ids of the export repeatedly, as an independent reader."""
 
     def __init__(self, root: Path, format_: str, verdict: Verdict) -> None:
         self.looks = 0
@@ -88,18 +88,18 @@ class Poller:
                 continue  # there is no table yet
             try:
                 ids = look(self._root, self._format)
-            except Exception as error:  # noqa: BLE001 (whatever a reader trips over is what is looked for)
+            except Exception as error:  # noqa: BLE001 (any error of a reader is a breach)
                 self._verdict.add(Breach.FAILED, f"a look: {error}")
                 continue
             self.looks += 1
             self._verdict.add(Breach.DOUBLED, f"in look {self.looks}", len(ids) - len(set(ids)))
-            # What was there must not be gone a moment later.
+            # Messages must not disappear between two looks.
             self._verdict.add(Breach.LOST, f"gone in look {self.looks}", self._seen - len(ids))
             self._seen = len(ids)
 
 
 def look(root: Path, format_: str) -> list[int]:
-    """The ids that a reader finds now; of a plain folder by listing it and opening what was listed."""
+    """The ids that a reader finds now. A plain folder is listed, and the listed files are read."""
     if format_ != "parquet":
         (ids,) = readers(root, format_, spark=False).values()
         return ids
@@ -110,7 +110,7 @@ def look(root: Path, format_: str) -> list[int]:
 
 
 def export_child(root: Path, url: str, format_: str, log: Path, *, follow: bool) -> Child:
-    """`./gapless export`, in a process group of its own."""
+    """`./gapless export`, in its own process group."""
     more = ["--follow", "--interval", "0.3"] if follow else []
     command = [str(CHECKOUT / "gapless"), "export", "--to", str(root), "--format", format_, *more]
     command += ["--master", "local[2]", "--json", "--file-bytes", str(4 * 1024 * 1024)]
@@ -118,7 +118,8 @@ def export_child(root: Path, url: str, format_: str, log: Path, *, follow: bool)
 
 
 async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, verdict: Verdict) -> str:
-    """Writers on, export on, kills; then writers off and one export to the end. What was done, in words."""
+    """Run writers and an export that is killed, then stop the writers and export the rest. Returns a
+    summary."""
     over = asyncio.Event()
     writers = [
         asyncio.create_task(write(url, n, args.rate / WRITERS / (1 - ROLLED_BACK), over, args.seed))
@@ -130,7 +131,7 @@ async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, ve
     began_at = time.monotonic()
     for _ in range(args.kills):
         child = export_child(root, url, format_, log, follow=True)
-        # Before it has started, and at any moment of the batches that follow.
+        # The kill comes before it has started, or at any moment of its batches.
         await asyncio.sleep(rng.uniform(*args.between))
         if child.code() is not None:
             raise RuntimeError(f"the export ended by itself with {child.code()}:\n{child.tail()}")
@@ -145,7 +146,7 @@ async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, ve
         raise RuntimeError(f"the last export ended with {child.code()}:\n{child.tail()}")
     await asyncio.to_thread(poller.stop)
     if not poller.looks:
-        raise RuntimeError("nobody could look at the export while it ran")
+        raise RuntimeError("the reader could not read the export while it ran")
     return f"published at {rate:,.0f}/s, {args.kills} kills, {poller.looks} looks"
 
 

@@ -1,8 +1,8 @@
-"""`python -m load.spark.sink`: does each row become one message whatever fails? The verdict.
+"""`python -m load.spark.sink`: checks that each row becomes one message despite failures.
 
-A streaming query writes numbered rows from text files into the sink; three tasks in ten fail at random,
-before, during or after their work, and the query's processes are killed with -9 at random moments. Afterwards
-each number must be one message, and every channel dense.
+A streaming query writes numbered rows from text files to the sink. Three tasks in ten fail at random, before,
+during or after their work, and the query's processes are killed with SIGKILL at random moments. Afterwards
+each number must be one message, and seq must be dense in every channel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ select (select count(*) from gapless.messages),
 
 
 def judge(rows: int, messages: int, numbers: int, holes: int, crossed: int) -> Verdict:
-    """What is in the log in the end; `numbers`: how many of the rows are there at all."""
+    """The verdict on the log at the end. `numbers`: how many different rows are in it."""
     verdict = Verdict((Breach.LOST, Breach.DOUBLED, Breach.HOLES), f"{rows:,} rows, {messages:,} messages")
     verdict.add(Breach.LOST, f"{numbers:,} of the rows are there", rows - numbers)
     verdict.add(Breach.DOUBLED, f"{messages:,} messages of {numbers:,} rows", messages - numbers)
@@ -51,7 +51,7 @@ def judge(rows: int, messages: int, numbers: int, holes: int, crossed: int) -> V
 
 
 class Run:
-    """One source, one checkpoint, one log, and the query that is killed and started again."""
+    """One source, one checkpoint, one log, and a query that is killed and restarted."""
 
     def __init__(self, server: Postgres, home: Path, rows: int, per_file: int, chance: random.Random) -> None:
         self._server = server
@@ -66,7 +66,7 @@ class Run:
         self.batches = -(-rows // per_file)
 
     async def play(self, kills: int) -> Verdict:
-        """Kill the query so often, let it come to its end, and look."""
+        """Kill the query so many times, let it finish, and check the log."""
         session = await self._server.connect()
         await session.execute("create role shop login in role gapless_publisher")
         for kill in range(1, kills + 1):

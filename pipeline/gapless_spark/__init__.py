@@ -5,7 +5,7 @@
     gapless_spark.register(spark)
     df = spark.read.format("gapless").option("url", "postgresql://…").option("channels", "chat.>").load()
 
-Nothing heavy is imported until it is used: `import gapless_spark` needs neither Spark nor Postgres.
+Large packages are imported when they are used: `import gapless_spark` needs neither Spark nor Postgres.
 """
 
 from __future__ import annotations

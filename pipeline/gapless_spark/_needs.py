@@ -1,7 +1,7 @@
-"""What must be there before the rest of the package can be imported.
+"""Checks the versions of Python and Spark before the rest of the package is imported.
 
-This module is read by every Python that may meet the package, on a driver or on an executor: it uses nothing
-that Python 3.8 lacks.
+An older Python, on a driver or an executor, must be able to run this module and report the error. So it uses
+only what Python 3.8 has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SPARK = (4, 3)
 
 
 def check_python(found: Sequence[int] = sys.version_info[:2]) -> None:
-    """Raise `ImportError` in an older Python."""
+    """Raise `ImportError` if Python is too old."""
     if tuple(found[:2]) < PYTHON:
         raise ImportError(
             f"gapless-spark needs Python {PYTHON[0]}.{PYTHON[1]} or newer, and this is {found[0]}.{found[1]}"
@@ -23,7 +23,7 @@ def check_python(found: Sequence[int] = sys.version_info[:2]) -> None:
 
 
 def check_spark() -> None:
-    """Raise `Unsupported` where there is no PySpark, or an older one."""
+    """Raise `Unsupported` if PySpark is missing or too old."""
     from gapless_spark.errors import Unsupported
 
     wanted = f"{SPARK[0]}.{SPARK[1]}"

@@ -1,7 +1,7 @@
-"""The columns of a message: in SQL, in Arrow, and in Spark.
+"""The columns of a message in SQL, in Arrow and in Spark.
 
-The headers are JSON in Postgres and a map in Arrow and Spark. They travel as text and are taken apart here:
-where few messages have any that costs less than two arrays a row, which are sent and read for every one.
+Headers are JSON in Postgres and a map in Arrow and Spark. They are read as text and parsed here. If few
+messages have headers, that is cheaper than two arrays for every row.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COLUMNS = ("id", "channel", "seq", "type", "key", "data", "headers", "sender", "created_at")
-"""What every reader gets, in this order. `data` is the JSON text as it was stored; null for binary data."""
+"""The columns of every read, in this order. `data` is the JSON text as it was stored; null for binary
+data."""
 
 BINARY = "binary"
-"""The further column of those who ask for it: the bytes of binary data; null where there is JSON."""
+"""The optional column with the bytes of binary data; null for JSON."""
 
 _SQL = {
     "id": "m.id",
@@ -47,19 +48,19 @@ _DDL = {
 
 
 def select_list(columns: Sequence[str], *, named: bool = True) -> str:
-    """What a SELECT of these columns begins with; `m` are the messages, `c` their channels, which need not be
-    there where they are not to be named. `to_batches` makes the columns of its answer."""
+    """The select list of these columns; `m` are the messages, `c` their channels. Without `named`, it has the
+    channels' numbers and needs no `c`. `to_batches` turns the answer into the columns."""
     known = _SQL if named else {**_SQL, "channel": "m.channel_id as channel"}
     return ", ".join(known[column] for column in columns)
 
 
 def all_columns(binary: bool = False) -> tuple[str, ...]:
-    """The columns of the source, with the bytes if asked."""
+    """The columns of the source, with `binary` if asked."""
     return (*COLUMNS, BINARY) if binary else COLUMNS
 
 
 def ddl(columns: Sequence[str] = COLUMNS) -> str:
-    """The columns as Spark writes a schema."""
+    """The columns in Spark's DDL."""
     return ", ".join(f"`{column}` {_DDL[column]}" for column in columns)
 
 
@@ -103,8 +104,8 @@ def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 def to_batches(
     fetched: Iterable[pa.RecordBatch], columns: Sequence[str], names: dict[int, str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches in the schema `arrow_schema(columns)` from what Postgres answered to `select_list(columns)`;
-    `names` of channels by number, where the answer has those."""
+    """Batches in the schema `arrow_schema(columns)` from Postgres' answer to `select_list(columns)`. `names`
+    has the channels' names by number, if the answer has numbers."""
     import pyarrow as pa
 
     schema = arrow_schema(columns)
@@ -122,7 +123,7 @@ def to_batches(
 
 
 def _named(channels: pa.Int64Array, numbers: pa.Int64Array, names: pa.StringArray) -> pa.StringArray:
-    """The name of each; raises where one has none."""
+    """The names of channels by number. Every channel must have one."""
     import pyarrow.compute as pc
 
     found = pc.index_in(channels, numbers)
@@ -131,7 +132,7 @@ def _named(channels: pa.Int64Array, numbers: pa.Int64Array, names: pa.StringArra
 
 
 def _map(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    """Maps of JSON objects of strings, in their order; null where the text is."""
+    """Maps from texts of JSON objects of strings, in the same order; null for null."""
     import pyarrow as pa
 
     if texts.null_count == len(texts):

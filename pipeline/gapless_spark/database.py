@@ -1,7 +1,7 @@
-"""Connections to Postgres through ADBC, whose answers are Arrow tables.
+"""Connections to Postgres through ADBC, which answers with Arrow tables.
 
-ADBC runs every statement that gives rows as a COPY: fast, and good for SELECT only (no SHOW, and a cast to
-text for types that Arrow lacks).
+ADBC runs every statement that returns rows as a COPY. That is fast, but works only for SELECT (not SHOW), and
+types that Arrow lacks must be cast to text.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
 PATIENCE_S = 60.0
-"""How long a query that runs waits for a database that is away, or for what others hold."""
+"""How long a running query waits for a database that is down, or for locks."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
 READ_SCHEMA = 5
-"""The migration that reading needs, at least."""
+"""The oldest migration that reading can use."""
 
 T = TypeVar("T")
 _DEFAULTS = {
     "fallback_application_name": "gapless-spark",
     "connect_timeout": "10",
     "client_encoding": "UTF8",
-    # A server that vanished is noticed within a minute, however long its answer may take otherwise.
+    # These detect a vanished server within a minute, without a limit on the time of an answer.
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
@@ -60,12 +60,12 @@ _NO_DATABASE = re.compile(r'database "(.*)" does not exist')
 
 
 def connect(url: str, schema: int = READ_SCHEMA) -> Connection:
-    """A connection to the database of a Gapless at `url` (libpq's URI or `key=value` form), inside a
-    transaction that is begun by itself (no autocommit), application name `gapless-spark`.
+    """A connection to the database of a Gapless at `url` (libpq's URI or `key=value` form), without
+    autocommit, with the application name `gapless-spark`.
 
     `schema` is the number of the migration that must have run there. Raises `DatabaseUnreachable`,
-    `AccessDenied`, `SchemaMissing`, `SchemaTooOld` and `BadOption` (the URL cannot be parsed); no text of
-    theirs holds the URL or its password.
+    `AccessDenied`, `SchemaMissing`, `SchemaTooOld` and `BadOption` (the URL cannot be parsed). Their texts
+    contain neither the URL nor its password.
     """
     connection = _open(url)
     try:
@@ -78,9 +78,9 @@ def connect(url: str, schema: int = READ_SCHEMA) -> Connection:
 
 
 def rows(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a SELECT as Python values; `$1`… stand for parameters. For small answers.
+    """All rows of a SELECT as Python values, for small answers. The parameters are `$1`….
 
-    Raises as `failure` says. The transaction goes on, unless it failed.
+    Raises the errors of `failure`. The transaction stays open, unless it failed.
     """
     from adbc_driver_manager import Error
 
@@ -94,7 +94,7 @@ def rows(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> li
 
 
 def run(connection: Connection, sql: str) -> None:
-    """Run a statement that gives no rows. Raises as `failure` says."""
+    """Run a statement that returns no rows. Raises the errors of `failure`."""
     from adbc_driver_manager import Error
 
     try:
@@ -105,12 +105,12 @@ def run(connection: Connection, sql: str) -> None:
 
 
 def commit(connection: Connection) -> None:
-    """End the transaction. Raises as `failure` says: a connection that was lost is noticed here first."""
+    """Commit. Raises the errors of `failure`; a lost connection may be detected only here."""
     _ended(connection.commit)
 
 
 def rollback(connection: Connection) -> None:
-    """Give the transaction up. Raises as `failure` says."""
+    """Roll back. Raises the errors of `failure`."""
     _ended(connection.rollback)
 
 
@@ -124,8 +124,8 @@ def _ended(call: Callable[[], None]) -> None:
 
 
 def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """The answer of `call`, which is made again for `patience_s` while the database cannot be reached, and
-    says so in the log. Raises what it raises, `DatabaseUnreachable` at the end."""
+    """The result of `call`. While the database cannot be reached, it is called again for up to `patience_s`,
+    with a warning in the log. Raises the errors of `call`, and `DatabaseUnreachable` after that time."""
     deadline, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
     while True:
         try:
@@ -139,13 +139,13 @@ def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 
 
 def close(connection: Connection) -> None:
-    """Close, whatever state the connection is in; an open transaction is rolled back."""
+    """Close a connection in any state, without an error. An open transaction is rolled back."""
     with suppress(Exception):
         connection.close()
 
 
 def literal(value: str) -> str:
-    """`value` as a literal of SQL."""
+    """`value` as an SQL literal. Raises `BadOption` for a zero character."""
     if "\0" in value:
         raise BadOption("a value holds a zero character, which Postgres cannot store")
     quoted = value.replace("'", "''")
@@ -153,15 +153,16 @@ def literal(value: str) -> str:
 
 
 def failure(error: Exception) -> GaplessSparkError:
-    """Our error for one of ADBC's: `DatabaseUnreachable`, `AccessDenied`, or else `QueryFailed`."""
+    """Our error for an error of ADBC: `DatabaseUnreachable`, `AccessDenied`, `SchemaMissing` or
+    `QueryFailed`."""
     text = _plain(str(error))
     if match := _NO_DATABASE.search(text):
         return SchemaMissing(
-            f'the database "{match[1]}" does not exist on that server. Look at the end of the URL'
+            f'the database "{match[1]}" does not exist on that server. Check the end of the URL'
         )
     if "recovery is in progress" in text:
         return DatabaseUnreachable(
-            "that Postgres is a standby: it cannot tell which publishes are still under way. Use "
+            "that Postgres is a standby: it does not know which publishes are still under way. Use "
             "the URL of the primary"
         )
     if match := _NO_CONNECT.search(text):
@@ -171,15 +172,15 @@ def failure(error: Exception) -> GaplessSparkError:
         )
     if _NO_LOGIN.search(text):
         return AccessDenied(
-            f"Postgres refused the login: {text}. Look at the user and password of the URL, and at the"
-            " server's pg_hba.conf"
+            f"Postgres refused the login: {text}. Check the user and password of the URL, and the server's"
+            " pg_hba.conf"
         )
     if _NO_RIGHT.search(text):
         return AccessDenied(f"Postgres refused: {text}. Use a role that is a member of gapless_reader")
     if _AWAY.search(text):
         return DatabaseUnreachable(
-            f"Postgres cannot be reached: {text}. See that it runs, and that host and port of the URL can be "
-            "reached from the driver and from every executor"
+            f"Postgres cannot be reached: {text}. Check that it runs, and that host and port of the URL can"
+            " be reached from the driver and from every executor"
         )
     return QueryFailed(f"Postgres could not answer: {text}")
 
@@ -201,7 +202,7 @@ def _open(url: str) -> Connection:
 
 
 def with_defaults(url: str) -> str:
-    """`url` with our name, limits to waiting and the encoding, unless it says otherwise itself."""
+    """`url` with our application name, timeouts and encoding, unless it sets them itself."""
     missing = {name: value for name, value in _DEFAULTS.items() if not re.search(rf"\b{name}\s*=", url)}
     if re.match(r"\s*postgres(ql)?://", url):
         extra = "&".join(f"{name}={value}" for name, value in missing.items())
@@ -214,8 +215,8 @@ def _check_schema(connection: Connection, wanted: int) -> None:
     ((there,),) = rows(connection, "select to_regclass('gapless.migrations') is not null")
     if not there:
         raise SchemaMissing(
-            "there is no Gapless in that database (no table gapless.migrations). Look at the database's "
-            "name in the URL, or start Gapless once: it migrates its database"
+            "there is no Gapless in that database (no table gapless.migrations). Check the database's name "
+            "in the URL, or start Gapless once: it migrates its database"
         )
     ((version,),) = rows(connection, "select coalesce(max(version), 0)::bigint from gapless.migrations")
     if version < wanted:
@@ -226,7 +227,7 @@ def _check_schema(connection: Connection, wanted: int) -> None:
 
 
 def _plain(text: str) -> str:
-    """ADBC's text on one line, without its prefixes, our statement, and anything like a URL's password."""
+    """ADBC's text on one line, without its prefixes, our statement, and passwords of URLs."""
     text = re.sub(r"\s*Query was:.*?(?=SQLSTATE|$)", "", text, flags=re.DOTALL)
     text = re.sub(r"^[A-Z_]+: ", "", text.strip())
     text = re.sub(r"\[libpq\] |\.? ?SQLSTATE: \w+$|ERROR:\s+", "", text)

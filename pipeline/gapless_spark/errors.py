@@ -1,14 +1,13 @@
-"""The errors of the package, with a text for the user of the job: what happened, why, and what to do.
+"""The errors of the package. Their text tells the user what happened, why, and what to do.
 
-Every error takes its whole text as its only argument, so that pickle (Spark carries errors from one process
-to another) gives back the same one.
+The text is an error's only argument, because Spark pickles errors to send them between processes.
 """
 
 from __future__ import annotations
 
 
 class GaplessSparkError(Exception):
-    """The base of all errors that this package raises on purpose. `str()` of it is a text for people."""
+    """The base of all errors that this package raises on purpose. `str()` gives the text for the user."""
 
     @property
     def message(self) -> str:
@@ -24,7 +23,7 @@ class DatabaseUnreachable(GaplessSparkError):
 
 
 class AccessDenied(GaplessSparkError):
-    """Postgres refused the login, or the role may not read what is asked for."""
+    """Postgres refused the login, or the role lacks a privilege."""
 
 
 class SchemaMissing(GaplessSparkError):
@@ -60,8 +59,8 @@ class QueryFailed(GaplessSparkError):
 
 
 def exit_code(error: GaplessSparkError) -> int:
-    """The exit code of a command that ends with this error: 2 wrong usage, 3 the database cannot be reached
-    or refuses, 4 retention removed messages first, 1 any other error."""
+    """The exit code for an error. 2: wrong usage; 3: the database cannot be reached or refuses; 4: retention
+    removed messages first; 1: any other error."""
     if isinstance(error, BadOption):
         return 2
     if isinstance(error, DatabaseUnreachable | AccessDenied | SchemaMissing):

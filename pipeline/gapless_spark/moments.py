@@ -1,4 +1,4 @@
-"""Times and spans as options give them."""
+"""Parses the times and spans of options."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.
 
 
 def parse_span(text: str, option: str) -> float:
-    """Seconds of `30m`, `2h`, `1d`, `90s`, `250ms` or a plain number of seconds. BadOption where it is
-    none."""
+    """The seconds of a span: `30m`, `2h`, `1d`, `90s`, `250ms` or a number of seconds. Raises `BadOption`."""
     found = _SPAN.fullmatch(text.strip())
     if not found or int(found[1]) == 0:
         raise BadOption(f"{option} is {text!r}; give a span such as 30m, 2h or 1d.")
@@ -21,12 +20,13 @@ def parse_span(text: str, option: str) -> float:
 
 
 def is_age(text: str) -> bool:
-    """Whether a time is given as a span before now: it means another moment each time it is given."""
+    """Whether a time is given as a span before now, so that its meaning changes with each run."""
     return _SPAN.fullmatch(text.strip()) is not None and not text.strip().isdigit()
 
 
 def parse_time(text: str | None, option: str, now: datetime) -> datetime | None:
-    """A moment: ISO 8601 (UTC where no zone is given), a date, or a span before `now` such as `7d`."""
+    """The time of an ISO 8601 text (UTC if it has no zone), a date, or a span before `now` such as `7d`.
+    Raises `BadOption`."""
     if text is None:
         return None
     if is_age(text):

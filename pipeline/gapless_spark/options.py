@@ -1,6 +1,6 @@
-"""The options of the source, named like those of Spark's Kafka source, read and checked once.
+"""Parses and checks the options of the source, which are named like those of Spark's Kafka source.
 
-Every error names the option, says what it holds, and what it may hold.
+Every error names the option, its value, and the allowed values.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_~:@.-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for.
+    """The options of a read.
 
     `start` and `end` are ids, `EARLIEST` or `LATEST`: reading begins after `start` and ends with `end`.
-    `payload` is `string`, `variant`, or a type as Spark writes it. `snapshot` names an exported snapshot.
+    `payload` is `string`, `variant`, or a type in Spark's DDL. `snapshot` names an exported snapshot.
     """
 
     url: str = field(repr=False)
@@ -63,8 +63,8 @@ class ReadOptions:
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """The options of a batch or streaming read; names are case-insensitive. Raises `BadOption`, also for an
-    unknown name."""
+    """Parse the options of a batch or streaming read. Names are case-insensitive. Raises `BadOption`, also
+    for an unknown name."""
     given = {name.lower(): value for name, value in options.items() if value is not None}
     _check_names(given, streaming)
     since = _time(given, "startingTimestamp")
@@ -100,9 +100,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
 def _check_names(given: Mapping[str, str], streaming: bool) -> None:
     known = {name.lower(): name for name in READING}
     for name in given:
-        # A path comes with load("…"); Spark adds names of its own that begin with two underscores.
+        # load("…") adds the option path. Spark adds options that begin with two underscores.
         if name not in known and not name.startswith("__"):
-            raise BadOption(f"{name}: there is no such option; there are {', '.join(READING)}")
+            raise BadOption(f"{name}: there is no such option; the options are {', '.join(READING)}")
     if streaming:
         for name in _BATCH_ONLY:
             if name.lower() in given:
@@ -137,7 +137,7 @@ def _offset(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _time(given: Mapping[str, str], name: str) -> datetime | None:
-    """A time in ISO 8601 with its zone, or in milliseconds since 1970 as the Kafka source has it."""
+    """A time in ISO 8601 with its zone, or in milliseconds since 1970 as in the Kafka source."""
     text = given.get(name.lower())
     if text is None:
         return None

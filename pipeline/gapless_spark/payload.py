@@ -1,8 +1,8 @@
-"""What becomes of `data`, the JSON text of a message, in a DataFrame.
+"""The forms of `data`, the JSON text of a message, in a DataFrame.
 
-`string` leaves it alone: nothing is faster, and every number keeps its spelling. Where a DataFrame is there
-already, `parsed` has Spark itself parse it, on all cores of the JVM. The option `payload` does it inside the
-source, message by message: what does not fit a type becomes null there, the rest of the message stays.
+`string` keeps the text: this is fastest, and numbers keep their spelling. The function `parsed` lets Spark
+parse the text of a DataFrame, on all cores of the JVM. The option `payload` parses it inside the source,
+message by message: a value that does not fit its type becomes null, and the rest of the message stays.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ _SIMPLE = re.compile(
 )
 _INTEGER = re.compile(r"-?[0-9]+")
 _BEYOND = (ValueError, RecursionError)
-"""What Python says of JSON beyond its own limits: SQL publishes numbers of any length and any nesting."""
+"""Python's errors for JSON beyond its limits. Messages published in SQL may have numbers of any length, and
+any nesting."""
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 
 class _Number(str):
-    """A JSON number as it is spelled."""
+    """A JSON number in its spelling."""
 
     __slots__ = ()
 
 
 def payload_type(option: str) -> str:
-    """The type of `data` as Spark writes it: `string`, `variant`, the struct of `a int, b string`, a type, or
-    the type of a schema in Spark's JSON. Raises `BadOption`."""
+    """The type of `data` in Spark's DDL, from the option's value: `string`, `variant`, fields (`a int, b
+    string`), a type, or a schema in Spark's JSON. Raises `BadOption`."""
     text = option.strip()
     if text.startswith("{"):
         text = _type_of_json(text)
@@ -73,7 +74,7 @@ def _type_of_json(text: str) -> str:
 
 
 def _type(text: str) -> str:
-    """A type that `_converter` knows, in the words of Spark's SQL. Raises ValueError."""
+    """A type that `_converter` knows, in Spark's DDL. Raises ValueError."""
     found = _TYPE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no type")
@@ -104,7 +105,7 @@ def _members(text: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that no bracket encloses."""
+    """The parts between commas outside brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "<(") - (character in ">)")
@@ -116,8 +117,8 @@ def _split(text: str) -> list[str]:
 
 
 def parsed(messages: DataFrame, payload: str = "variant", column: str = "data") -> DataFrame:
-    """`messages` with the JSON text of `column` parsed by Spark, as `variant` or as a schema (`a int, b
-    string`). Malformed parts become null. The quick way to what the option `payload` does."""
+    """`messages` with the JSON text of `column` parsed by Spark, as `variant` or with a schema (`a int, b
+    string`). Malformed parts become null. This is faster than the option `payload`."""
     from pyspark.sql import functions
 
     kind = payload_type(payload)
@@ -132,7 +133,7 @@ def parsed(messages: DataFrame, payload: str = "variant", column: str = "data") 
 
 
 def with_payload(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The batches with `data` as `schema` has it, a type of `payload_type`."""
+    """The batches with `data` converted to its type in `schema`, which is one of `payload_type`."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, VariantType
@@ -176,8 +177,8 @@ def _reader(kind: DataType) -> Convert:
 
 
 def _converter(kind: DataType) -> Convert:
-    """A function from a parsed JSON value that is not null to what Arrow takes for `kind`; null where the
-    value does not fit."""
+    """A function that converts a parsed JSON value (not null) to a value that Arrow takes for `kind`, or to
+    null if it does not fit."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     if isinstance(kind, StructType):
@@ -252,7 +253,7 @@ def _boolean(value: Any) -> bool | None:
 
 
 def _text(value: Any) -> str:
-    """A string as it is; any other value as JSON, numbers in their spelling."""
+    """A string as it is, any other value as JSON text with numbers in their spelling."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, dict):
@@ -272,7 +273,8 @@ def _json(value: Any) -> str:
 
 
 def _of_string(read: Callable[[str], Any]) -> Convert:
-    """Reads a JSON string; null for anything else, and for a string that `read` refuses."""
+    """A conversion of JSON strings with `read`; null for other values, and for a string that `read`
+    refuses."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, str) or isinstance(value, _Number):
@@ -286,7 +288,7 @@ def _of_string(read: Callable[[str], Any]) -> Convert:
 
 
 def _timestamp(text: str) -> datetime:
-    """ISO 8601; UTC where no zone is given."""
+    """A time from ISO 8601, in UTC if it has no zone."""
     time = datetime.fromisoformat(text)
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 

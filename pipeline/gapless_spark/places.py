@@ -1,7 +1,7 @@
-"""Where files lie, as somebody types it: a path, an address of `file:`, or an address of another scheme.
+"""Parses the places of files in options: a path, an address with `file:`, or one with another scheme.
 
-A path that begins like an address is never taken for the name of a local folder: `s3://bucket/x` would be
-written here, and nobody would find it there.
+A text that begins like an address is not taken for a local path. Otherwise `s3://bucket/x` would be written
+to a local folder of that name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILE = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>/.*)", re.IGNORECASE | 
 
 
 def scheme_of(place: str) -> str | None:
-    """The scheme of an address, in small letters; None for a path."""
+    """The scheme of an address, in lower case; None for a path."""
     if place.lower().startswith("file:"):
         return "file"
     found = _ADDRESS.match(place)
@@ -30,27 +30,27 @@ def scheme_of(place: str) -> str | None:
 
 
 def local(place: str, option: str) -> Path:
-    """A path on this machine, made absolute. Raises `BadOption` for an address of a scheme other than `file`,
-    and for what is no path."""
+    """An absolute path on this machine. Raises `BadOption` for an address with a scheme other than `file`,
+    and for an invalid path."""
     scheme = scheme_of(place)
     if scheme == "file":
         return _of_file(place, option)
     if scheme is not None:
         raise BadOption(
             f"{option}: {scheme}: is not served, only folders of this machine, mounted ones too."
-            f" Give a path, or ./{place} where the folder is really called so"
+            f" Give a path, or ./{place} if that is the folder's name"
         )
     return _checked(place, option)
 
 
 def local_or_address(place: str, option: str) -> str:
-    """The same, but an address of another scheme is Spark's: `check_address` asks whether it serves it."""
+    """An absolute path, or an address with another scheme, which Spark must serve (`check_address`)."""
     return place if scheme_of(place) not in (None, "file") else str(local(place, option))
 
 
 def check_address(spark: SparkSession, place: str, option: str) -> None:
-    """Raise `BadOption` where Spark has nothing that serves the scheme of `place`. Through Spark Connect that
-    is not known before the work."""
+    """Raise `BadOption` if Spark does not serve the scheme of `place`. Spark Connect cannot tell this before
+    the work, so nothing is checked there."""
     scheme = scheme_of(place)
     if scheme in (None, "file") or not hasattr(spark, "_jvm"):
         return

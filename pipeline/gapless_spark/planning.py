@@ -1,4 +1,4 @@
-"""Decides where a read begins and ends, and how tasks share it."""
+"""Decides where a read begins and ends, and splits it into parts for tasks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from gapless_spark.selection import Selection
 
 PART_MESSAGES = 5_000
-"""A task costs more than to read this many, so fewer are not shared out unless it is asked for."""
+"""The fewest messages of a task, unless a number of partitions is asked for: reading so many takes less time
+than starting a task."""
 _CROSSING = timedelta(seconds=20)
-"""Twice what `gapless.id_before` allows the clocks of concurrent writers to cross by."""
+"""Twice the difference between the clocks of concurrent writers that `gapless.id_before` allows."""
 
 
 def plan_batch(options: ReadOptions, parallelism: int) -> list[Part]:
@@ -53,7 +54,7 @@ def bounds(connection: Connection, options: ReadOptions, top: int) -> Range:
 
 
 def last_until(connection: Connection, selection: Selection, top: int) -> int:
-    """An id such that no selected message is above it, as far as times tell; `top` at most."""
+    """An id, at most `top`, above which no message is before the selection's end time."""
     if selection.until is None:
         return top
     return min(top, id_before(connection, selection.until + _CROSSING))
@@ -72,13 +73,13 @@ def share(connection: Connection, options: ReadOptions, whole: Range, parallelis
 
 
 def check_start(connection: Connection, options: ReadOptions, id_: int, known: str = NONE) -> None:
-    """Raises `DataLoss` unless a reader at `id_` still finds all messages after it."""
+    """Raises `DataLoss` if retention removed messages after `id_` that the digest `known` does not cover."""
     if marks_beyond(connection, options.selection, id_) != known:
         lost(connection, options.selection, id_)
 
 
 def first_offset(connection: Connection, options: ReadOptions, top: int) -> int:
-    """Where a stream begins; `top` is the settled id."""
+    """The id after which a stream begins; `top` is the settled id."""
     if options.start == LATEST:
         return top
     if options.start >= 0:
@@ -86,15 +87,16 @@ def first_offset(connection: Connection, options: ReadOptions, top: int) -> int:
     if options.selection.since is None:
         assert options.start == EARLIEST
         return 0
-    # Exactly the first message of that time: messages before it that retention removed are no loss.
+    # Exactly before the first message of that time, so that earlier messages that retention removed are no
+    # loss.
     lower = min(id_before(connection, options.selection.since), top)
     ((first,),) = rows(connection, f"select min(m.id) {options.selection.source(lower, top)}")
     return top if first is None else int(first) - 1
 
 
 def last_of(connection: Connection, options: ReadOptions, lower: int, upper: int, most: int) -> int | None:
-    """The id of the last of the first `most` selected messages of a range, or None if it holds none; `upper`
-    if it holds fewer."""
+    """The id of the selected message number `most` in a range; `upper` if there are fewer, None if there are
+    none."""
     page = f"select m.id {options.selection.source(lower, upper)} order by m.id limit {most:d}"
     ((count, last),) = rows(connection, f"select count(*), max(p.id) from ({page}) p")
     if not count:
@@ -103,7 +105,7 @@ def last_of(connection: Connection, options: ReadOptions, lower: int, upper: int
 
 
 def any_in(connection: Connection, options: ReadOptions, lower: int, upper: int) -> bool:
-    """Whether a selected message lies in a range."""
+    """Whether a range has a selected message."""
     if lower >= upper:
         return False
     ((found,),) = rows(connection, f"select exists(select {options.selection.source(lower, upper)})")
@@ -111,6 +113,6 @@ def any_in(connection: Connection, options: ReadOptions, lower: int, upper: int)
 
 
 def id_before(connection: Connection, time: datetime) -> int:
-    """An id such that everything at or below it was created before `time`, and next to nothing above it."""
+    """An id such that all messages at or below it were created before `time`, and nearly none above it."""
     ((id_,),) = rows(connection, f"select gapless.id_before({literal(time.isoformat())}::timestamptz)")
     return int(id_)

@@ -1,8 +1,8 @@
-"""Ranges of ids, and cutting one into parts with about equal numbers of messages.
+"""Ranges of ids, and how to split one into parts with about equal numbers of messages.
 
-Ids have voids (rolled-back transactions), jumps (segments begin at multiples of 2^24) and, for one reader,
-messages of channels it did not ask for. So the messages are looked at: all ids of the selection where they
-are few, else those on some hundreds of pages picked at random from the segments of the range.
+Equal numbers of ids would not do: ids have voids (rolled-back transactions), jumps (segments begin at
+multiples of 2^24), and messages that are not selected. So the ids of selected messages are read: all of them
+if they are few, else those on some hundreds of random pages of the range's segments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEED = 20_261_120
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """The ids `lower < id <= upper`; empty where they are equal."""
+    """The ids `lower < id <= upper`; empty if the bounds are equal."""
 
     lower: int
     upper: int
@@ -42,11 +42,10 @@ class Range:
 def split(
     connection: Connection, selection: Selection, whole: Range, parts: int, *, least: int = 1
 ) -> list[Range]:
-    """`whole` cut into at most `parts` ranges, in order and without a hole between them, that hold about
-    equal numbers of the selected messages, at least `least` each. One range where there is nothing to share
-    out; none where it is empty.
+    """Split `whole` into at most `parts` adjacent ranges, in order, with about equal numbers of selected
+    messages, at least `least` in each. One range if there are too few messages; none if `whole` is empty.
 
-    Costs at most a walk over `EXACT_MESSAGES` index entries, or `SAMPLED_PAGES` pages.
+    Reads at most `EXACT_MESSAGES` index entries or `SAMPLED_PAGES` pages.
     """
     assert parts > 0
     if whole.empty:
@@ -58,7 +57,7 @@ def split(
 
 
 def cut(whole: Range, ids: list[int], parts: int) -> list[Range]:
-    """`whole` cut at the quantiles of `ids`, which are sorted. One range where `parts` is below two."""
+    """Cut `whole` at the quantiles of the sorted `ids`. One range if `parts` is below 2."""
     inside = ids[bisect_right(ids, whole.lower) : bisect_right(ids, whole.upper)]
     bounds = {
         inside[len(inside) * part // parts - 1] for part in range(1, parts) if len(inside) * part >= parts
@@ -68,8 +67,8 @@ def cut(whole: Range, ids: list[int], parts: int) -> list[Range]:
 
 
 def _sample(connection: Connection, selection: Selection, whole: Range) -> tuple[list[int], bool]:
-    """Sorted ids of selected messages, and whether these are all of them: where they are few. Else those of
-    evenly spread pages."""
+    """Sorted ids of selected messages, and whether these are all. If there are many, only those of random
+    pages."""
     source = selection.source(whole.lower, whole.upper)
     if _at_most(connection, selection, whole) <= EXACT_MESSAGES:
         return [id_ for (id_,) in rows(connection, f"select m.id {source} order by m.id")], True
@@ -88,7 +87,8 @@ def _sample(connection: Connection, selection: Selection, whole: Range) -> tuple
 
 
 def _at_most(connection: Connection, selection: Selection, whole: Range) -> int:
-    """No more messages than this are selected: by what the channels keep, and by the number of ids."""
+    """An upper bound of the selected messages in a range, from what the channels keep and the number of
+    ids."""
     ((kept,),) = rows(
         connection,
         "select coalesce(sum(least(c.last_seq - c.first_seq + 1, greatest(c.last_id - $1, 0))), 0)::bigint"

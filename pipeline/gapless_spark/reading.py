@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMES = 10_000
-"""How many channel names a task caches."""
+"""The most channel names that a task loads."""
 
 
 class Part(InputPartition):
@@ -39,10 +39,10 @@ class Part(InputPartition):
 def read_part(
     options: ReadOptions, schema: StructType, part: InputPartition, patience_s: float = 0.0
 ) -> Iterator[pa.RecordBatch]:
-    """The selected messages of a part, in batches of some megabytes, as `schema` has them. Where a database
-    goes away it is waited for so long, and reading goes on where it was.
+    """The selected messages of a part, in batches of some megabytes, in the given schema. If the database
+    goes down, this waits for it for `patience_s`, and continues after the last batch.
 
-    Raises `DataLoss` before the first batch if retention took messages of the range since it was planned.
+    Raises `DataLoss` before the first batch if retention removed messages of the range since it was planned.
     """
     if not isinstance(part, Part) or part.value.empty:
         return
@@ -50,8 +50,8 @@ def read_part(
 
 
 def _resumed(options: ReadOptions, part: Part, patience_s: float) -> Iterator[pa.RecordBatch]:
-    """The batches of a part; those of which it is known where they end, so that others can follow, are in the
-    order of ids."""
+    """The batches of a part. With patience they are in id order, so that a read can continue after the last
+    id."""
     after: int | None = None
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -93,10 +93,10 @@ def read_range(
     ordered: bool = False,
     after: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches in `arrow_schema(columns)`: the selected messages of a range, of one state of the log.
+    """The selected messages of a range, in one snapshot, as batches in `arrow_schema(columns)`.
 
-    `known`: the digest (`retention.marks`) that the range must still have, else `DataLoss`; None: whatever is
-    left. `after`: only those beyond this id of the range. Raises `DatabaseUnreachable` also in the middle.
+    `known`: the digest (`retention.marks`) that the range must still have, else `DataLoss`; None: no check.
+    `after`: only messages after this id. May raise `DatabaseUnreachable` between batches too.
     """
     lower = range_.lower if after is None else after
     connection = connect(url, schema=0)
@@ -114,8 +114,8 @@ def read_range(
 
 
 def _names(connection: Connection, selection: Selection, range_: Range) -> dict[int, str] | None:
-    """The channels by number, where the whole range belongs to the selection: then Postgres need not look up
-    the channel of each message, nor send its name with it."""
+    """The names of channels by number, if the whole range is in the selection, else None. With them, Postgres
+    need not look up each message's channel, nor send its name."""
     if not selection.everything:
         return None
     found = rows(
@@ -137,8 +137,8 @@ def _each(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The call's answer; an error of the driver as one of ours. In the middle of an answer the driver raises
-    those of Arrow."""
+    """Make a call, and turn errors of the driver into ours. While an answer is read, the driver raises
+    Arrow's errors."""
     from adbc_driver_manager import Error
     from pyarrow import ArrowException
 

@@ -1,9 +1,9 @@
 """Finds out whether retention removed messages that a reader still needs.
 
-A channel's mark is the id of the newest message that retention removed from it. A reader that stands at an id
-and finds a mark beyond it has lost something, unless the mark was there when it began ("the oldest that is
-kept" is all it asked for). So what it carries along is a digest of the marks beyond it that it knows of: one
-number whatever the number of channels, and none at all for a reader that is ahead of retention.
+A channel's mark is the id of the newest message that retention removed from it. A mark beyond a reader's
+offset means that messages are lost, unless the mark existed when the reader began at the oldest message kept.
+So a reader keeps a digest of the marks beyond its offset that it knows. That is one number for any number of
+channels, and empty for a reader that is ahead of retention.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ NONE = ""
 
 
 def marks(connection: Connection, selection: Selection, ranges: Sequence[Range]) -> list[str]:
-    """A digest a range of the marks of the selected channels above its lower bound. Two are equal if and only
-    if nothing within the range was removed in between (but for a deleted channel that had a mark there)."""
+    """For each range, a digest of the selected channels' marks above its lower bound. Two digests of a range
+    are equal if and only if retention removed nothing from it in between (except in a channel that was
+    deleted)."""
     values = ", ".join(f"({n}, {r.lower}::bigint, {r.upper}::bigint)" for n, r in enumerate(ranges))
     if not values:
         return []
     found = rows(
         connection,
-        # A mark beyond the range says the same about it as one at its end.
+        # For the range, a mark beyond its end means the same as one at its end.
         "select r.n::bigint, coalesce(hashtextextended(string_agg("
         "c.id || ':' || least(c.trimmed_id, r.upper), ',' order by c.id), 0)::text, '')"
         f" from (values {values}) r (n, lower, upper) left join gapless.channels c"
@@ -43,12 +44,12 @@ def marks(connection: Connection, selection: Selection, ranges: Sequence[Range])
 
 
 def marks_beyond(connection: Connection, selection: Selection, id_: int) -> str:
-    """The digest for a reader that stands at `id_` and goes on without an end."""
+    """The digest for a reader at `id_` that reads on without an end."""
     return marks(connection, selection, [Range(id_, max(id_, MAX_ID))])[0]
 
 
 def lost(connection: Connection, selection: Selection, id_: int) -> NoReturn:
-    """Raises `DataLoss` for a reader at `id_`, with the channel of which it lost most messages."""
+    """Raises `DataLoss` for a reader at `id_`. The text names the channel with the newest removed message."""
     found = rows(
         connection,
         "select c.name::text, c.trimmed_id, c.first_seq from gapless.channels c"
@@ -56,11 +57,11 @@ def lost(connection: Connection, selection: Selection, id_: int) -> NoReturn:
         (id_,),
     )
     where = (
-        f"of channel {found[0][0]} everything up to id {found[0][1]} is gone, its first seq is {found[0][2]}"
+        f"channel {found[0][0]} has lost everything up to id {found[0][1]}, its first seq is {found[0][2]}"
         if found
-        else "the channel it took them from is gone too"
+        else "their channel was deleted too"
     )
     raise DataLoss(
         f"retention removed messages after id {id_} that were not read: {where}. Set failOnDataLoss to false "
-        "to go on with what is left, and raise the channel's retention or read more often"
+        "to read the messages that are left, and raise the channel's retention or read more often"
     )

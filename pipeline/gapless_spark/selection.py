@@ -1,4 +1,4 @@
-"""Which messages of a log are read: a namespace, patterns over channels, and bounds of time."""
+"""Selects the messages to read: a namespace, patterns of channels, and bounds of time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PATTERN = re.compile(rf"(?:(?:{_TOKEN}|\*)\.)*(?:{_TOKEN}|\*|>)")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Messages of the channels of `namespace` that match one of `patterns` (none: of all its channels),
-    created at or after `since` and before `until` (aware times; None: no bound).
+    """The messages in `namespace` whose channel matches one of `patterns` (empty: any channel), created at or
+    after `since` and before `until` (aware times; None: no bound).
 
-    Channels are looked up when a range is read, so a channel that is made later belongs to it too. Raises
-    `BadOption` where a pattern or a time does not fit.
+    Channels are looked up when a range is read, so channels that are made later are included. Raises
+    `BadOption` if a pattern is invalid or a time is naive.
     """
 
     namespace: str = "default"
@@ -46,8 +46,8 @@ class Selection:
                 raise BadOption(f"{name}: {time} has no time zone")
 
     def sql(self, columns: Sequence[str], lower: int, upper: int, *, ordered: bool = False) -> str:
-        """A SELECT of these columns (names as in `columns.COLUMNS`) of the selected messages with
-        `lower < id <= upper`, in id order if asked, without what retention removed."""
+        """A SELECT of `columns` (see `columns.COLUMNS`) of the selected messages with `lower < id <= upper`,
+        in id order if `ordered`, without messages that retention removed."""
         return f"select {select_list(columns)} {self.source(lower, upper)}" + (
             " order by m.id" if ordered else ""
         )
@@ -65,15 +65,15 @@ class Selection:
         return not self.patterns or ">" in self.patterns
 
     def whole_sql(self, columns: Sequence[str], lower: int, upper: int, *, ordered: bool = False) -> str:
-        """As `sql` where all rows of the range belong to the selection but for times, and with the number of
-        the channel in place of its name."""
+        """As `sql`, if all rows of the range are in the selection apart from its times (`whole_clause`). It
+        has the number of the channel in place of its name."""
         clauses = " and ".join(self._bounds(lower, upper))
         order = " order by m.id" if ordered else ""
         return f"select {select_list(columns, named=False)} from gapless.messages m where {clauses}{order}"
 
     def whole_clause(self, lower: int) -> str:
-        """A condition: here and now, all rows above `lower` belong to the selection but for times. No other
-        namespace has channels, and neither retention nor a deletion has left rows behind."""
+        """The condition that all rows above `lower` are in the selection apart from its times: no other
+        namespace has channels, and no rows of trimmed or deleted channels are left."""
         return (
             "not exists (select from gapless.channels o"
             f" where o.namespace_id is distinct from {self._owner()})"
@@ -89,7 +89,7 @@ class Selection:
         ]
 
     def check_namespace(self, connection: Connection) -> None:
-        """Raises `BadOption` if the namespace does not exist, because no message would ever be found."""
+        """Raises `BadOption` if the namespace does not exist, because no message would be found."""
         ((found,),) = rows(connection, f"select {self._owner()} is not null")
         if not found:
             raise BadOption(f"namespace: there is no namespace {self.namespace!r}")
@@ -98,7 +98,7 @@ class Selection:
         return f"(select n.id from gapless.namespaces n where n.name = {literal(self.namespace)})"
 
     def channel_clause(self) -> str:
-        """A condition over the channel `c`."""
+        """The condition on the channel `c`."""
         scope = f"c.namespace_id = {self._owner()}"
         if self.everything:
             return scope
@@ -109,8 +109,8 @@ class Selection:
         return f"{scope} and ({' or '.join(either)})"
 
     def matches(self, namespace: str, channel: str, created_at: datetime | None = None) -> bool:
-        """Whether a message of that (valid) channel, created then, is selected; without a time, whether any
-        message of that channel can be."""
+        """Whether a message of a (valid) channel, created at that time, is selected; without a time, whether
+        a message of the channel can be."""
         if namespace != self.namespace:
             return False
         if created_at is not None and (
@@ -122,20 +122,20 @@ class Selection:
 
 
 def parse_patterns(text: str) -> tuple[str, ...]:
-    """The patterns of a comma-separated list, each once; spaces around them do not count. An empty text is
-    no restriction. Raises `BadOption`."""
+    """The patterns of a comma-separated list, without duplicates and surrounding spaces. Empty for an empty
+    text, which means all channels. Raises `BadOption`."""
     if not text.strip():
         return ()
     return tuple(dict.fromkeys(check_pattern(part.strip()) for part in text.split(",")))
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a valid `text` stands for many channels rather than naming one."""
+    """Whether a valid `text` is a pattern and not a channel's name."""
     return "*" in text or ">" in text
 
 
 def check_pattern(text: str) -> str:
-    """Give a pattern or a plain channel name back, or raise `BadOption`."""
+    """Return a valid pattern or channel name. Raises `BadOption` for any other text."""
     if len(text) > MAX_NAME_CHARACTERS or _PATTERN.fullmatch(text) is None:
         raise BadOption(
             f"channels: {text[:300]!r} is neither a channel's name nor a pattern: tokens of A-Z a-z 0-9 _ ~ "
@@ -146,8 +146,8 @@ def check_pattern(text: str) -> str:
 
 
 def to_regex(pattern: str) -> str:
-    """An anchored regular expression for the same channel names, in Python and in Postgres (`~`). Linear in
-    the length of a name, for every part ends where the next dot begins."""
+    """An anchored regular expression for a pattern, for Python and for Postgres (`~`). It takes linear time
+    in the length of a name, because every part ends at the next dot."""
     parts = ({"*": "[^.]+", ">": r"[^.]+(\.[^.]+)*"}.get(part, part) for part in pattern.split("."))
     return "^" + r"\.".join(parts) + "$"
 

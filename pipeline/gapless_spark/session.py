@@ -1,4 +1,4 @@
-"""A Spark session for the jobs: on this machine in seconds, on a cluster, or through Spark Connect."""
+"""Starts Spark sessions for the jobs: on this machine, on a cluster, or through Spark Connect."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _BRIEF_JAVA = "-XX:InitialRAMPercentage=50 -XX:NewRatio=1"
-"""All the memory that the driver may have, from the start, half of it for what is new: a short run then ends
-before much of it is collected."""
+"""The driver's heap has its full size from the start, half of it for new objects, so that a short run ends
+before much garbage is collected."""
 _SHARING = 19
-"""From this version on Java writes an archive of its loaded classes by itself: the next start takes half as
-long. Older versions are told when to write it."""
+"""From this version on Java writes an archive of its loaded classes automatically, which halves the time of
+the next start. Older versions need an option for it."""
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -46,11 +46,13 @@ class ClusterUnreachable(GaplessSparkError):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """`master` as Spark writes it, or `sc://host:port` for Spark Connect. `conf` are settings of Spark, which
-    win over all others. `quick`: start fast, compile little; for jobs with hardly anything to do in Java.
-    `archive`: keep the classes of the first run for later ones, also with a Java that does not do so by
-    itself; the first one takes longer for it. `brief`: hardly collect garbage; for jobs that end by
-    themselves."""
+    """The options of a session. `master` is Spark's, or `sc://host:port` for Spark Connect. `conf` are
+    settings of Spark, which override all others.
+
+    `quick`: start fast and compile little, for jobs with little work in Java. `archive`: keep the loaded
+    classes of the first run for later ones, even if Java does not do that automatically; the first run takes
+    longer. `brief`: collect little garbage, for short jobs.
+    """
 
     name: str = "gapless"
     master: str = "local[*]"
@@ -76,7 +78,7 @@ class SessionOptions:
 
 
 def cores(master: str) -> int:
-    """How many tasks there is room for at once: one for each core that is known of, 8 on a cluster."""
+    """How many tasks can run at once: one for each core of this machine, or 8 on a cluster."""
     inside = master.partition("[")[2].rstrip("]").partition(",")[0]
     if inside.isdigit():
         return int(inside)
@@ -86,7 +88,7 @@ def cores(master: str) -> int:
 
 
 def conf_pairs(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """`key=value` texts of `--conf`. Raises `BadOption`."""
+    """The keys and values of `key=value` texts of `--conf`. Raises `BadOption`."""
     pairs = [text.partition("=") for text in texts or ()]
     for key, equals, _ in pairs:
         if not key or not equals:
@@ -95,9 +97,9 @@ def conf_pairs(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
 
 
 def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) -> SparkSession:
-    """A running session; `say` is told what is used. Under spark-submit it is the one that was submitted.
+    """Start a session, or use that of spark-submit. `say` gets texts about what is used.
 
-    Raises `NoJava`, `BadOption` and `ClusterUnreachable`. The caller stops it.
+    Raises `NoJava`, `BadOption` and `ClusterUnreachable`. The caller must stop the session.
     """
     check_spark()
     if options.connect:
@@ -110,7 +112,7 @@ def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) 
     builder = SparkSession.builder.appName(options.name)
     if not submitted:
         builder = builder.master(options.master)
-    # A submitted job knows the address of its driver; executors elsewhere could not reach it on loopback.
+    # spark-submit sets the driver's address. Remote executors could not reach a driver on loopback.
     for key, value in _settings(options, java_options, options.local and not submitted).items():
         builder = builder.config(key, value)
     began_at = time.monotonic()
@@ -123,8 +125,8 @@ def start(options: SessionOptions, say: Callable[[str], None] = lambda _: None) 
 
 
 def packed() -> Path:
-    """This package as a zip file, for executors that do not have it installed. It is there as long as this
-    process, for Spark's driver serves it from where it lies."""
+    """This package as a zip file, for executors that do not have it. The file exists until this process ends,
+    because Spark's driver serves it."""
     home = Path(__file__).parent
     archive = java.temporary_folder("gapless-spark-") / "gapless_spark.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -136,14 +138,14 @@ def packed() -> Path:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """An interrupt within the block is raised at its end. If Java lost its parent during its start, it would
-    not notice and run for ever."""
+    """Delay an interrupt in the block until its end. A Java that loses its parent during its start would not
+    detect that, and never end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     late: list[int] = []
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         handler = before[number]
         try:
             if callable(handler):
@@ -155,13 +157,13 @@ def _undisturbed() -> Iterator[None]:
 
     before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, hear)
+        signal.signal(number, handle)
     try:
         yield
     finally:
         for number, handler in before.items():
-            # Spark takes SIGINT for itself once it runs, to cancel its jobs.
-            if signal.getsignal(number) is hear:
+            # Spark installs its own handler of SIGINT, which cancels its jobs. That one stays.
+            if signal.getsignal(number) is handle:
                 signal.signal(number, handler)
     if late and before[late[0]] == signal.SIG_DFL:
         signal.raise_signal(late[0])
@@ -193,18 +195,17 @@ def _made(make: Callable[[], SparkSession], options: SessionOptions) -> SparkSes
     except Exception as error:
         text = " ".join(str(error).split())[:400]
         raise ClusterUnreachable(
-            f"no Spark session on {options.master}: {text}. See that the address is right, that a Spark 4.3"
+            f"no Spark session on {options.master}: {text}. Check that the address is right, that a Spark 4.3"
             " runs there and that it can be reached from here"
         ) from error
 
 
 def _environment(options: SessionOptions, say: Callable[[str], None]) -> str:
-    """Set what Spark's start scripts and local Python workers read; gives the options for the Java they
-    start."""
+    """Set the environment of Spark's start scripts and local Python workers. Returns the options for Java."""
     found = java.find()
     say(f"Spark on {options.master} with {found}")
     os.environ["JAVA_HOME"] = str(found.home)
-    # A folder named like one of our packages, where the caller stands, must not hide it from a worker.
+    # A folder in the working directory with the name of a package must not hide that package from a worker.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     if options.local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -1,23 +1,23 @@
-"""The sink `gapless`: rows of a DataFrame become messages, each once, even if Spark repeats a task or batch.
+"""The sink `gapless`: publishes each row of a DataFrame once, even if Spark repeats a task or a batch.
 
     df.write.format("gapless").options(url=…, channel="orders", writeId="2026-11-20").mode("append").save()
     df.writeStream.format("gapless").option("url", …).option("checkpointLocation", …).start()
 
-Columns: `data` (the text of a JSON value) or `binary`, exactly one a row; `channel`, unless the option of
-that name gives one for all; and, where they are there, `type`, `key`, `headers` (map<string,string>) and
-`ttl` (seconds). What the service gives to messages (`id`, `seq`, `sender`, `created_at`) is ignored; any
-other column is refused. Options: `url` of a login in the role gapless_publisher; `namespace` (`default`);
-`channel`; `writeId`, under which a batch write is known when the job runs again within 30 days (else each
-write is new); `verifyReruns` (`true`): refuse a batch that comes again with another number of rows. Rows of
-a partition keep their order in a channel, and so do partitions. No hint is sent: live readers find the
-messages by the sweep, within a second.
+Columns: `data` (the text of a JSON value) or `binary`, exactly one of them in a row; `channel`, unless the
+option of that name gives one for all; optionally `type`, `key`, `headers` (map<string,string>) and `ttl`
+(seconds). Columns that the service sets (`id`, `seq`, `sender`, `created_at`) are ignored; any other column
+is refused. Options: `url` of a login in the role gapless_publisher; `namespace` (`default`); `channel`;
+`writeId`, by which a batch write is recognised when the job runs again within 30 days (without it each write
+is new); `verifyReruns` (`true`): refuse a repeated batch with another number of rows. In a channel, rows keep
+their order within a partition, and partitions theirs. The sink sends no hints: live readers find the messages
+by the sweep, within a second.
 
-A task stages its rows in Postgres, where nobody sees them (`gapless.spark_stage`). When all tasks of a batch
-are done, the driver decides which attempts the batch consists of (`spark_bind`) and publishes them, whole
-partitions in one transaction each, small ones together (`spark_publish`). A repeated task stages once more,
-and only the attempt that Spark counts is published; a repeated batch finds the decision and goes on where it
-ended. A task could not publish by itself: Python's TaskContext does not tell how many partitions there are,
-so a batch that is run again with another layout would double rows before anybody noticed.
+A task stages its rows in Postgres, invisible to readers (`gapless.spark_stage`). When all tasks of a batch
+are done, the driver decides which attempts make up the batch (`spark_bind`) and publishes them
+(`spark_publish`): a partition in one transaction, several small ones together. A repeated task stages its
+rows again, and only the attempt that Spark counts is published. A repeated batch finds the decision and
+continues from there. A task cannot publish by itself: Python's TaskContext does not tell the number of
+partitions, so a batch that runs again with other partitions would publish rows twice.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows go, and how. `verify` refuses a batch that comes again with another number of rows."""
+    """The options of a write. `verify` refuses a repeated batch with another number of rows."""
 
     url: str = field(repr=False)
     namespace: str
@@ -64,8 +64,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """A task's message to the driver: the number of rows in its partition, and the attempt that keeps them
-    (None: there are no rows, or the batch was decided before)."""
+    """A task's message to the driver: the number of rows in its partition, and the attempt that staged them
+    (None: there are no rows, or the batch is bound already)."""
 
     key: BatchKey
     partition: int
@@ -74,7 +74,7 @@ class Staged(WriterCommitMessage):
 
 
 class GaplessWriter(DataSourceArrowWriter):
-    """A batch write. The write id is its identity: a job that runs again with the same one publishes once."""
+    """A batch write. Jobs with the same write id publish their rows only once."""
 
     def __init__(self, target: Target, write_id: str) -> None:
         self.target = target
@@ -82,29 +82,29 @@ class GaplessWriter(DataSourceArrowWriter):
         self._key = BatchKey(target.namespace, write_id, _ONE_WRITE)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task. Raises `BadRow`, `PartitionTooLarge`, and what `Store` raises."""
+        """Stage a partition, in a task. Raises `BadRow`, `PartitionTooLarge`, and the errors of `Store`."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         return stage(self.target, self._key, self._run, context.partitionId() if context else 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver, after the last task. Raises `BatchChanged`, `BatchIncomplete`."""
+        """Publish, in the driver, after the last task. Raises `BatchChanged` and `BatchIncomplete`."""
         publish(self.target, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver, when something failed. What is decided stays so."""
+        """Remove staged rows, in the driver, after a failure. Rows of a bound batch stay."""
         discard(self.target, messages)
 
 
 class GaplessStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write. Query and batch are those of the checkpoint."""
+    """A streaming write. The checkpoint identifies query and batch."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task. Raises `BadRow`, `PartitionTooLarge`, and what `Store` raises."""
+        """Stage a partition, in a task. Raises `BadRow`, `PartitionTooLarge`, and the errors of `Store`."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -120,12 +120,12 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
         return stage(self.target, key, run, context.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """In the driver, after the last task. Raises `BatchChanged`, `BatchIncomplete`."""
+        """Publish, in the driver, after the last task. Raises `BatchChanged` and `BatchIncomplete`."""
         assert all(m.key.batch == batchId for m in messages if isinstance(m, Staged))
         publish(self.target, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """In the driver, when something failed. What is decided stays so."""
+        """Remove staged rows, in the driver, after a failure. Rows of a bound batch stay."""
         discard(self.target, messages)
 
 
@@ -166,7 +166,7 @@ def _target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
 def stage(
     target: Target, key: BatchKey, run: str, partition: int, batches: Iterator[pa.RecordBatch]
 ) -> Staged:
-    """Keep the rows of one attempt at a partition. When the batch is decided already, only count them."""
+    """Stage the rows of one attempt at a partition. If the batch is bound already, only count them."""
     begun = Staged(key, partition, 0, str(uuid.uuid4()))
     try:
         with Store(target.url) as store:
@@ -199,7 +199,7 @@ def _stage(
 
 
 def publish(target: Target, messages: list[WriterCommitMessage | None]) -> None:
-    """Decides the rows of the batch and publishes them. A batch decided before is published to its end."""
+    """Binds the batch and publishes its rows. Of a batch that was bound before, it publishes the rest."""
     parts = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
     if not parts:
         return

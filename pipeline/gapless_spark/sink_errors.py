@@ -1,6 +1,6 @@
 """The errors of the sink."""
 
-# ruff: noqa: N818  (they say what happened, as those of errors.py do)
+# ruff: noqa: N818  (the names say what happened, as in errors.py)
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict JSON, as the service takes it over HTTP: what is let in means the same to every reader."""
+"""Checks for strict JSON, with the rules of the service's HTTP API: every reader reads the same value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _HIGHEST_INTEGER: Final = 2**64 - 1
 _MAX_NUMBER_CHARACTERS: Final = 15_000
 _LOWEST_EXPONENT: Final = -400
 
-# Whatever needs the second, slower look: escapes of NUL and of surrogates, long numbers, exponents.
+# Texts that need the second, slower check: escapes of NUL and of surrogates, long numbers, exponents.
 _RARE: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[0-9]{19}|[0-9][eE][-+0-9]")
 
 
 class _UnfitError(Exception):
-    """The text is JSON and cannot be kept; the argument says why."""
+    """The text is JSON that cannot be stored; the argument says why."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _float(digits: str) -> float:
 
 
 def _integer(digits: str) -> int:
-    # Longer texts are not converted at all: that takes time quadratic in their length.
+    # Longer texts are not converted: that takes time quadratic in their length.
     if len(digits) > 20 or not _LOWEST_INTEGER <= int(digits) <= _HIGHEST_INTEGER:
         raise _UnfitError("holds an integer of more than 64 bits")
     return int(digits)
@@ -55,7 +55,7 @@ _decode_closely: Final = json.JSONDecoder(
 
 
 def why_unfit(text: str) -> str | None:
-    """Why `text` cannot be the data of a message, in words that follow its name; None: it can."""
+    """Why `text` cannot be the data of a message, as the end of a sentence about it; None if it can."""
     try:
         if text.count("{") + text.count("[") <= MAX_DEPTH and _RARE.search(text) is None:
             _decode(text)
@@ -83,7 +83,7 @@ def _look_closely(text: str) -> str | None:
 
 
 def _depth(value: Any) -> int:
-    """Arrays and objects within one another, the outermost included."""
+    """The depth of nested arrays and objects, the outermost included."""
     depth = 0
     level = [value]
     while level := [item for item in level if isinstance(item, dict | list)]:

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as arguments of `gapless.spark_stage`: which columns there are, and what fits."""
+"""Checks rows of a DataFrame, and turns them into arguments of `gapless.spark_stage`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 8 * 1024
 JOURNEY_HEADER: Final = "gapless-journey"
-"""The service's own: it takes nothing of the limits of the other headers."""
+"""A header of the service, which does not count towards the limits of headers."""
 MAX_JOURNEY_BYTES: Final = 1024 * 1024
 MAX_KEY_CHARACTERS: Final = 255
 MAX_TYPE_CHARACTERS: Final = 128
@@ -28,10 +28,10 @@ MAX_TTL_S: Final = 10 * 365 * 24 * 3600
 
 CHUNK_ROWS: Final = 5_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""A call stages so much at most; one message alone may be 1 MiB."""
+"""The limits of one call, apart from its first message, which may be 1 MiB."""
 
 GIVEN: Final = frozenset({"id", "seq", "sender", "created_at", "expires_at"})
-"""What the service gives to a message. Such columns are ignored, so what was read may be written back."""
+"""Columns that the service sets. They are ignored, so that rows of a read can be written."""
 TAKEN: Final = ("channel", "type", "key", "data", "binary", "headers", "ttl")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_~:@-]+(?:\.[A-Za-z0-9_~:@-]+)*")
@@ -41,8 +41,8 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows, checked; the bytes of their payloads, and their channels. `arguments` has one row: the array
-    arguments of `gapless.spark_stage`, in order."""
+    """Some checked rows: their number, the bytes of their payloads, and their channels. `arguments` has one
+    row with the array arguments of `gapless.spark_stage`, in order."""
 
     rows: int
     size: int
@@ -52,15 +52,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Which columns of the DataFrame make the messages. `channel` is the one channel of all, if the option
-    names it: the column of that name is not read then."""
+    """The columns of the DataFrame that make the messages. `channel` is the channel from the option, for all
+    rows; then the column of that name is not read."""
 
     present: frozenset[str]
     channel: str | None
 
     def chunks(self, batches: Iterator[pa.RecordBatch], place: str) -> Iterator[Chunk]:
-        """The rows of a partition in their order. Raises `BadRow`, which names the first row that does not
-        fit, counted from 0 in the partition, and `place`."""
+        """The rows of a partition, in order. Raises `BadRow`, which names the first bad row, counted from 0
+        in the partition, and `place`."""
         start = 0
         for batch in batches:
             for part in _parts(batch):
@@ -69,7 +69,7 @@ class SinkColumns:
 
 
 def sink_columns(schema: StructType, channel: str | None) -> SinkColumns:
-    """What a DataFrame of this schema gives the sink. Raises `BadOption` with what to do about it."""
+    """The columns that the sink uses of a DataFrame with this schema. Raises `BadOption` with advice."""
     from pyspark.sql.types import NullType
 
     present = set()
@@ -139,7 +139,7 @@ _WANTED: Final[Mapping[str, Callable[[DataType], str | None]]] = {
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices that one call can carry."""
+    """The batch in slices within the limits of one call."""
     sizes = _sizes(batch)
     start, size = 0, 0
     for row, bytes_of_row in enumerate(sizes):
@@ -211,7 +211,8 @@ def _bad_headers(entries: list[tuple[str, str | None]]) -> str | None:
 
 
 class _Checked:
-    """One slice on its way to a chunk. Every column is looked at before the first bad row is named."""
+    """Checks one slice and makes a chunk of it. All columns are checked before the first bad row is
+    reported."""
 
     def __init__(self, columns: SinkColumns, part: pa.RecordBatch, start: int, place: str) -> None:
         self._columns = columns
@@ -242,15 +243,15 @@ class _Checked:
         return Chunk(self._part.num_rows, sum(_sizes(self._part)), names, listed)
 
     def _whose(self, row: int) -> str:
-        """By what the row can be found again: its channel, and its key if it has one."""
-        told = []
+        """The row's channel, and its key if it has one, so that the user can find the row."""
+        parts = []
         for name in ("channel", "key"):
             own = self._columns.channel if name == "channel" else None
             if own is None and name in self._columns.present:
                 own = self._part.column(name)[row].as_py()
             if own is not None:
-                told.append(f"{name} {own[:100]!r}{'…' if len(own) > 100 else ''}")
-        return ", ".join(told) or "no channel"
+                parts.append(f"{name} {own[:100]!r}{'…' if len(own) > 100 else ''}")
+        return ", ".join(parts) or "no channel"
 
     def _note(self, row: int, why: str) -> None:
         if self._bad is None or row < self._bad[0]:
@@ -304,7 +305,7 @@ class _Checked:
         column = self._texts("data", why_unfit)
         if column is None:
             return None
-        # A message is one line wherever it is written; JSON has line breaks between tokens only.
+        # Messages are written on one line. Raw line breaks in JSON are only between tokens.
         for line_break in ("\n", "\r"):
             if pc.any(pc.match_substring(column, line_break)).as_py():
                 column = pc.replace_substring(column, line_break, " ")
@@ -314,7 +315,7 @@ class _Checked:
         return self._column("binary")
 
     def _check_payloads(self) -> None:
-        """Exactly one payload a row, of at most 1 MiB."""
+        """Check that each row has exactly one payload, of at most 1 MiB."""
         data, binary = self._column("data"), self._column("binary")
         rows = self._part.num_rows
         missing = [True] * rows if data is None else data.is_null().to_pylist()
@@ -366,11 +367,11 @@ _TYPES: Final = {
     "headers": "string",
     "ttls": "double",
 }
-"""The arrays of `gapless.spark_stage`, in order, and what they hold."""
+"""The array arguments of `gapless.spark_stage`, in order, with their element types."""
 
 
 def _listed(name: str, column: pa.Array | None) -> pa.Array:
-    """A column as one value: an array of Postgres, null where the whole column is null."""
+    """A column as one array value for Postgres; null if the whole column is null."""
     import pyarrow as pa
 
     kind = pa.type_for_alias(_TYPES[name])

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
 SCHEMA: Final = 5
-"""The migration that the sink needs, at least."""
+"""The oldest migration that the sink can use."""
 
 TRANSACTION_ROWS: Final = 50_000
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
 TRANSACTION_CHANNELS: Final = 10_000
-"""What one transaction publishes at most: a fifth of what the database has time for, or less. A partition
-must stay within that, and small partitions are published together up to there."""
+"""The limits of one publishing transaction: at most a fifth of what the database can do in its 5 s. A
+partition must stay below them; small partitions are published together up to them."""
 
 _AGAIN: Final = re.compile(r"40001|40P01|55P03|25P04|57P0[1-5]|08...|53...")
 """Conflicts, deadlocks, lock timeouts, ended transactions, shutdowns, lost connections, lack of resources."""
 _CROWDED: Final = re.compile(r"too many clients|too many connections|remaining connection slots")
 _ROOM: Final = (TRANSACTION_BYTES, TRANSACTION_CHANNELS)
 _PUBLISHING_S: Final = 5.0
-"""The database ends a publishing transaction after this, and its connection, often without a SQLSTATE."""
+"""The database ends a publishing transaction and its connection after this, often without a SQLSTATE."""
 
 _STAGE: Final = (
     "select gapless.spark_stage($1::text, $2::text, $3::bigint, $4::text, $5::text::uuid, $6::integer,"
@@ -52,7 +52,7 @@ _TIDY: Final = "select gapless.spark_tidy($1::text, $2::text, $3::bigint, 1000):
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What makes two writes the same: a query and its batch, or a write id and -1."""
+    """The identity of a write: a query and its batch, or a write id and -1."""
 
     namespace: str
     query: str
@@ -60,15 +60,15 @@ class BatchKey:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The write in words, for error texts."""
         return f"batch {self.batch} of query {self.query}" if self.batch >= 0 else f"write {self.query!r}"
 
 
 class Store:
-    """One connection, made when needed and made again when lost. Not for concurrent use.
+    """One connection, opened when needed and opened again when lost. Not for concurrent use.
 
-    Every call raises `DatabaseUnreachable` or `BatchIncomplete` after `patience_s`, and otherwise what
-    `database.connect` raises or what its own text says.
+    Every call raises `DatabaseUnreachable` or `BatchIncomplete` after `patience_s`, the errors of
+    `database.connect`, and those that its own text names.
     """
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
@@ -83,7 +83,7 @@ class Store:
         self._close()
 
     def stage(self, key: BatchKey, run: str, attempt: str, number: int, chunk: Chunk) -> bool:
-        """Keep a chunk of an attempt; False when the batch is bound already, and nothing was kept."""
+        """Stage a chunk of an attempt. False: the batch is bound already, and nothing was staged."""
         first = {
             **_one(key.namespace, key.query, key.batch, run, attempt),
             "number": _array([number], "int32"),
@@ -94,7 +94,7 @@ class Store:
     def bind(
         self, key: BatchKey, attempts: Sequence[str], rows: Sequence[int], total: int, verify: bool
     ) -> None:
-        """Decide what the batch is, unless that is decided. Raises `BatchChanged`."""
+        """Bind the batch to attempts, unless it is bound already. Raises `BatchChanged`."""
         import pyarrow as pa
 
         arguments = {
@@ -107,33 +107,33 @@ class Store:
         self._call(_BIND, arguments, key)
 
     def publish(self, key: BatchKey) -> None:
-        """Publish what of a bound batch is not published yet."""
+        """Publish the rest of a bound batch."""
         rows = TRANSACTION_ROWS
         while True:
             try:
                 counts = _one(key.namespace, key.query, key.batch, rows, *_ROOM)
                 ((published, partitions),) = self._call(_PUBLISH, counts, key, single=rows == 0)
             except _TooSlowError:
-                # Together the partitions take too long for one transaction: each on its own from here on.
+                # Several partitions take too long for one transaction, so from here on each has its own.
                 rows = 0
                 continue
             if published == partitions:
                 return
 
     def discard(self, attempts: Sequence[str]) -> None:
-        """Forget attempts that no batch is bound to."""
+        """Delete attempts that no batch is bound to."""
         import pyarrow as pa
 
         self._call(_DISCARD, {"attempts": pa.array([list(attempts)], pa.list_(pa.string()))})
 
     def tidy(self, key: BatchKey) -> None:
-        """Remove what nobody needs once the batch is published."""
+        """Delete rows that are not needed once the batch is published."""
         self._call(_TIDY, _one(key.namespace, key.query, key.batch))
 
     def _call(
         self, sql: str, arguments: dict[str, pa.Array], key: BatchKey | None = None, *, single: bool = True
     ) -> list[tuple[Any, ...]]:
-        """Repeat a statement until it is known to have been committed, or cannot be."""
+        """Repeat a statement until it has certainly been committed, or cannot be."""
         from adbc_driver_manager import Error
 
         deadline = time.monotonic() + self._patience_s
@@ -149,7 +149,7 @@ class Store:
             except AccessDenied as error:
                 raise _denied(error) from None
             except QueryFailed as error:
-                # From connecting: what our own statements raise is not translated yet.
+                # This error is from connecting. Errors of our own statements are not translated yet.
                 if not _CROWDED.search(str(error)) or time.monotonic() > deadline:
                     raise
             except Error as error:
@@ -169,7 +169,7 @@ class Store:
 
         if self._connection is None:
             self._connection = connect(self._url, SCHEMA)
-            # One round trip: whoever publishes holds its locks no longer than the statement takes.
+            # One round trip, so that a publisher holds its locks no longer than the statement takes.
             self._connection.adbc_connection.set_autocommit(True)
         with self._connection.cursor() as cursor:
             cursor.execute(sql, pa.record_batch(list(arguments.values()), list(arguments)))
@@ -184,7 +184,7 @@ class Store:
 
 
 class _TooSlowError(Exception):
-    """Several partitions did not get through in the time that a publishing transaction has."""
+    """Several partitions took longer than a publishing transaction may."""
 
 
 def _array(values: list[Any], kind: str) -> pa.Array:
@@ -210,36 +210,35 @@ def _failure(error: Any, key: BatchKey | None, slow: bool) -> GaplessSparkError:
     title = key.title if key else "this batch"
     if error.sqlstate == "GS001":
         return BatchChanged(
-            f"{title}: {known}. The source or the query changed between the runs, or the checkpoint was put"
-            " back to an older state. What was published stays. If the query chooses its rows at random, set"
-            " verifyReruns to false; otherwise begin with a new checkpoint (or writeId) from where the"
-            " messages end"
+            f"{title}: {known}. The source or the query changed between the runs, or an older checkpoint was"
+            " restored. What was published stays. If the query chooses its rows at random, set verifyReruns"
+            " to false; otherwise begin with a new checkpoint (or writeId) from where the messages end"
         )
     if error.sqlstate == "GS002":
         return BatchChanged(
-            f"{title}: {known}. Another run of this query is ahead, or the checkpoint was put back to an"
-            " older state. End the other run, or begin with a new checkpoint from where the messages end"
+            f"{title}: {known}. Another run of this query is ahead, or an older checkpoint was restored. End"
+            " the other run, or begin with a new checkpoint from where the messages end"
         )
     if error.sqlstate == "GS003":
         return BatchIncomplete(
-            f"{title}: {known}. Nothing of it was published now; run the query or job again"
+            f"{title}: {known}. This run published nothing of it; run the query or job again"
         )
     if key is not None and (slow or (_may_pass(error) and error.sqlstate is not None)):
         why = "Postgres ended the transaction, which took too long" if slow else known
         return BatchIncomplete(
             f"{title} could not be published whole: {why}. Others hold its channels, or its partitions are"
-            " too large for the 5 s that a publishing transaction has (repartition to more). Run the query"
-            " or job again: it publishes the rest, once"
+            " too large for the 5 s of a publishing transaction (repartition to more). Run the query or job"
+            " again: it publishes the rest, once"
         )
     return _denied(known) if isinstance(known, AccessDenied) else known
 
 
 def _shorter(error: GaplessSparkError) -> GaplessSparkError:
-    """The same without where in our functions it was raised, and without what the driver puts before it."""
+    """The error without the context in our SQL functions and without the driver's prefix."""
     text = re.sub(r"Failed to execute prepared statement: |PGRES_FATAL_ERROR ", "", str(error))
-    return type(error)(re.sub(r" CONTEXT: .*?(?=\. Use a role|\. See that|$)", "", text))
+    return type(error)(re.sub(r" CONTEXT: .*?(?=\. Use a role|\. Check that|$)", "", text))
 
 
 def _denied(error: AccessDenied) -> AccessDenied:
-    """The same, with the role that this side needs."""
+    """The error with the role that the sink needs."""
     return AccessDenied(str(error).replace("gapless_reader", "gapless_publisher"))

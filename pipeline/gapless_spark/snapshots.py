@@ -1,7 +1,7 @@
-"""One view of the log for many readers: a snapshot that Postgres exports and others import.
+"""One view of the log for many readers: a snapshot that Postgres exports and readers import.
 
-Messages at or below a settled id never change, so reads without a snapshot agree too, but for what retention
-takes away meanwhile. Whoever can hold a connection while others read gets rid of that as well.
+Messages at or below a settled id never change, but retention may remove some between two reads. With a
+snapshot, which needs a connection held open, all reads see the same messages.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Snapshot:
 
 @contextmanager
 def snapshot(url: str, patience_s: float = PATIENCE_S) -> Iterator[Snapshot]:
-    """Hold a snapshot of the log at `url` open for as long as the block runs.
+    """Hold a snapshot of the log at `url` open while the block runs.
 
         with gapless_spark.snapshot(url) as view:
             df = spark.read.format("gapless").options(**view.options).load()
 
-    Actions on `df` must run within the block. Meanwhile Postgres keeps rows that were removed, and no segment
-    is dropped: hours are fine, days are not. Raises what `connect` and `settled` raise.
+    Actions on `df` must run in the block. Meanwhile Postgres keeps removed rows, and no segment is dropped,
+    so the block may take hours but not days. Raises the errors of `connect` and `settled`.
     """
     connection = connect(url)
     try:
@@ -54,10 +54,10 @@ def snapshot(url: str, patience_s: float = PATIENCE_S) -> Iterator[Snapshot]:
 
 
 def begin(connection: Connection, imported: str | None) -> None:
-    """Begin a transaction that sees one state of the log, that of the imported snapshot if one is named.
+    """Begin a transaction with one snapshot of the log: the imported one if it is given, else a new one.
 
-    The segments are locked against being dropped before the state is fixed, so that a state without them
-    cannot be read: dropping a table is not undone by an older snapshot. Raises `SnapshotGone`.
+    Segments are locked before a new snapshot is taken, so that none is dropped while it is read: an older
+    snapshot does not bring back a dropped table. Raises `SnapshotGone`.
     """
     rollback(connection)
     run(connection, "set transaction isolation level repeatable read, read only")

@@ -29,14 +29,14 @@ class GaplessDataSource(DataSource):
     """Messages as rows. `options.ReadOptions` and docs list the options. Register it with `register`."""
 
     parallelism: ClassVar[int] = 2
-    """Tasks that can run at once, as far as it was known when the source was registered."""
+    """The number of tasks that can run at once, as known when the source was registered."""
 
     @classmethod
     def name(cls) -> str:
         return "gapless"
 
     def schema(self) -> str:
-        # Spark asks for the schema before it tells whether this is a stream, so only what both know counts.
+        # At this point it is not known whether this is a stream, so only options of both kinds are read.
         given = {name: value for name, value in self.options.items() if name.lower() in ("payload", "binary")}
         options = read_options({"url": "later", **given})
         return schema_ddl(options)
@@ -84,12 +84,12 @@ class GaplessReader(DataSourceReader):
 
 
 def schema_ddl(options: ReadOptions) -> str:
-    """The schema of a read as Spark writes it."""
+    """The schema of a read in Spark's DDL."""
     return ddl(options.columns).replace("`data` string", f"`data` {payload_type(options.payload)}", 1)
 
 
 def check_schema(options: ReadOptions, schema: StructType) -> None:
-    """Raises `BadOption` if the caller gave another schema than that of the source."""
+    """Raises `BadOption` if the caller gave another schema than the source has."""
     names = tuple(schema.fieldNames())
     if names != options.columns:
         raise BadOption(
@@ -102,7 +102,7 @@ def register(spark: SparkSession) -> None:
     """Registers `format("gapless")` in a session. Call it once per session; a second call is harmless."""
     tasks = parallelism_of(spark)
 
-    # A class of its own, made here, travels to the workers by value and takes the number along.
+    # A class that is made here is pickled by value, so the number reaches the workers with it.
     class Registered(GaplessDataSource):
         parallelism = tasks
 
@@ -110,11 +110,11 @@ def register(spark: SparkSession) -> None:
 
 
 def parallelism_of(spark: SparkSession) -> int:
-    """How many tasks the session runs at once; a guess with Spark Connect, which does not say."""
+    """How many tasks the session runs at once; 8 with Spark Connect, where this is unknown."""
     configured = spark.conf.get("spark.default.parallelism", None)
     if configured:
         return max(1, int(configured))
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
-    except Exception:  # noqa: BLE001  (Connect has no context, and its error has no name in common)
+    except Exception:  # noqa: BLE001  (Connect has no context, and raises errors of several classes)
         return 8

@@ -1,7 +1,7 @@
-"""The streaming side of the data source.
+"""Streaming reads of the data source.
 
-An offset is the id up to which everything was read, the identity of the log, and a digest of what retention
-had removed beyond it already (only for a reader that is behind retention). It is small, whatever is read.
+An offset is the id up to which everything was read, the log's epoch, and a digest of what retention had
+removed beyond that id (only for a reader that is behind retention). Its size does not depend on the log.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ _ADVICE = "Use a new checkpoint folder for another log"
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Everything up to `id` was read, of the log `epoch`. `removed`: the digest of retention's marks
-    beyond."""
+    """Everything up to `id` was read, in `epoch`. `removed`: the digest of retention's marks beyond `id`."""
 
     id: int
     epoch: str
@@ -55,7 +54,7 @@ class Offset:
 
 
 def offset_of(json: dict[str, Any]) -> Offset:
-    """The offset in a checkpoint. Raises `OtherLog` for one this package cannot have written."""
+    """The offset in a checkpoint. Raises `OtherLog` if this version of the package did not write it."""
     if json.get("version") != VERSION:
         raise OtherLog(
             f"the checkpoint's offset {json} was written by another version of gapless-spark, or by another "
@@ -65,9 +64,9 @@ def offset_of(json: dict[str, Any]) -> Offset:
 
 
 class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches of settled messages, each batch a range of ids.
+    """Micro-batches of settled messages. Each batch is a range of ids.
 
-    A query that begins is told at once that its database cannot be reached; one that runs waits for it.
+    If the database cannot be reached, a query fails at its start; a running query waits for the database.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
@@ -83,7 +82,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             top = settled(connection)
             begin(connection, None)
             first = self._offset(connection, first_offset(connection, self.options, top))
-            # A query that names an id wants all messages after it; another wants all messages kept.
+            # A query that starts at an id needs all messages after it; any other, all messages that are kept.
             return (replace(first, removed=NONE) if self.options.start >= 0 else first).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -105,10 +104,10 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 try:
                     top = settled(connection)
                 except Unsettled as error:
-                    # Nothing may be passed over, and a stream can wait: a later trigger looks again.
+                    # No message may be skipped, and a stream can wait: a later trigger tries again.
                     logging.getLogger("gapless_spark").warning("no new batch: %s", error)
                     return start
-            # One state: what is found to be there still cannot go before it is written down.
+            # One snapshot, so that the check and the new offset see the same messages.
             begin(connection, None)
             self._check(connection, first, top)
             reached = self._reach(connection, first.id, top, limit)
@@ -138,15 +137,15 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(self.options, self.schema, partition, PATIENCE_S)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept here: the checkpoint is the only state."""
+        """Does nothing: the checkpoint is the only state."""
 
     def stop(self) -> None:
-        """Nothing is open between two calls."""
+        """Does nothing: no connection is open between two calls."""
 
     def _reach(self, connection: Connection, lower: int, upper: int, limit: ReadLimit) -> int | None:
         """The last id of the next batch; None if there is nothing to read."""
-        # What was seen to hold nothing for us stays so: it is settled. A stream over quiet channels in a busy
-        # log stays where it is, without an empty batch a trigger, and without looking again and again.
+        # A settled range without selected messages stays so, and is not read again. So a stream of quiet
+        # channels in a busy log has no empty batches, and no repeated queries for the same ids.
         seen = self._empty.upper if self._empty.lower <= lower <= self._empty.upper else lower
         if seen >= upper:
             return None
@@ -163,7 +162,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(id_, epoch_of(connection), marks_beyond(connection, self.options.selection, id_))
 
     def _check(self, connection: Connection, offset: Offset, top: int | None) -> None:
-        """Raises `OtherLog` or `DataLoss` if the query cannot go on from an offset."""
+        """Raises `OtherLog` or `DataLoss` if the query cannot continue from an offset."""
         check_history(
             connection,
             offset.epoch,
@@ -174,8 +173,8 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if top is not None and offset.id > top:
             raise OtherLog(
-                f"the checkpoint stands at id {offset.id}, and the newest id of this log is {top}: the "
-                f"database was put back to an earlier state. {_ADVICE}"
+                f"the checkpoint is at id {offset.id}, and the newest id of this log is {top}: the "
+                f"database was restored from a backup. {_ADVICE}"
             )
         if self.options.fail_on_data_loss:
             check_start(connection, self.options, offset.id, offset.removed)

@@ -1,9 +1,9 @@
-"""The settled id: nothing can appear at or below it any more, in any channel.
+"""Finds the settled id: no message can appear at or below it any more, in any channel.
 
-A publishing transaction holds the publishing lock from before it takes an id until it has committed. So once
-every holder seen right after reading the last id taken is gone, and the journal is on disk up to where it
-stood then, that id is settled. Transactions that publish nothing hold no lock and are never waited for.
-(Technique: observed holders, as in epoch-based reclamation. The service uses the same rule.)
+A publishing transaction holds the publishing lock from before it takes an id until it has committed. A tick
+reads the last id taken, then the holders of the lock. That id is settled once all these holders are gone, and
+the WAL is flushed up to its position at the tick. Transactions that publish nothing hold no lock, and are not
+waited for. (Technique: observed holders, as in epoch-based reclamation. The service uses the same rule.)
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
 PATIENCE_S = 10.0
-"""The database ends a publisher after 5 s; twice that leaves room for a slow machine."""
+"""The database ends a publisher after 5 s; twice that allows for a slow machine."""
 PAUSE_S = 0.005
 MAX_PAUSE_S = 0.1
 _TICK = "select last_id, lsn, flushed, holders, life::text as life from gapless.tick()"
 _PREPARED = "-1/"
-"""How the names of prepared transactions begin (`pg_locks.virtualtransaction`)."""
+"""The prefix of prepared transactions in `pg_locks.virtualtransaction`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One reading of the database, its parts taken in this order: the last id taken, how far the journal
-    reached then and how far it is flushed (bytes), and who holds the publishing lock. `life` changes whenever
-    the server lost what it had not flushed."""
+    """One reading of the database, in this order: the last id taken, the WAL's position and its flushed
+    position (bytes), and the holders of the publishing lock. `life` changes when a crash loses unflushed
+    WAL."""
 
     last_id: int
     lsn: int
@@ -41,7 +41,7 @@ class Tick:
 
 
 class Wait:
-    """What the first tick of a wait still waits for. `observe` is told every tick, the first one too."""
+    """A wait until the last id of its first tick is settled. `observe` must get every tick."""
 
     __slots__ = ("_first", "_holders")
 
@@ -54,11 +54,11 @@ class Wait:
         return self._holders
 
     def observe(self, tick: Tick) -> int | None:
-        """The settled id, once this tick shows that the first one's last id is settled."""
+        """The last id of the first tick if this tick shows that it is settled, else None."""
         if self._first is None or self._first.life != tick.life:
-            # After a crash ids that were taken and not flushed are taken again: begin anew.
+            # After a crash, ids that were taken but not flushed are taken again, so the wait starts over.
             self._first, self._holders = tick, tick.holders
-        # A transaction that is prepared goes on under another name: none is taken for gone meanwhile.
+        # A holder that prepares its transaction changes its name, so a missing holder may not be gone.
         if not any(holder.startswith(_PREPARED) for holder in tick.holders):
             self._holders &= tick.holders
         if not self._holders and self._first.lsn <= tick.flushed:
@@ -67,7 +67,7 @@ class Wait:
 
 
 def read_tick(connection: Connection) -> Tick:
-    """One tick, in a transaction of its own: what is open on `connection` is committed."""
+    """One tick, in its own transaction. Commits an open transaction on `connection`."""
     commit(connection)
     ((last_id, lsn, flushed, holders, life),) = rows(connection, _TICK)
     commit(connection)
@@ -75,12 +75,12 @@ def read_tick(connection: Connection) -> Tick:
 
 
 def settled(connection: Connection, patience_s: float = PATIENCE_S) -> int:
-    """The last id taken when this was called, once it is settled: usually at once, else when the publishers
-    that were under way have ended.
+    """Wait until the last id taken at the time of the call is settled, and return it. This is usually at
+    once, else when the publishers at that time have ended.
 
-    Commits what is open on `connection`, which must not hold an imported snapshot. Raises `Unsettled` after
-    `patience_s` seconds (only a prepared transaction or a stopped database holds an id that long), and what
-    `database.rows` raises.
+    Commits an open transaction on `connection`, which must not use an imported snapshot. Raises `Unsettled`
+    after `patience_s` seconds (only a prepared transaction or a stopped database takes that long), and the
+    errors of `database.rows`.
     """
     wait = Wait()
     deadline = time.monotonic() + patience_s

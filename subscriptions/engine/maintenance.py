@@ -108,7 +108,7 @@ class Maintenance:
         absent_s = max(ABSENT_S, ABSENT_ROUNDS * self._every_s)
         removed = await self._port.remove_unused(namespaces, absent_s, REMOVE_LIMIT)
         for namespace, name in removed:
-            audit.info("subscription %s of %s was removed: nobody used it for so long", name, namespace)
+            audit.info("subscription %s of %s was removed: unused for longer than expires", name, namespace)
         return len(removed)
 
     async def _end_overdue(self) -> int:
@@ -116,10 +116,10 @@ class Maintenance:
         if not overdue:
             return 0
         ended, refused = await self._port.end_holders(overdue)
-        log.warning("%d publishing transactions ended that held their ids for %g s", ended, OVERDUE_S)
+        log.warning("ended %d publishing transactions that were open for more than %g s", ended, OVERDUE_S)
         if refused:
             log.error(
-                "%d publishing transactions hold up readers for %g s and may not be ended:"
+                "%d publishing transactions have delayed readers for more than %g s and may not be ended:"
                 " grant pg_signal_backend to the owner of the schema",
                 refused,
                 OVERDUE_S,
@@ -145,5 +145,5 @@ class Maintenance:
             except GaplessError as error:
                 # The usual cause is a lock that another session held for too long. The next round tries
                 # again.
-                log.debug("maintenance put off: %s", error.detail)
+                log.debug("maintenance is retried later: %s", error.detail)
             await asyncio.sleep(self._every_s)

@@ -128,7 +128,7 @@ class Publisher:
                 if isinstance(error, UnreachableError):
                     self._refuse_older()
             except Exception:
-                log.exception("appending failed in a way nobody foresaw")
+                log.exception("append failed with an unexpected error")
                 answers = [unavailable("appending failed; the message is stored once or not at all")] * len(
                     batch
                 )
@@ -200,7 +200,7 @@ class Publisher:
             if hints := self._hints(current):
                 self._committed(hints)
         except Exception:  # The sweep finds messages for which no hint came.
-            log.exception("telling of a commit failed")
+            log.exception("sending hints of a commit failed")
 
     def _is_current(self, answer: Appended) -> bool:
         return self._current(answer.fences, answer.positions[-1].id)

@@ -99,7 +99,7 @@ def test_a_service_that_is_stopped_is_backed_up_too(served: EmbeddedPostgres, ga
     elsewhere = served.home.parent / "elsewhere"
     gapless("restore", target, "--home", elsewhere)
     assert gapless("psql", "--home", elsewhere, "-Atc", STORED).stdout == "1\n"
-    assert "is there already" in gapless("backup", target, code=1).stderr
+    assert "exists already" in gapless("backup", target, code=1).stderr
 
 
 def test_a_restore_that_cannot_be_done_changes_nothing(
@@ -109,7 +109,7 @@ def test_a_restore_that_cannot_be_done_changes_nothing(
     gapless("backup", target)
     assert "served by another Gapless" in gapless("restore", target, "--replace", code=1).stderr
     stop(served)
-    assert "is no backup" in gapless("restore", tmp_path, "--replace", code=1).stderr
+    assert "is not a backup" in gapless("restore", tmp_path, "--replace", code=1).stderr
     spoilt = max((target / "base").rglob("*"), key=lambda path: path.stat().st_size)
     with spoilt.open("r+b") as file:
         file.seek(5000)

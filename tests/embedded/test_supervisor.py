@@ -81,7 +81,7 @@ def serving(launch: Launch, home: Path) -> Iterator[Serving]:
 
 
 def test_it_says_what_it_does_and_serves(serving: Serving) -> None:
-    assert f"using a Postgres of its own in {serving.home}" in serving.output
+    assert f"using an embedded Postgres in {serving.home}" in serving.output
     assert "prepare postgresql://gapless_owner@" in serving.output
     assert ("running as root" in serving.output) is (os.geteuid() == 0)
     facts = serving.ask()
@@ -174,7 +174,7 @@ def test_workers_that_never_serve_end_it(launch: Launch, home: Path) -> None:
 
 def test_a_stop_while_it_starts(launch: Launch, home: Path) -> None:
     supervisor = Serving(launch, home)
-    supervisor.read_until("using a Postgres")
+    supervisor.read_until("using an embedded Postgres")
     assert supervisor.stop() == 0
     assert supervisor.servers() == []
 
@@ -188,7 +188,7 @@ def test_given_both_urls_it_starts_no_server(launch: Launch, home: Path, tmp_pat
             launch, tmp_path / "unused", DATABASE=postgres.service_url, REDIS=redis.url
         ).ready()
         assert supervisor.ask()["role"] == "gapless_service"
-        assert "of its own" not in supervisor.output
+        assert "using an embedded" not in supervisor.output
         assert not (tmp_path / "unused").exists()
         assert supervisor.stop() == 0
         assert os.path.exists(redis.socket)

@@ -141,7 +141,7 @@ def test_folders_that_are_no_export(spark: SparkSession, tmp_path: Path) -> None
         analyze(spark, Question(source=str(tmp_path / "other")), NOW)
     with pytest.raises(BadOption, match="no folder"):
         analyze(spark, Question(source=str(tmp_path / "absent")), NOW)
-    with pytest.raises(BadOption, match="lies in the export"):
+    with pytest.raises(BadOption, match="is in the export"):
         analyze(spark, Question(source=str(tmp_path)), NOW, str(tmp_path / "tables"))
 
 

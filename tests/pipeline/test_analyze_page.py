@@ -153,7 +153,7 @@ def test_names_that_are_shortened_to_one_stay_two() -> None:
 
 def test_numbers_have_separators_and_what_was_left_out_is_said() -> None:
     html = page.render(findings(), "Report")
-    for said in ("15,000", "12.3 MB", "2 messages left out", "3 messages of no known sender", "1 min 1 s"):
+    for said in ("15,000", "12.3 MB", "2 messages left out", "3 messages without a sender", "1 min 1 s"):
         assert said in html
 
 
@@ -287,5 +287,5 @@ def test_that_no_message_has_a_time_is_said() -> None:
     none = {"messages": 0, "first_at": None, "last_at": None}
     empty = replace(full, read=Read(full.read.totals | none, 10, "hour"), volume=None)
     said = left_out(empty)[0]
-    assert said == "There is nothing to tell: 10 messages left out: no time can be read at sent in data."
+    assert said == "Nothing can be counted: 10 messages left out: no time can be read at sent in data."
     assert said in page.render(replace(empty, senders=None, session_lengths=None), "Nothing")

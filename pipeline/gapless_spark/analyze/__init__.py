@@ -1,7 +1,7 @@
-"""The analysis job: what a log holds, as tables and as one HTML page.
+"""The analysis job: statistics of a log, as tables and as one HTML page.
 
-`events.py` turns messages into the slim rows everything is counted from. `volume.py`, `conversation.py` and
-`rates.py` hold one function a metric, DataFrame in and DataFrame out; all of them take hours and days in the
-time zone of the session (`spark.sql.session.timeZone`). `delivery.py` asks the live database. `job.py` puts
-them in order; `figures.py`, `chapters/` and `page.py` draw.
+`events.py` reduces messages to the columns that are counted. `volume.py`, `conversation.py` and `rates.py`
+have one function for each metric, from DataFrame to DataFrame; hours and days are in the time zone of the
+session (`spark.sql.session.timeZone`). `delivery.py` queries the live database. `job.py` runs them;
+`figures.py`, `chapters/` and `page.py` draw the page.
 """

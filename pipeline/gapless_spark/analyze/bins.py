@@ -1,16 +1,16 @@
-"""Bins of histograms, and periods of time axes: how fine a figure is."""
+"""The resolution of figures: bins of histograms, and periods of time axes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
-# Seconds; each edge begins a bin, the last has no end.
+# Seconds. Each edge begins a bin; the last bin has no end.
 DURATION_EDGES_S = (0, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 COUNT_EDGES = (1, 2, 3, 4, 5, 6, 8, 11, 16, 21, 31, 51, 101, 201, 501)
 WORD_EDGES = (0, 1, 2, 3, 4, 6, 9, 13, 18, 26, 41, 61, 101, 201, 501)
 
-# Beyond so many points an axis of periods takes the next longer one.
+# An axis with more points takes the next longer period.
 MAX_POINTS = 400
 _PERIOD_S = {"hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
 
@@ -22,12 +22,12 @@ def period_for(first: datetime, last: datetime) -> str:
 
 
 def up_to(edges: Sequence[int], end: float) -> tuple[int, ...]:
-    """The edges below `end`, which is where values stop; at least one."""
+    """The edges below `end`, the highest value; at least one edge."""
     return tuple(edge for edge in edges if edge < end) or tuple(edges[:1])
 
 
 def span_label(seconds: float) -> str:
-    """`90` as `1.5 min`: two digits that count, for axes and tables."""
+    """A duration with two significant digits, for axes and tables: `90` becomes `1.5 min`."""
     for width, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= width:
             return f"{_short(seconds / width)} {unit}"
@@ -39,7 +39,8 @@ def _short(value: float) -> str:
 
 
 def span_labels(edges: Sequence[int], end: float | None = None) -> list[str]:
-    """A label a bin of durations in seconds, such as `1–2 s` or `30 s – 1 min`; `end` closes the last one."""
+    """Labels for bins of durations in seconds, such as `1–2 s` or `30 s – 1 min`; `end` closes the last
+    bin."""
     labels = []
     for i, low in enumerate(edges):
         high = edges[i + 1] if i + 1 < len(edges) else end
@@ -57,7 +58,7 @@ def span_labels(edges: Sequence[int], end: float | None = None) -> list[str]:
 
 
 def count_labels(edges: Sequence[int]) -> list[str]:
-    """A label a bin of whole numbers."""
+    """Labels for bins of whole numbers."""
     labels = []
     for i, low in enumerate(edges):
         if i + 1 == len(edges):
@@ -69,5 +70,5 @@ def count_labels(edges: Sequence[int]) -> list[str]:
 
 
 def filled(found: dict[int, int], bins: int) -> list[int]:
-    """Counts of all bins, those without a row included."""
+    """The counts of all bins; 0 for a bin that is not in `found`."""
     return [found.get(i, 0) for i in range(bins)]

@@ -1,4 +1,4 @@
-"""The body of the page: its head, its chapters, its foot."""
+"""The body of the page: header, chapters, footer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gapless_spark.analyze.text import escaped, many, moment, number, sized, spa
 
 EMPTY = (
     '<section class="card empty"><h3>There are no messages</h3><p class="note">Nothing was published yet, '
-    "or no message lies within the channels and times that were asked for, or none has a time where it was "
-    "looked for.</p></section>"
+    "or no message is in the given channels and times, or none has a time in the given field."
+    "</p></section>"
 )
 
 
 def body(found: Findings, title: str, plots: Plots) -> str:
-    """Everything that is seen. Chapters of which there is nothing to tell are left out."""
+    """The body as HTML. Chapters without data are left out."""
     chosen: list[tuple[str, str, Callable[[Findings, Plots], str]]] = []
     if found.volume:
         chosen += [("volume", "Volume", log.volume), ("rates", "Publish rates", log.rates)]
@@ -52,17 +52,17 @@ def _warnings(found: Findings) -> str:
 
 
 def left_out(found: Findings) -> list[str]:
-    """What the figures leave out, and why."""
+    """Sentences that say which messages the figures leave out, and why."""
     totals, asked = found.read.totals, found.question.fields
     texts = []
     if found.read.without_time:
         left = many(found.read.without_time, "message")
-        none = "" if totals["messages"] else "There is nothing to tell: "
+        none = "" if totals["messages"] else "Nothing can be counted: "
         texts.append(f"{none}{left} left out: no time can be read at {asked.time} in data.")
     if totals["messages"] and totals["without_sender"]:
-        where = f"at {asked.sender} in data" if asked.sender else "(--sender-field names one inside of data)"
+        where = f" at {asked.sender} in data" if asked.sender else " (--sender-field names a field of data)"
         unknown = many(totals["without_sender"], "message")
-        texts.append(f"{unknown} of no known sender {where}: left out where senders are counted.")
+        texts.append(f"{unknown} without a sender{where}: left out where senders are counted.")
     if totals["messages"] and totals["without_text"]:
         where = f" at {asked.text} in data" if asked.text else ""
         texts.append(f"{many(totals['without_text'], 'message')} without text{where}: left out of words.")

@@ -45,7 +45,7 @@ DATABASE_URL = typer.Option(
 
 
 def add(app: typer.Typer) -> None:
-    """Give `app` the command `analyze`."""
+    """Add the command `analyze` to `app`."""
     app.command("analyze", short_help="Count and plot a log's messages, as one HTML page.", epilog=EXAMPLES)(
         analyze
     )
@@ -115,21 +115,22 @@ def analyze(
         if tables is not None:
             tables = local_or_address(tables, "--tables")
         _run(console, question, now, local(report, "--report"), tables, title, master, conf)
-    except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
+    except Exception as error:  # noqa: BLE001 (a command reports every error in one line)
         raise typer.Exit(_failed(console, error)) from None
 
 
 def _failed(console: Console, error: Exception) -> int:
-    """Say it in one line; the exit code."""
+    """Print the error in one line. Returns the exit code."""
     if os.environ.get(TRACEBACK):
         raise error
-    told = error if isinstance(error, GaplessSparkError) else _explained(error)
-    console.print(f"gapless: {told}", style="red", markup=False, highlight=False, soft_wrap=True)
-    return exit_code(told)
+    known = error if isinstance(error, GaplessSparkError) else _explained(error)
+    console.print(f"gapless: {known}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return exit_code(known)
 
 
 def _explained(error: Exception) -> GaplessSparkError:
-    """What Spark, or nobody of ours, raised: our own error that it carries, or the reason in it."""
+    """This package's error for an error of Spark or of another package: the one in its text, or its
+    reason."""
     from gapless_spark.export.errors import on_one_line, raised_by_us, reason_of
 
     text = str(error)
@@ -165,7 +166,7 @@ def _run(
     page.check_place(report)
     check_folder(tables, question.source)
     if master.startswith("local"):
-        # Elsewhere the folder is the cluster's, and need not be one here.
+        # On a cluster, the folder need not exist on this machine.
         check_tables(tables)
     stages = Stages(console)
     here = SessionOptions(master=master).here
@@ -173,12 +174,12 @@ def _run(
     with ExitStack() as closing:
         copy = closing.enter_context(Copy(question, cores(master))) if here and question.live else None
         with stages.stage("Spark") as note:
-            said: list[str] = []
+            notes: list[str] = []
             closing.callback(_load_beside().join)
             named = SessionOptions("gapless-analyze", master, conf=settings)
-            spark = start(replace(named, quick=here, archive=here, brief=here), said.append)
+            spark = start(replace(named, quick=here, archive=here, brief=here), notes.append)
             closing.callback(spark.stop)
-            note.text = "; ".join(said)
+            note.text = "; ".join(notes)
         check_address(spark, question.source, "--from")
         check_address(spark, tables or "", "--tables")
         findings = run_job(spark, question, now, tables, stages, copy)
@@ -190,12 +191,12 @@ def _run(
 
 
 def _load_beside() -> threading.Thread:
-    """Load what the run needs later while Java starts, which takes as long."""
+    """Load modules that the run needs later, while Java starts."""
     from gapless_spark.analyze import page
 
     def load() -> None:
-        with suppress(Exception):  # said by who needs it
-            # Spark imports pandas for all that comes and goes as Arrow.
+        with suppress(Exception):  # the code that needs a module raises the error again
+            # Spark imports pandas for all exchange as Arrow.
             for name in ("pandas", "pyarrow.parquet"):
                 importlib.import_module(name)
             page.library()
@@ -206,21 +207,21 @@ def _load_beside() -> threading.Thread:
 
 
 def local_conf(master: str) -> tuple[tuple[str, str], ...]:
-    """Settings for one machine. What Spark does by itself is for a cluster: 200 parts, of which most would be
-    empty here, and each is a task; plans that are made anew after each step, a job a step."""
+    """Settings of Spark for one machine. Its defaults are for a cluster: 200 partitions, each of them a task
+    and most of them empty here; and a new plan after each step, which makes each step a job."""
     from gapless_spark.session import cores
 
     return (
         ("spark.sql.shuffle.partitions", str(cores(master))),
         ("spark.sql.adaptive.enabled", "false"),
-        # How a plan is described, which nobody sees.
+        # Cheaper descriptions of plans; they are not shown.
         ("spark.sql.ui.explainMode", "simple"),
     )
 
 
 def _quiet(master: str) -> tuple[tuple[str, str], ...]:
-    """What fails is told at the end, in one line: Spark would log it too, with all that called it. Through
-    Spark Connect the log is the server's."""
+    """Settings that turn Spark's log off: the command reports errors in one line, and Spark would log them
+    too, with stack traces. Through Spark Connect the log is the server's."""
     ours = not master.startswith("sc://") and not os.environ.get(TRACEBACK)
     return (("spark.log.level", "OFF"),) if ours else ()
 

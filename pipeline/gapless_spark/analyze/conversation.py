@@ -1,4 +1,4 @@
-"""How people talk: sessions, replies, words."""
+"""Metrics of conversations: sessions, replies, words."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def sessions(events: DataFrame, gap_s: float) -> DataFrame:
-    """sender, started_at, ended_at, seconds, messages, channels: one row a session, of known senders.
+    """sender, started_at, ended_at, seconds, messages, channels: one row for each session of a known sender.
 
-    A session is a run of one sender's messages, in whatever channels, with at most `gap_s` from each to the
-    next. `seconds` lie between its first message and its last, so a session of one message has 0.
+    A session is a run of one sender's messages, in any channels, with at most `gap_s` from each to the next.
+    `seconds` is the time from its first message to its last; 0 for a session of one message.
     """
     gap_us = round(gap_s * 1e6)
-    # Spark's own session_window merges sessions row by row, at ten times the cost.
+    # Spark's own session_window merges sessions row by row, which takes ten times as long.
     forwards = Window.partitionBy("sender").orderBy("at")
     at_us = F.unix_micros("at")
     begins = F.when(at_us - F.lag(at_us).over(forwards) <= gap_us, 0).otherwise(1)
@@ -54,7 +54,7 @@ def session_figures(found: DataFrame) -> DataFrame:
         counts = found.groupBy(kind).agg(F.count("*").alias("n"))
         return counts.select(F.lit(kind).alias("kind"), what.cast("double").alias("value"), "n")
 
-    # Three tables of counts as one: to join what each says would be a job for each.
+    # One union of three tables of counts, because joining their results would need a job for each.
     kinds = (("seconds", F.col("seconds")), ("messages", F.col("messages")), ("sender", F.lit(None)))
     counts = reduce(lambda all_, one: all_.unionByName(one), (counted(*kind) for kind in kinds))
     ranked = _ranked(counts, "kind", "value")
@@ -77,12 +77,12 @@ def session_figures(found: DataFrame) -> DataFrame:
 def replies(events: DataFrame, within_s: float) -> DataFrame:
     """channel, seconds: one row for each message of a known sender.
 
-    `seconds` from it to the next message of another known sender in the same channel, in order of time and
-    id; null where none came within `within_s`.
+    `seconds` is the time to the next message of another known sender in the same channel, in order of time
+    and id; null if none came within `within_s`.
     """
     backwards = Window.partitionBy("channel").orderBy(F.desc("at"), F.desc("id"))
-    # Seen backwards, what follows in time is what a growing frame has passed already. The frame that grows
-    # the other way would be added up anew for each row.
+    # In descending order, later messages are the rows before, so the frame only grows. A frame of the rows
+    # after would be computed again for each row.
     later = backwards.rowsBetween(Window.unboundedPreceding, -1)
     taken_over = F.when(F.lead("sender").over(backwards) != F.col("sender"), F.col("at"))
     answered = (
@@ -97,7 +97,7 @@ def replies(events: DataFrame, within_s: float) -> DataFrame:
 
 
 def reply_latency(found: DataFrame) -> DataFrame:
-    """channel (null: all of them), messages, answered, seconds p50/p90/p95/p99; from `replies`."""
+    """channel (null: all channels), messages, answered, seconds p50/p90/p95/p99; from `replies`."""
     n = F.col("n")
     return (
         _ranked(_counts(found, "seconds"), "channel", "seconds")
@@ -111,7 +111,7 @@ def reply_latency(found: DataFrame) -> DataFrame:
 
 
 def words(events: DataFrame) -> DataFrame:
-    """channel (null: all of them), messages (with text), words, mean, words p50/p95, longest."""
+    """channel (null: all channels), messages (with text), words, mean, words p50/p95, longest."""
     n, length = F.col("n"), F.col("words")
     return (
         _ranked(_counts(events.where(length.isNotNull()), "words"), "channel", "words")
@@ -135,10 +135,10 @@ def words(events: DataFrame) -> DataFrame:
 
 
 def histogram(values: DataFrame, column: str, edges: Sequence[float]) -> DataFrame:
-    """bin, n: how many values lie in edges[bin] <= value < edges[bin + 1]; the last bin has no end, nulls
-    none.
+    """bin, n: `n` values have edges[bin] <= value < edges[bin + 1]. The last bin has no end; nulls have no
+    bin.
 
-    `edges` rise; what is below the first counts into it. Only bins with something in them have a row.
+    `edges` must ascend. Values below the first edge count into the first bin. Empty bins have no row.
     """
     assert all(low < high for low, high in pairwise(edges))
     place = F.lit(0)
@@ -148,7 +148,7 @@ def histogram(values: DataFrame, column: str, edges: Sequence[float]) -> DataFra
 
 
 def histograms(values: DataFrame, edges: Mapping[str, Sequence[float]]) -> DataFrame:
-    """column, bin, n: a histogram of each column, by its own edges, in one job."""
+    """column, bin, n: a histogram of each column with its own edges, in one job."""
     each = [
         histogram(values, column, own).select(F.lit(column).alias("column"), "bin", "n")
         for column, own in edges.items()
@@ -162,15 +162,16 @@ def _seconds(start: str, end: str) -> Column:
 
 
 def _counts(values: DataFrame, column: str) -> DataFrame:
-    """channel (null: all of them), the column, n: how often each value is there."""
+    """channel (null: all channels), the column, n: how often each value occurs."""
     found = values.groupBy("channel", column).agg(F.count("*").alias("n"))
     total = found.groupBy(column).agg(F.sum("n").alias("n"))
     return found.unionByName(total.withColumn("channel", F.lit(None).cast("string")))
 
 
 def _ranked(counts: DataFrame, key: str, column: str) -> DataFrame:
-    """`counts` with `upto`, how many values of the key are not above this one, and `values`, how many there
-    are; nulls are none. Sorted, not held in memory: what percentiles need is exact however much there is."""
+    """`counts` with two more columns: `values`, the number of values of the key, and `upto`, how many of them
+    are not above this one. Nulls do not count. Spark sorts them on disk, so percentiles are exact for any
+    size."""
     n = F.when(F.col(column).isNotNull(), F.col("n")).otherwise(0)
     whole = Window.partitionBy(key)
     upwards = _up_to_here(whole.orderBy(column))
@@ -178,12 +179,12 @@ def _ranked(counts: DataFrame, key: str, column: str) -> DataFrame:
 
 
 def _percentiles(column: str, ranks: Sequence[int]) -> list[Column]:
-    """Of `_ranked`: the smallest value that is not below so many in a hundred."""
+    """Percentiles from `_ranked`: the smallest value that reaches each rank."""
     return [F.min(F.when(_reached(rank), F.col(column))).alias(f"{column}_p{rank}") for rank in ranks]
 
 
 def _reached(rank: int) -> Column:
-    """Of `_ranked`: whether so many in a hundred are not above this value."""
+    """Whether at least `rank` percent of the values are not above this one, from `_ranked`."""
     return F.col("upto") * 100 >= F.col("values") * rank
 
 

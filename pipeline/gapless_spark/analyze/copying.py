@@ -1,8 +1,8 @@
-"""The live log, read by this process into files that a Spark on the same machine reads.
+"""Copies the live log into files for a Spark on the same machine.
 
-A task of the data source is a Python process of its own, and so is each step of its planning: to start them
-takes longer than to read a hundred thousand messages. So where Spark runs here this process reads, while
-Spark starts. Elsewhere the data source does it.
+The data source starts a Python process for each task and for each step of its planning. That takes longer
+than reading a hundred thousand messages. So if Spark runs on this machine, this process reads the messages
+while Spark starts. Otherwise the data source reads them.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ FEW_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many messages were copied, and how much memory they take."""
+    """The number of messages that were copied, and their size in memory."""
 
     messages: int
     bytes: int
 
     @property
     def few(self) -> bool:
-        """Whether a process may hold them all, and Spark's own ways of keeping rows cost more than they."""
+        """Whether this process may hold all messages. Spark's overhead for keeping them would be larger."""
         return self.messages < FEW_MESSAGES and self.bytes < FEW_BYTES
 
     @staticmethod
     def of(parts: Iterable[Size]) -> Size:
-        """All parts together."""
+        """The sum of several sizes."""
         known = list(parts)
         return Size(sum(part.messages for part in known), sum(part.bytes for part in known))
 
 
 def source_options(question: Question) -> dict[str, str]:
-    """The options of the data source for what is asked of the live log."""
+    """The options of the data source for a question to the live log."""
     assert question.url is not None
-    # A batch begins at the earliest message unless told otherwise; both beginnings together are an error.
+    # No start is set without `since`: a batch begins at the earliest message, and two starts are an error.
     options = {"url": question.url, "namespace": question.namespace}
     if question.channels:
         options["channels"] = question.channels
-    # The time inside of data is known only after the message was read.
+    # A time inside `data` is known only after the message was read.
     if question.fields.time is None:
         if question.since:
             options["startingTimestamp"] = question.since.isoformat()
@@ -70,8 +70,8 @@ def source_options(question: Question) -> dict[str, str]:
 
 
 class Copy:
-    """The messages that a question asks for, in a temporary folder until the block ends. Reading begins at
-    once, beside whatever else is done."""
+    """The messages of a question, in a temporary folder until the block ends. They are read in the background
+    from the start."""
 
     def __init__(self, question: Question, tasks: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gapless-analyze-"))
@@ -88,11 +88,11 @@ class Copy:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def size(self) -> Size:
-        """How much there is, once all of it is in the folder. Raises what reading raised."""
+        """Wait until everything is copied, and return its size. Raises the error of a read that failed."""
         return self._size.result()
 
     def table(self) -> pa.Table:
-        """All messages, in the columns of NEEDED. For few."""
+        """All messages, with the columns of NEEDED. Only if there are `few`."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -107,7 +107,7 @@ class Copy:
 
 
 def copy_part(options: ReadOptions, part: Part, file: Path) -> Size:
-    """Write the messages of a part into a file; how much it is. Raises what `read_range` raises."""
+    """Write the messages of a part into a file. Returns their size. Raises the errors of `read_range`."""
     import pyarrow.parquet as pq
 
     messages = size = 0

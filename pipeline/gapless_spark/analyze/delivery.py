@@ -1,5 +1,4 @@
-"""The delivery side, from the live database: lag, attempts, dead letters. Small answers, asked for at
-once."""
+"""Statistics of durable delivery from the live database: lag, attempts, dead letters."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ if TYPE_CHECKING:
 
 AGE_EDGES_S = (0, 3600, 86400, 7 * 86400, 30 * 86400)
 
-# Lag is what the glossary says: neither settled nor in flight. What no row stands for yet is counted as
-# gapless.ahead() counts it: by seq, which is dense, where nothing is filtered, else one by one, up to a
-# million. That function takes the whole row of a subscription, and with it the secrets of webhooks, which we
-# may not read.
+# Lag, as in the glossary: messages neither settled nor in flight. Messages without a row are counted as in
+# gapless.ahead(): by seq, which is dense, without a filter, else one by one, up to a million. That function
+# cannot be called here: its argument is a subscription's whole row, with the secrets of webhooks, which the
+# reader's role may not read.
 SUBSCRIPTIONS = """
 with s as materialized (
     select s.id, s.namespace_id, s.name, s.names, s.regex, s.types, s.keys, s.paused, p.frontier, p.acked,
@@ -117,9 +116,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """subscriptions: subscription, paused, lag, in_flight, oldest_seconds, acked, redelivered, dead_lettered
-    (ever), dead_letters (kept now). attempts: subscription, state, attempts, messages. dead_letters:
-    subscription, reason, age (place in AGE_EDGES_S), dead_letters, oldest_at.
+    """The rows of three queries, with these fields.
+
+    subscriptions: subscription, paused, lag, in_flight, oldest_seconds, acked, redelivered, dead_lettered (in
+    all), dead_letters (kept now). attempts: subscription, state, attempts, messages. dead_letters:
+    subscription, reason, age (index in AGE_EDGES_S), dead_letters, oldest_at.
     """
 
     subscriptions: list[Row]
@@ -128,7 +129,7 @@ class Delivery:
 
 
 def read_delivery(url: str, namespace: str) -> Delivery:
-    """All three in one snapshot. Raises what `database.connect` and `database.rows` raise."""
+    """Read all three in one snapshot. Raises the errors of `database.connect` and `database.rows`."""
     connection = database.connect(url)
     try:
         database.run(connection, "set transaction isolation level repeatable read, read only")

@@ -1,4 +1,4 @@
-"""Messages into events: the few columns that every figure is counted from."""
+"""Turns messages into events: the few columns from which all figures are counted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-# Runs of what is no white space, in every script.
+# Runs of characters other than white space, in every script.
 WORD = r"(?U)\S+"
-# What can be a number, and hardly a time; blanks around it do no harm.
+# Texts that may be numbers; a time hardly has this form. Blanks may surround the number.
 NUMBER = r"^[-+0-9.eE\s]+$"
 # A number of seconds since 1970 stays below this for 3,000 years; a number of milliseconds passed it in 1973.
 FIRST_MILLISECONDS = 100_000_000_000
@@ -25,8 +25,8 @@ FIRST_MILLISECONDS = 100_000_000_000
 def to_events(messages: DataFrame, fields: Fields) -> DataFrame:
     """id, channel, seq, type, sender, at timestamp, words int, bytes int.
 
-    `messages` has the columns of the source. `sender`, `at` and `words` are null where a message does not
-    say. `bytes` counts `data` as UTF-8 text.
+    `messages` has the columns of the source. `sender`, `at` and `words` are null if a message has none.
+    `bytes` is the length of `data` as UTF-8 text.
     """
     data = _as_text(messages)
     sender = F.col("sender") if fields.sender is None else _member(data, fields.sender, "--sender-field")
@@ -45,7 +45,7 @@ def to_events(messages: DataFrame, fields: Fields) -> DataFrame:
 
 
 def between(events: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Events of since <= at < until; those without a time are in neither."""
+    """Events with since <= at < until. A bound removes events without a time."""
     if since is not None:
         events = events.where(F.col("at") >= F.lit(since))
     if until is not None:
@@ -54,7 +54,7 @@ def between(events: DataFrame, since: datetime | None, until: datetime | None) -
 
 
 def _as_text(messages: DataFrame) -> Column:
-    """`data` as JSON text, also of an export that keeps it parsed."""
+    """`data` as JSON text, also for an export that has it parsed."""
     if isinstance(messages.schema["data"].dataType, StringType):
         return F.col("data")
     return F.to_json(F.col("data"))
@@ -65,8 +65,8 @@ def _member(data: Column, members: str, option: str) -> Column:
 
 
 def _moment(text: Column) -> Column:
-    """A timestamp of ISO 8601, or of a number of seconds or milliseconds since 1970; else null."""
-    # To try a text that is no number costs more than all else: Java makes an exception for each.
+    """A timestamp from ISO 8601, or from seconds or milliseconds since 1970; else null."""
+    # Only likely numbers are cast: for any other text Java makes an exception, which is very slow.
     number = F.when(text.rlike(NUMBER), text).try_cast("decimal(20, 6)")
     seconds = F.when(F.abs(number) < FIRST_MILLISECONDS, number).otherwise(number / 1000)
     counted = F.timestamp_micros((seconds * 1_000_000).try_cast("bigint"))

@@ -1,5 +1,5 @@
-"""Plots as plain data: traces and layout for plotly.js, without colours. A trace has a `tone`, which the
-page's script turns into a colour of the theme: a number of the palette, `rest`, or `heat`."""
+"""Plots as plain data: traces and layout for plotly.js, without colours. Each trace has a `tone`, a number of
+the palette, `rest` or `heat`, which the page's script turns into a colour of the theme."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ REASONS = ("rejected", "expired", "max_deliver", "max_backlog", "hops")
 MAX_BARS = 20
 _LABEL = 28
 FEW = 5
-"""Up to so many each whole number has its own tick."""
+"""Up to this height, an axis has a tick for each whole number."""
 MANY = 10_000
+"""From this height on, an axis shows thousands as `k`."""
 
 
 def volume(found: Volume, period: str) -> Figure:
-    """Stacked bars: messages a period, the busiest channels and all others."""
+    """Stacked bars: messages per period, of the busiest channels and of all others."""
     starts = sorted({row["period"] for row in found.periods})
     counts = {(row["period"], row["channel"]): row["messages"] for row in found.periods}
     traces = []
@@ -48,7 +49,7 @@ def volume(found: Volume, period: str) -> Figure:
 
 
 def week(rows: Sequence[Row]) -> Figure:
-    """Weekday by hour."""
+    """A heat map of messages by weekday and hour."""
     counts = {(row["weekday"], row["hour"]): row["messages"] for row in rows}
     z = [[counts.get((day, hour), 0) for hour in range(24)] for day in range(7)]
     hover = "%{y} %{x}:00<br>%{z:,} messages<extra></extra>"
@@ -56,7 +57,8 @@ def week(rows: Sequence[Row]) -> Figure:
 
 
 def hours_of_day(found: Volume) -> Figure:
-    """Channel by hour: the share of a channel's messages, so that quiet ones can be seen beside loud ones."""
+    """A heat map of channels by hour of the day. It shows shares of a channel's messages, so that quiet
+    channels are visible beside busy ones."""
     counts: dict[str, list[int]] = {}
     for row in found.hours_of_day:
         counts.setdefault(row["channel"], [0] * 24)[row["hour"]] = row["messages"]
@@ -68,7 +70,7 @@ def hours_of_day(found: Volume) -> Figure:
 
 
 def active(found: Senders) -> Figure:
-    """Distinct senders. Bars, for a line would bridge the times in which nobody sent anything."""
+    """Bars of distinct senders over time. A line would bridge silent times."""
     of = f"busiest day of the {found.peak_of}" if found.peak_of else found.unit
     trace = _bars(
         [_wall(row["period"]) for row in found.active],
@@ -86,7 +88,8 @@ def active(found: Senders) -> Figure:
 
 
 def histogram(labels: Sequence[str], heights: Sequence[int], title: str, count: str, tone: int) -> Figure:
-    """Bars of bins that widen: heights are counts, not densities. Empty bins at the ends are cut off."""
+    """Bars for bins of different widths: heights are counts, not densities. Empty bins at the ends are left
+    out."""
     first = next((i for i, n in enumerate(heights) if n), 0)
     last = len(heights) - next((i for i, n in enumerate(reversed(heights)) if n), 0)
     total = sum(heights) or 1
@@ -102,7 +105,7 @@ def histogram(labels: Sequence[str], heights: Sequence[int], title: str, count: 
 
 
 def peaks(rows: Sequence[Row], period: str) -> Figure:
-    """The busiest minute of each period."""
+    """Bars with the busiest minute of each period."""
     trace = _bars(
         [_wall(row["period"]) for row in rows],
         [row["messages"] for row in rows],
@@ -119,7 +122,7 @@ def peaks(rows: Sequence[Row], period: str) -> Figure:
 
 
 def dead_letters(found: Delivery) -> Figure:
-    """Reasons, stacked by age."""
+    """Bars of dead letters by reason, stacked by age."""
     counts: dict[tuple[str, int], int] = {}
     for row in found.dead_letters:
         place = (row["reason"], row["age"])
@@ -130,7 +133,7 @@ def dead_letters(found: Delivery) -> Figure:
         widths = [counts.get((reason, age), 0) for reason in reasons]
         if any(widths):
             hover = "%{y}: %{x:,}<extra>" + name + "</extra>"
-            # One colour, the stronger the older.
+            # One colour, stronger for older ones.
             bars = _bars(reasons, widths, 4, name, hover, sideways=True)
             traces.append(bars | {"opacity": 0.28 + 0.18 * age})
     layout = {
@@ -143,7 +146,7 @@ def dead_letters(found: Delivery) -> Figure:
 
 
 def lag(found: Delivery) -> Figure:
-    """Subscriptions by lag, the largest first."""
+    """Bars of the lag of subscriptions, the largest first."""
     rows = found.subscriptions[:MAX_BARS]
     names = _unique([row["subscription"] for row in rows])
     traces = [
@@ -174,7 +177,7 @@ def lag(found: Delivery) -> Figure:
 
 
 def attempts(found: Delivery) -> Figure:
-    """How often what is under way or dead was handed out."""
+    """Bars of delivery attempts: of outstanding messages, and of dead letters."""
     totals: dict[tuple[str, int], int] = {}
     for row in found.attempts:
         place = (row["state"], row["attempts"])
@@ -247,12 +250,12 @@ def _axis(title: str, **more: object) -> Figure:
 
 
 def _times(title: str, places: Sequence[object]) -> Figure:
-    """An axis of moments. A single one has no scale: the library would show its milliseconds."""
+    """An axis of times. A single time is shown as text, because plotly would show its milliseconds."""
     return _axis(title, type="date" if len(places) > 1 else "category")
 
 
 def _counts(title: str, traces: Sequence[Figure]) -> Figure:
-    """An axis of whole numbers from 0: no fractions between them, thousands in short."""
+    """An axis of whole numbers from 0, without fractions, and with thousands as `k` if they are large."""
     heights: dict[object, int] = {}
     for trace in traces:
         along, across = ("x", "y") if trace["orientation"] == "h" else ("y", "x")
@@ -264,7 +267,8 @@ def _counts(title: str, traces: Sequence[Figure]) -> Figure:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Labels of an axis: two that look the same once they are shortened would become one."""
+    """Labels of an axis. Names that are equal once they are shortened get numbers, or plotly would merge
+    them."""
     seen: dict[str, int] = {}
     labels = []
     for name in names:
@@ -275,5 +279,5 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _wall(at: datetime) -> str:
-    """The clock of the report's time zone, which the axis is to show wherever the page is read."""
+    """A time as text in the report's time zone, which the axis then shows in a browser of any time zone."""
     return f"{at:%Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""What a run found, small enough to be drawn: everything the page needs, and nothing of Spark."""
+"""The results of a run: everything that the page needs, small and without Spark's types."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was read: `totals` as `volume.totals` gives them, `without_time` the messages left out because no
-    time could be read in them, `period` the unit of the time axes."""
+    """The messages that were read. `totals`: the row of `volume.totals`. `without_time`: how many messages
+    were left out because their time could not be read. `period`: the unit of the time axes."""
 
     totals: Row
     without_time: int
@@ -24,8 +24,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Rows of `volume.py`. `periods` has the channels of `busiest`, and None for all others together; the
-    names in `hours_of_day` are among `channels`."""
+    """Rows of `volume.py`. `periods` has the channels of `busiest`, and None for all others together.
+    `hours_of_day` has only names that are in `channels`."""
 
     busiest: list[str]
     periods: list[Row]
@@ -36,7 +36,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Senders:
-    """`active` are senders a `unit`, or the highest of them within each `peak_of` if there are too many."""
+    """`active`: senders per `unit`; with `peak_of`, the highest number in each of these longer periods."""
 
     unit: str
     peak_of: str | None
@@ -46,7 +46,8 @@ class Senders:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Figures of one kind, and how many values lie in each bin that begins at an edge."""
+    """Statistics of some values, and a histogram: the number of values in each bin, which begins at an
+    edge."""
 
     figures: Row
     edges: tuple[int, ...]
@@ -55,7 +56,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A whole run. Parts are None where there is nothing to tell: an empty log, no sender, no text."""
+    """All results of a run. A part is None if there is no data for it: an empty log, no senders, no text."""
 
     question: Question
     read_from: str

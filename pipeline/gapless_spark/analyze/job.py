@@ -1,4 +1,4 @@
-"""The job: read once, count, ask the database, write tables and the page."""
+"""Runs an analysis: reads the messages once, computes tables and figures, and queries the database."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ from gapless_spark.errors import GaplessSparkError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# More colours than that nobody tells apart in one chart.
+# More colours could not be told apart in one chart.
 COLOURED_CHANNELS = 6
 HEATED_CHANNELS = 15
 
 COMPILED = (
     ("spark.sql.codegen.wholeStage", "false", 1_000_000),
     ("spark.sql.codegen.factoryMode", "NO_CODEGEN", FEW_MESSAGES),
-    # Groups by hashing, and the first of a sorted table, are compiled whatever the setting above says.
+    # Hash aggregation and the first rows of a sorted table are compiled despite the settings above.
     ("spark.sql.execution.useHashAggregateExec", "false", FEW_MESSAGES),
     ("spark.sql.execution.topKSortFallbackThreshold", "0", FEW_MESSAGES),
 )
-"""Settings, and the number of messages from which on they slow a run down. Below it, most of a run is Java
-that compiles what is used once: see `load.spark.analyze`."""
+"""Settings, each with the number of messages from which on it slows a run down. Below that number, a run
+mostly waits for Java to compile code that is used once: see `load.spark.analyze`."""
 
 AT_ONCE = 3
-"""Stages side by side: Spark plans one while it counts another. More would only wait for processors."""
+"""The number of stages at once: Spark plans one while it runs another. More would only wait for
+processors."""
 
 T = TypeVar("T")
 
 
 class Begin(Protocol):
-    """Begins a stage, and gives what it will have found."""
+    """Begins a stage, and returns the future of its result."""
 
     def __call__(self, stage: Callable[[], T], /) -> Future[T]: ...
 
@@ -69,11 +70,11 @@ def analyze(
     stages: Stages | None = None,
     copy: Copy | None = None,
 ) -> Findings:
-    """Everything that is known about the messages of `question`, and the tables as Parquet under `tables`.
+    """Analyze the messages of `question`, and write the tables as Parquet to the folder `tables`, if given.
 
-    `copy` has the messages of the live log, where Spark runs on this machine. Sets the session's time zone.
-    Raises `GaplessSparkError` where messages cannot be read; that the database cannot be asked about
-    deliveries is a finding, not an error.
+    `copy` has the messages of the live log if Spark runs on this machine. Sets the session's time zone.
+    Raises `GaplessSparkError` if messages cannot be read. If the database cannot be asked about deliveries,
+    the findings say so.
     """
     check_folder(tables, question.source)
     spark.conf.set("spark.sql.session.timeZone", question.timezone)
@@ -86,7 +87,7 @@ def analyze(
 
 
 class Job:
-    """One run: each method is a stage, and makes one part of the findings."""
+    """One run. Each method is a stage and makes one part of the findings."""
 
     def __init__(
         self,
@@ -105,32 +106,32 @@ class Job:
     def run(self, now: datetime) -> Findings:
         source = "the live log" if self.question.live else self.question.source
         with side_by_side(self.spark) as begin:
-            asked = begin(self.delivery)
+            deliveries = begin(self.delivery)
             read, events = self.read()
             if read.totals["messages"] == 0:
-                delivery, absent = asked.result()
+                delivery, absent = deliveries.result()
                 return Findings(self.question, source, now, read, delivery=delivery, delivery_absent=absent)
-            talk = begin(lambda: self.replies(events))
-            sat = begin(lambda: self.sessions(events))
-            rated = begin(lambda: self.rates(events, read.period))
-            filled = begin(lambda: self.volume(events, read.period, talk.result()[0]))
-            sent = begin(lambda: self.senders(events, read))
-            said = begin(lambda: self.words(events))
-            raise_first([asked, talk, sat, rated, filled, sent, said])
-            delivery, absent = asked.result()
-            lengths, sizes = sat.result()
-            per_unit, peaks = rated.result()
+            replies = begin(lambda: self.replies(events))
+            sessions = begin(lambda: self.sessions(events))
+            rates_ = begin(lambda: self.rates(events, read.period))
+            volume_ = begin(lambda: self.volume(events, read.period, replies.result()[0]))
+            senders = begin(lambda: self.senders(events, read))
+            words = begin(lambda: self.words(events))
+            raise_first([deliveries, replies, sessions, rates_, volume_, senders, words])
+            delivery, absent = deliveries.result()
+            lengths, sizes = sessions.result()
+            per_unit, peaks = rates_.result()
             return Findings(
                 self.question,
                 source,
                 now,
                 read,
-                volume=filled.result(),
-                senders=sent.result(),
+                volume=volume_.result(),
+                senders=senders.result(),
                 session_lengths=lengths,
                 session_sizes=sizes,
-                replies=talk.result()[1],
-                words=said.result(),
+                replies=replies.result()[1],
+                words=words.result(),
                 rates=per_unit,
                 peaks=peaks,
                 delivery=delivery,
@@ -161,9 +162,9 @@ class Job:
         return self.spark.read.schema(spark_schema(NEEDED)).parquet(str(self.copy.folder))
 
     def delivery(self) -> tuple[Delivery | None, str | None]:
-        """What the database says, or why there is nothing of it."""
+        """The statistics of deliveries, or None and the reason."""
         if not self.question.url:
-            return None, "no database was named (--url or GAPLESS_DATABASE_URL)"
+            return None, "no database was given (--url or GAPLESS_DATABASE_URL)"
         with self.stages.stage("Delivery") as note:
             try:
                 found = read_delivery(self.question.url, self.question.namespace)
@@ -227,7 +228,7 @@ class Job:
             return lengths, sizes
 
     def replies(self, events: DataFrame) -> tuple[DataFrame, Spread | None]:
-        """The latencies of each channel, and of all."""
+        """The reply latency of each channel, and of all channels together."""
         with self.stages.stage("Replies") as note:
             within_s = self.question.reply_within_s
             found = self.tables.keep(conversation.replies(events, within_s))
@@ -252,7 +253,7 @@ class Job:
             return _spread(figures, events, "words", bins.WORD_EDGES)
 
     def rates(self, events: DataFrame, period: str) -> tuple[list[Row], list[Row]]:
-        """A row a unit, and the busiest minute of each period."""
+        """The rates of each unit, and the busiest minute of each period."""
         with self.stages.stage("Rates") as note:
             seconds = self.tables.keep(rates.per_second(events))
             minutes = self.tables.keep(rates.per_unit(seconds, "minute"))
@@ -266,7 +267,7 @@ class Job:
 
 
 def raise_first(stages: list[Future[Any]]) -> None:
-    """Wait for all, or until one fails. Raises what that one raised."""
+    """Wait for all stages, or until one fails. Raises the error of that stage."""
     done, _ = wait(stages, return_when=FIRST_EXCEPTION)
     for stage in done:
         stage.result()
@@ -274,8 +275,11 @@ def raise_first(stages: list[Future[Any]]) -> None:
 
 @contextmanager
 def side_by_side(spark: SparkSession) -> Iterator[Begin]:
-    """What begins a stage on a thread of its own. The block's end waits for all of them; an exception does
-    not, and those that have not begun never will: who ends Spark ends the others."""
+    """A context with a function that begins a stage on another thread.
+
+    The end of the block waits for all stages. After an exception it does not wait: stages that have not begun
+    are cancelled, and the others end when Spark is stopped.
+    """
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stage")
 
     def begin(stage: Callable[[], T], /) -> Future[T]:
@@ -290,11 +294,11 @@ def side_by_side(spark: SparkSession) -> Iterator[Begin]:
 
 
 def compile_for(spark: SparkSession, messages: int) -> None:
-    """Let a Spark on this machine compile no more of its plans to Java than so many messages are worth. What
-    was chosen for it stays."""
-    chosen = spark.sparkContext.getConf()
+    """Turn off the compilation of plans to Java if it does not pay for so many messages. Settings that the
+    user gave stay."""
+    given = spark.sparkContext.getConf()
     for key, value, worth in COMPILED:
-        if messages < worth and not chosen.contains(key):
+        if messages < worth and not given.contains(key):
             spark.conf.set(key, value)
 
 
@@ -304,7 +308,7 @@ def _spread(figures: Row, values: DataFrame, column: str, edges: tuple[int, ...]
 
 
 def _spreads(figures: Row, values: DataFrame, edges: dict[str, tuple[int, ...]]) -> list[Spread]:
-    """One for each column."""
+    """The histogram of each column, with the same figures."""
     found = rows(conversation.histograms(values, edges))
     return [
         Spread(

@@ -1,4 +1,4 @@
-"""Pieces of the page. Whoever calls these passes text; only what is called `html` is markup already."""
+"""Pieces of the page. All arguments are plain text, except those named `html…`, which are markup."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gapless_spark.analyze.text import escaped, number
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its heading, and how a row's value is shown. `bar` shades its share of the
-    largest."""
+    """One column of a table: its heading, and how a row's value is shown. `bar` is the field whose share of
+    the largest value is shaded."""
 
     title: str
     show: Callable[[Row], str]
@@ -22,7 +22,7 @@ class Column:
 
 
 def named(title: str, key: str) -> Column:
-    """A name that somebody gave: shortened, with the rest of it in the tooltip."""
+    """A column of untrusted names: shortened, with more of the name in the tooltip."""
 
     def show(row: Row) -> str:
         return f'<span title="{escaped(row[key], 300)}">{escaped(row[key])}</span>'
@@ -39,7 +39,7 @@ def shown(title: str, key: str, how: Callable[[Any], str]) -> Column:
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """A table that scrolls sideways where it does not fit."""
+    """A table, which scrolls sideways if it does not fit."""
     largest: dict[str | None, float] = {
         c.bar: max((row[c.bar] or 0 for row in rows), default=0) for c in columns if c.bar
     }
@@ -56,7 +56,7 @@ def _cell(column: Column, row: Row, largest: dict[str | None, float]) -> str:
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:
-    """Large numbers, each with what it is."""
+    """Large numbers with their names. `pairs`: (number, name)."""
     inside = "".join(
         f'<div class="fact"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>'
         for value, name in pairs
@@ -72,7 +72,7 @@ def card(title: str, note: str, *html_parts: str) -> str:
 
 
 def chart(figure: str, title: str, height: int) -> str:
-    """The place of a plot; its height is kept free, so that nothing moves when it is drawn."""
+    """The place of a plot, with its height reserved, so that nothing moves when it is drawn."""
     return (
         f'<div class="chart" data-figure="{html.escape(figure)}" role="img" '
         f'aria-label="{html.escape(title)}" style="min-height: {height}px"></div>'
@@ -80,7 +80,7 @@ def chart(figure: str, title: str, height: int) -> str:
 
 
 def numbers(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """What a plot shows, as a table that opens on demand."""
+    """The numbers of a plot, as a table that opens on demand."""
     return f"<details><summary>Numbers</summary>{table(rows, columns)}</details>"
 
 

@@ -1,7 +1,7 @@
-"""The page: one file with its style, its script and the plotting library inside. Nothing is fetched.
+"""The page: one file with its style, its script and the plotting library. It loads nothing from elsewhere.
 
-Names and texts of messages are hostile. They are escaped where they are put in (`text.py`, `markup.py`), and
-the page's policy lets no script run but the two it was written with, and no connection leave.
+Names and texts of messages are untrusted. They are escaped where they are inserted (`text.py`, `markup.py`).
+The page's content security policy allows only its own two scripts, and no connections.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def render(findings: Findings, title: str) -> str:
 
 
 def write(path: Path, text: str) -> int:
-    """Write the page whole or not at all. Gives back its bytes; `BadOption` where it cannot be written."""
+    """Write the page atomically. Returns its length in bytes. Raises `BadOption` if it cannot be written."""
     data = text.encode()
     with _beside(path) as beside:
         beside.write_bytes(data)
@@ -77,7 +77,7 @@ def write(path: Path, text: str) -> int:
 
 
 def check_place(path: Path) -> None:
-    """Raise `BadOption` where a page cannot be written: better before the work than after it."""
+    """Raise `BadOption` if a page cannot be written. Called before the work, so that it is not wasted."""
     with _beside(path) as beside:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -86,7 +86,7 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A name for a file beside `path`, which is gone afterwards; an error of the file system as ours."""
+    """A temporary path beside `path`, removed after the block. An `OSError` becomes `BadOption`."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,14 +99,15 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
+    """JSON that cannot end the HTML element around it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return re.sub("[<>&']", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @cache
 def library() -> tuple[str, list[str]]:
-    """plotly.js, packed to a third, in an element the script unpacks; and the digest it may run under."""
+    """The element with plotly.js, compressed to a third, which the page's script unpacks; and the digests
+    that the policy must allow for it."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
 
     source = get_plotlyjs()

@@ -1,4 +1,4 @@
-"""The plots of one page, by name: chapters put them in, the page writes them down."""
+"""Collects the plots of one page by name. Chapters add them, and the page writes them as JSON."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from gapless_spark.analyze.markup import card, chart, counted, numbers, shown
 
 
 class Plots:
-    """`figures` grows with every plot that a chapter puts into its text."""
+    """`figures` has every plot that a chapter has put into its text."""
 
     def __init__(self) -> None:
         self.figures: dict[str, figures.Figure] = {}
 
     def put(self, name: str, title: str, figure: figures.Figure) -> str:
-        """The place of a plot, as markup."""
+        """Add a plot. Returns the markup of its place in the text."""
         self.figures[name] = figure
         return chart(name, title, figure["height"])
 
     def durations(
         self, name: str, title: str, count: str, found: Spread, note: str = "", end: float | None = None
     ) -> str:
-        """A histogram of seconds as a card, with its numbers; `count` is what the heights are."""
+        """A card with a histogram of seconds and its numbers; `count` names the heights."""
         return self._spread(name, title, "time", count, found, bins.span_labels(found.edges, end), note)
 
     def counts(self, name: str, title: str, axis: str, count: str, found: Spread, note: str = "") -> str:
-        """A histogram of whole numbers as a card, with its numbers."""
+        """A card with a histogram of whole numbers and its numbers."""
         return self._spread(name, title, axis, count, found, bins.count_labels(found.edges), note)
 
     def _spread(

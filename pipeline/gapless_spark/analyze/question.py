@@ -1,5 +1,5 @@
-"""What is asked of a log: which part of it, where in a message things lie, and the bounds of the
-definitions."""
+"""The question of an analysis: which messages, the fields to read in them, and the limits of sessions and
+replies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gapless_spark.errors import BadOption
 
 LIVE = "live"
 
-# What Spark's JSON paths can name inside quotes; dots separate members.
+# The member names that Spark's JSON paths allow inside quotes; dots separate members.
 _MEMBER = re.compile(r"[^'\"\[\]?*.\s$\\][^'\"\[\]?*.\\]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Where in `data` the text, and in place of the message's own members the sender and the time, are found.
+    """The members of `data` with the text, the sender and the time.
 
-    Each is a JSON path of members joined by dots (`fromUser.username`), or None.
+    Each is a path of members joined by dots (`fromUser.username`). None means no text, the message's own
+    sender, and `created_at`.
     """
 
     text: str | None = "text"
@@ -30,7 +31,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One run of the analysis: `source` is a folder or `live`; times are aware, spans in seconds."""
+    """The options of one analysis. `source` is a folder or `live`. Times are aware; spans are in seconds."""
 
     source: str = LIVE
     url: str | None = field(default=None, repr=False)
@@ -50,7 +51,7 @@ class Question:
 
 
 def parse_zone(name: str) -> str:
-    """A time zone that the tz database knows. BadOption where it does not."""
+    """Check a name of a time zone. Raises `BadOption` if the tz database does not have it."""
     try:
         ZoneInfo(name)
     except (ValueError, OSError, KeyError):
@@ -59,7 +60,7 @@ def parse_zone(name: str) -> str:
 
 
 def json_path(members: str, option: str) -> str:
-    """Spark's JSON path of members joined by dots. BadOption where a member cannot be named in one."""
+    """Spark's JSON path for members joined by dots. Raises `BadOption` if a path cannot have a member."""
     parts = members.split(".")
     if not all(_MEMBER.fullmatch(part) for part in parts):
         raise BadOption(f"{option} is {members!r}; give members joined by dots, such as fromUser.username.")

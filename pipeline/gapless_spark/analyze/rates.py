@@ -1,8 +1,8 @@
-"""How fast messages come: percentiles of messages a second, a minute, an hour, silence included.
+"""Publish rates: percentiles of messages per second, minute and hour, silent ones included.
 
-Units without a message are neither made nor counted one by one: they are what lies between the first unit and
-the last and has no row. How many units had how many messages is a small table, whatever the size of the log
-(n different counts need n²/2 messages), so percentiles are taken from it here.
+Units without a message have no rows. Their number follows from the first and the last unit. A table of how
+many units had how many messages is small for a log of any size (n different counts need n²/2 messages), so
+this process takes the percentiles from it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ RATES_DDL = (
 
 
 def per_second(events: DataFrame) -> DataFrame:
-    """start (seconds since 1970), messages: one row for each second with something in it."""
+    """start (seconds since 1970), messages: one row for each second with a message."""
     start = F.floor(F.unix_micros("at") / 1_000_000)
     return events.groupBy(start.alias("start")).agg(F.count("*").alias("messages"))
 
 
 def per_unit(seconds: DataFrame, unit: str) -> DataFrame:
-    """The same for each minute or hour, from `per_second` or from a shorter unit."""
+    """start, messages: one row for each minute or hour with a message, from the rows of a shorter unit."""
     width = UNIT_S[unit]
     start = F.floor(F.col("start") / width) * width
     return seconds.groupBy(start.alias("start")).agg(F.sum("messages").alias("messages"))
 
 
 def weights(units: dict[str, DataFrame]) -> DataFrame:
-    """unit, messages, weight, first_at timestamp, last_at timestamp: how many units had so many messages, the
-    first and the last of them."""
+    """unit, messages, weight, first_at timestamp, last_at timestamp: `weight` units had so many messages; the
+    times are of the first and the last of them."""
     found = [
         counts.groupBy(F.lit(unit).alias("unit"), "messages").agg(
             F.count("*").alias("weight"),
@@ -56,9 +56,11 @@ def weights(units: dict[str, DataFrame]) -> DataFrame:
 
 
 def rate(found: Sequence[Row], unit: str) -> Row | None:
-    """One unit of `weights`: unit, units, active, mean, p50/p95/p99 of all units from the first with a
-    message to the last, active_p50/p95/p99 of those with one, max, max_at (the first unit that had so many).
-    None where there is none."""
+    """The rates of one unit, from `weights`; None if there is no message.
+
+    Fields: unit; units (from the first with a message to the last); active (units with a message); mean and
+    p50/p95/p99 over all units; active_p50/p95/p99 over active ones; max; max_at (the first unit with max).
+    """
     own = sorted((row for row in found if row["unit"] == unit), key=lambda row: int(row["messages"]))
     if not own:
         return None
@@ -80,8 +82,8 @@ def rate(found: Sequence[Row], unit: str) -> Row | None:
 
 
 def percentile(counted: Sequence[tuple[int, int]], share: float) -> float:
-    """Between the two values whose ranks lie around `share`, as Spark's `percentile` has it; `counted` are
-    values in order and how often each is there."""
+    """The percentile at `share` (0 to 1), interpolated between two values as Spark's `percentile` does.
+    `counted` has the values in ascending order, each with its number of occurrences."""
     place = (sum(weight for _, weight in counted) - 1) * share
     low, high = _at(counted, floor(place)), _at(counted, ceil(place))
     return float(low) if low == high else (ceil(place) - place) * low + (place - floor(place)) * high
@@ -97,8 +99,7 @@ def _at(counted: Sequence[tuple[int, int]], rank: int) -> int:
 
 
 def peaks(minutes: DataFrame, period: str) -> DataFrame:
-    """period timestamp, messages: the highest count of `per_unit` within each hour, day, week, month or
-    year."""
+    """period timestamp, messages: the highest count of `per_unit` in each hour, day, week, month or year."""
     start = F.col("start").cast("timestamp")
     return minutes.groupBy(F.date_trunc(period, start).alias("period")).agg(
         F.max("messages").alias("messages")

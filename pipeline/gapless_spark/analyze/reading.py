@@ -1,4 +1,4 @@
-"""Where the messages come from: a folder that the export wrote, or the live log."""
+"""Reads the messages from a folder that the export wrote, or from the live log."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def read_messages(spark: SparkSession, question: Question) -> DataFrame:
-    """The messages the question is about, in the columns of the source. Raises `BadOption` for a folder that
-    is no export, and whatever the source raises."""
+    """The messages of a question, with the columns of the source. Raises `BadOption` for a folder that is not
+    an export, and the errors of the source."""
     found = _live(spark, question) if question.live else _export(spark, question)
     return found.select(*NEEDED)
 
 
 def check_source(question: Question) -> None:
-    """Raise `BadOption` for what can be seen to be wrong without Spark, and what `database.connect` raises
-    where the live log cannot be read."""
+    """Check the source without Spark. Raises `BadOption`, and the errors of `database.connect` if the live
+    log cannot be read."""
     if question.channels:
         parse_patterns(question.channels)
     if question.source != LIVE:
@@ -39,7 +39,7 @@ def check_source(question: Question) -> None:
         return
     if not question.url:
         raise BadOption(
-            "url: no database is named. Give --url or GAPLESS_DATABASE_URL, or --from with a folder that "
+            "url: no database is given. Give --url or GAPLESS_DATABASE_URL, or --from with a folder that "
             "`gapless export` wrote"
         )
     connection = connect(question.url)
@@ -68,7 +68,7 @@ def _export(spark: SparkSession, question: Question) -> DataFrame:
         patterns = "|".join(to_regex(pattern) for pattern in parse_patterns(question.channels))
         found = found.where(F.col("channel").rlike(patterns))
     if "date" in found.columns and question.fields.time is None:
-        # Folders of days that cannot hold anything are not opened; days are UTC, a day more does no harm.
+        # This skips the folders of other days. The days are UTC; `between` removes messages at the edges.
         if question.since:
             found = found.where(F.col("date") >= question.since.astimezone(UTC).date().isoformat())
         if question.until:
@@ -86,30 +86,30 @@ def _parquet(spark: SparkSession, folder: str, files: list[str]) -> DataFrame:
     lacking = set(NEEDED) - set(inferred.names)
     if lacking:
         raise BadOption(
-            f"--from: {folder} is no export of messages: it has no column {', '.join(sorted(lacking))}"
+            f"--from: {folder} is not an export of messages: it has no column {', '.join(sorted(lacking))}"
         )
-    # A channel that is called 7 is no number, also where it is the name of a folder.
+    # Spark would infer a number for a channel named 7 if it is the name of a folder.
     text = {"channel", "date"}
     fields = [StructField(f.name, StringType()) if f.name in text else f for f in inferred]
     return reader.schema(StructType(fields)).parquet(*files)
 
 
 def data_files(folder: str) -> list[str]:
-    """What Spark is to read of an export: the folder itself, or the files that its Delta or Iceberg table
-    names. Empty where nothing was exported yet. Raises `BadOption` where there is no such folder."""
+    """The paths of an export for Spark: the folder itself, or the files that its Delta or Iceberg table
+    names. Empty if nothing was exported yet. Raises `BadOption` if there is no such folder."""
     if scheme_of(folder):
         return [folder]
     path = Path(folder)
     if not path.is_dir():
         raise BadOption(
-            f"--from: there is no folder {folder}. Give what `gapless export --to` wrote, or live"
+            f"--from: there is no folder {folder}. Give a folder of `gapless export --to`, or live"
         )
     if (path / "_delta_log").is_dir():
         return _delta_files(path)
     metadata = sorted(path.glob("**/metadata/*.metadata.json"), key=lambda found: found.stat().st_mtime_ns)
     if metadata:
         return _iceberg_files(metadata[-1])
-    # A name that begins so is no data to Spark: logs, files that are still written.
+    # Spark does not read names with these prefixes, such as logs and files that are still written.
     parts = (found.relative_to(path).parts for found in path.glob("**/*.parquet"))
     return [folder] if any(not part[0].startswith(("_", ".")) for part in parts) else []
 
@@ -119,7 +119,7 @@ def _delta_files(path: Path) -> list[str]:
         from deltalake import DeltaTable
     except ImportError:
         raise BadOption("--from: this is a Delta table; install gapless-spark[delta] to read it") from None
-    # Not `file_uris`, which writes the folder's own name as an address has it, and what is below as it is.
+    # Not `file_uris`: it percent-encodes the folder's own path, but not the names below it.
     actions = DeltaTable(path).get_add_actions(flatten=True)
     return sorted(str(path / unquote(name)) for name in actions.column("path").to_pylist())
 

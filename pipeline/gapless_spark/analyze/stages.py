@@ -1,4 +1,4 @@
-"""Progress on the terminal: one line a stage, with what it found and how long it took."""
+"""Shows progress on the terminal: a line for each stage, with its result and its duration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Note:
-    """What a stage has to say at its end."""
+    """The result of a stage as text, shown when it ends."""
 
     text = ""
 
 
 class Stages:
-    """Shows stages as they run, on whatever threads. Without a console nothing is shown."""
+    """Shows stages as they run, from any thread. Without a console nothing is shown."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
@@ -49,7 +49,7 @@ class Stages:
         )
 
     def _show(self, change: Callable[[str], None], name: str) -> None:
-        """Name all stages that run now: a terminal has one line that moves."""
+        """Show the names of all running stages in one status line."""
         assert self._console is not None
         with self._lock:
             change(name)

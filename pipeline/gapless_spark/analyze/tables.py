@@ -1,4 +1,4 @@
-"""The tables of a run: kept for the figures that are drawn from them, and written as Parquet if asked."""
+"""The tables of a run: kept for the figures, and written as Parquet if asked."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Row = dict[str, Any]
 
 
 class Tables:
-    """Names tables, writes each into a folder of its own, and lets go of all at the end.
+    """Keeps tables, writes each into its own folder, and frees them at the end.
 
-    `few`: what is read is so little that this process holds it. Each table is then worked out once, comes
-    here and goes back as rows of one part, of which Spark makes plans without shuffles; and is written from
-    here. To keep a table in Spark, to write it there and to read it again takes longer, however few rows.
+    `few`: there are so few messages that this process holds them. Each table is then computed once, fetched,
+    and given back to Spark as one partition, which Spark plans without shuffles; this process also writes it.
+    For few rows this is faster than keeping, writing and reading the table in Spark.
     """
 
     def __init__(self, spark: SparkSession, folder: str | None, few: bool = False) -> None:
@@ -35,21 +35,21 @@ class Tables:
         self._kept: list[DataFrame] = []
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Work it out once, however often it is asked; what does not fit into memory goes to disk."""
+        """Compute a frame only once, for several uses. What does not fit into memory goes to disk."""
         if self.few:
             return self.held(frame.toArrow(), frame.schema)
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return self._kept[-1]
 
     def held(self, found: pa.Table, schema: StructType) -> DataFrame:
-        """A frame of rows that this process has. As Arrow they go over at once; a list would be unpacked by a
-        Python process that Spark starts for it."""
-        # The stubs of this version do not know of Arrow's tables.
+        """A frame of rows that this process holds. They are passed as Arrow, because for a list Spark would
+        start a Python process to unpack it."""
+        # The type stubs of this version do not know Arrow tables.
         make: Any = self.spark.createDataFrame
         return cast("DataFrame", make(found, schema)).coalesce(1)
 
     def write(self, name: str, frame: DataFrame) -> DataFrame:
-        """Make the table `name` of the result. Gives back what the figures are to be drawn from."""
+        """Write the table `name` if a folder is given. Returns the frame to draw figures from."""
         if self.folder is None:
             return self.keep(frame)
         path = f"{self.folder.rstrip('/')}/{name}"
@@ -61,7 +61,7 @@ class Tables:
         return self.held(found, frame.schema)
 
     def write_rows(self, name: str, part: list[Row], schema: str) -> None:
-        """Make the table `name` of rows that are here."""
+        """Write the table `name` from rows that this process holds, if a folder is given."""
         if self.folder is None:
             return
         import pyarrow as pa
@@ -85,11 +85,11 @@ class Tables:
 
 
 def rows(frame: DataFrame, limit: int | None = None) -> list[Row]:
-    """A small frame as dictionaries; times are aware, in the time zone of the session."""
+    """The rows of a small frame as dictionaries. Times are aware, in the time zone of the session."""
     import pyarrow as pa
 
     found = (frame if limit is None else frame.limit(limit)).toArrow()
-    # Spark gives them in UTC.
+    # Spark returns times in UTC.
     clock = pa.timestamp("us", tz=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
     here = [field.with_type(clock) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     made: list[Row] = found.cast(pa.schema(here)).to_pylist()
@@ -97,28 +97,29 @@ def rows(frame: DataFrame, limit: int | None = None) -> list[Row]:
 
 
 def write_files(folder: Path, found: pa.Table) -> None:
-    """Write a table as Spark would, in place of what is there: one file, and `_SUCCESS` once it is whole."""
+    """Replace a table's folder as Spark would: one file, and `_SUCCESS` once it is complete."""
     import pyarrow.parquet as pq
 
     if folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    # Spark's own kind of times: a table must not be of another type when the log has grown.
+    # Spark's own type of times, so that the table keeps its types when Spark writes it for a larger log.
     pq.write_table(found, folder / "part-00000.snappy.parquet", use_deprecated_int96_timestamps=True)
     (folder / "_SUCCESS").touch()
 
 
 def check_folder(folder: str | None, source: str) -> None:
-    """Refuse to write tables into the export: whoever reads it would take them for messages."""
+    """Raise `BadOption` if the tables would be in the export: its readers would take them for messages."""
     if folder is None or scheme_of(folder) or scheme_of(source):
         return
     inside, outside = Path(folder).resolve(), Path(source).resolve()
     if inside == outside or outside in inside.parents:
-        raise BadOption(f"--tables: {folder} lies in the export that is read; choose another folder")
+        raise BadOption(f"--tables: {folder} is in the export that is read; choose another folder")
 
 
 def check_place(folder: str | None) -> None:
-    """Raise `BadOption` where this machine cannot write tables: better before the work than in it."""
+    """Raise `BadOption` if this machine cannot write tables. Called before the work, so that it is not
+    wasted."""
     if folder is None or scheme_of(folder):
         return
     try:

@@ -1,5 +1,5 @@
-"""Names and numbers as a page may show them. Channels and senders are whatever somebody sent: nothing of them
-is markup, and none may be longer than a line, or turn the writing around."""
+"""Names and numbers as the page shows them. Names of channels and senders are untrusted: they must not become
+markup, be longer than a line, or reverse the direction of text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import unicodedata
 from datetime import datetime
 
 MAX_NAME = 64
-# Controls, formats that reorder what follows, private and unassigned characters, line separators.
+# Control characters, formats that reorder text, private and unassigned characters, line separators.
 _UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def tame(text: object, limit: int = MAX_NAME) -> str:
-    """One line of visible characters, at most `limit` of them. No markup is escaped yet."""
+    """One line of at most `limit` visible characters, not escaped."""
     shown = "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSHOWN else c
         for c in str(text)[: limit * 4]
@@ -22,23 +22,23 @@ def tame(text: object, limit: int = MAX_NAME) -> str:
 
 
 def escaped(text: object, limit: int = MAX_NAME) -> str:
-    """For HTML, as text or inside quotes."""
+    """Text for HTML, also inside quoted attributes."""
     return html.escape(tame(text, limit))
 
 
 def plotted(text: object, limit: int) -> str:
-    """For labels of plots, which know a few elements, and variables in braces where they are hovered over.
-    They do not know how quotes are escaped, and need not."""
+    """Text for labels of plots. Plotly reads a few elements in them, and variables in braces in hover texts,
+    but no escaped quotes."""
     return html.escape(tame(text, limit), quote=False).replace("%{", "% {")
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """With thousands separators; a dash where there is none."""
+    """A number with thousands separators; a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def sized(count: float) -> str:
-    """Bytes as a person reads them."""
+    """A number of bytes with a decimal unit, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:,.1f} {unit}"
@@ -47,7 +47,7 @@ def sized(count: float) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration in two units at most: `2 h 5 min`, `41 s`, `0.31 s`."""
+    """A duration in at most two units: `2 h 5 min`, `41 s`, `0.31 s`; a dash for None."""
     if seconds is None:
         return "–"
     if seconds < 10:
@@ -64,10 +64,10 @@ def span(seconds: float | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """To the minute, in the zone it is in."""
+    """A time to the minute, in its own zone; a dash for None."""
     return "–" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
 def many(count: int, noun: str) -> str:
-    """`1 message`, `2 messages`."""
+    """A count with its noun: `1 message`, `2 messages`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

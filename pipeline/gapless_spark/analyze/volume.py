@@ -1,4 +1,4 @@
-"""How much, where and when: volumes, and who is active. Hours and days are those of the session's time
+"""Volumes of messages and active senders, over time and by channel. Hours and days are in the session's time
 zone."""
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def totals(events: DataFrame) -> DataFrame:
 
 
 def volume_by_hour(events: DataFrame) -> DataFrame:
-    """channel, hour timestamp, messages, bytes: one row for each hour in which a channel got something."""
+    """channel, hour timestamp, messages, bytes: one row for each channel and hour with a message."""
     return events.groupBy("channel", F.date_trunc("hour", "at").alias("hour")).agg(
         F.count("*").alias("messages"), F.sum("bytes").alias("bytes")
     )
 
 
 def volume_by_period(volume: DataFrame, unit: str, busiest: list[str]) -> DataFrame:
-    """period timestamp, channel (null: all that are not among `busiest`), messages; from `volume_by_hour`.
+    """period timestamp, channel (null: all channels not in `busiest`), messages; from `volume_by_hour`.
 
     `unit` is hour, day, week (from Monday), month or year.
     """
@@ -65,7 +65,8 @@ def active_senders(events: DataFrame, unit: str) -> DataFrame:
 
 
 def peak_by_period(active: DataFrame, unit: str) -> DataFrame:
-    """period timestamp, senders: the highest of the periods of `active_senders` within each longer one."""
+    """period timestamp, senders: the highest count of `active_senders` in each period of the longer
+    `unit`."""
     return active.groupBy(F.date_trunc(unit, "period").alias("period")).agg(F.max("senders").alias("senders"))
 
 

@@ -1,1 +1,1 @@
-"""The export job: the log into a folder of Parquet files, a Delta table or an Iceberg table, exactly once."""
+"""The export job: writes the log to a folder of Parquet files, a Delta or an Iceberg table, exactly once."""

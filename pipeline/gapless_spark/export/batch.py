@@ -1,4 +1,4 @@
-"""One batch: which ids, how they are shared out, and what the tasks' files come to."""
+"""One batch: which ids it has, how they are split into tasks, and the entry that results."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
 TASK_ROWS = 200_000
-"""Fewer are not shared out: each task makes files of its own, and it reads that many in half a second."""
+"""The fewest rows for a second task: each task makes its own files, and reads so many rows in half a
+second."""
 OPEN_FILES = 64
-"""So many files of a partition may be extended or merged at most: the newest."""
+"""The most files of a partition that later batches may extend or merge: the newest."""
 OPEN_DAYS = 2
-"""Rows arrive nearly in the order of time: files of older days than these are not extended."""
+"""Only files of the newest days are extended, because rows arrive nearly in the order of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to read: `parts` follow one another without a hole. `upper` is where the batch ends, also where
-    nothing is to be read (no parts); `top` is as far as anything could be read; `known` is the digest of
-    retention's marks beyond `upper`."""
+    """What a batch reads. `parts`: adjacent ranges of ids; none if nothing is selected. `upper`: the id at
+    which the batch ends, with or without parts. `top`: the highest id that can be read now. `known`: the
+    digest of retention's marks beyond `upper`."""
 
     snapshot: str
     parts: tuple[Range, ...]
@@ -48,11 +49,11 @@ class Plan:
 def planned(
     connection: Connection, options: ExportOptions, position: int, known: str, most: int | None = None
 ) -> Iterator[Plan]:
-    """The batch after `position`, in one state of the log that others can read too until the block ends;
-    nothing beyond the id `most` if given.
+    """Plan the batch after `position`, up to the id `most` if given, in a snapshot that tasks can read until
+    the block ends.
 
-    Raises `DataLoss` if retention took something beyond `position` since `known`, unless that is allowed, and
-    what `settled` raises.
+    Raises `DataLoss` if retention removed messages beyond `position` since `known`, unless that is allowed;
+    `OtherExport` if the log ends before `position`; and the errors of `settled`.
     """
     selection = options.shape.selection
     top = settled(connection)
@@ -76,10 +77,11 @@ def planned(
 
 
 def share(connection: Connection, options: ExportOptions, selection: Selection, whole: Range) -> list[Range]:
-    """The parts of the next batch within `whole`: all of it, or its beginning where it holds too much."""
+    """The parts of the next batch: all of `whole`, or its beginning if it has too many messages for one
+    batch."""
     if whole.empty or not holds_any(connection, selection, whole):
         return []
-    # Ids are dense but for jumps, so a short range has few messages and needs no look.
+    # Ids are unique numbers, so a short range has few messages and need not be counted.
     if whole.upper - whole.lower <= TASK_ROWS:
         return [whole]
     count = at_most(connection, selection, whole)
@@ -90,13 +92,14 @@ def share(connection: Connection, options: ExportOptions, selection: Selection, 
 
 
 def holds_any(connection: Connection, selection: Selection, whole: Range) -> bool:
-    """Whether anything in the range is selected."""
+    """Whether any message in the range is selected."""
     ((found,),) = rows(connection, f"select exists(select {selection.source(whole.lower, whole.upper)})")
     return bool(found)
 
 
 def at_most(connection: Connection, selection: Selection, whole: Range) -> int:
-    """No more messages than this are selected: by what the channels keep, and by the number of ids."""
+    """An upper bound of the selected messages in a range, from what the channels keep and the number of
+    ids."""
     ((kept, newest),) = rows(
         connection,
         "select coalesce(sum(least(c.last_seq - c.first_seq + 1, greatest(c.last_id - $1, 0))), 0)::bigint"
@@ -108,18 +111,18 @@ def at_most(connection: Connection, selection: Selection, whole: Range) -> int:
 
 
 def gather(answers: Sequence[str]) -> tuple[Published, ...]:
-    """The files that tasks answered with; raises what a task could not do."""
+    """The files in the tasks' answers. Raises the error of a task, if any."""
     files: list[Published] = []
     for answer in answers:
-        told: dict[str, Any] = json.loads(answer)
-        if "error" in told:
-            raise from_wire(told["error"])
-        files.append(Published(**{**told, "replaces": tuple(told["replaces"])}))
+        facts: dict[str, Any] = json.loads(answer)
+        if "error" in facts:
+            raise from_wire(facts["error"])
+        files.append(Published(**{**facts, "replaces": tuple(facts["replaces"])}))
     return tuple(files)
 
 
 def entry(last: Entry, upper: int, known: str, files: tuple[Published, ...], file_bytes: int) -> Entry:
-    """The batch up to `upper` as it goes into the ledger."""
+    """The entry of the batch up to `upper`, which follows `last`."""
     before = {file.path: file for open_ in last.open.values() for file in open_}
     replaced = [before[path] for file in files for path in file.replaces]
     added = sum(file.rows for file in files) - sum(file.rows for file in replaced)
@@ -143,7 +146,8 @@ def entry(last: Entry, upper: int, known: str, files: tuple[Published, ...], fil
 def still_open(
     before: Mapping[str, tuple[Open, ...]], files: tuple[Published, ...], file_bytes: int
 ) -> dict[str, tuple[Open, ...]]:
-    """What later batches may extend, or merge: of the newest days the files that are short of the target."""
+    """The files that later batches may extend or merge: those of the newest days that are below the target
+    size."""
     open_ = {key: {file.path: file for file in files_} for key, files_ in before.items()}
     for file in files:
         own = open_.setdefault(partition_folder(file.date, file.channel), {})

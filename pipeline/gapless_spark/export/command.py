@@ -66,7 +66,7 @@ TRACEBACK = "GAPLESS_TRACEBACK"
 
 
 def add(app: typer.Typer) -> None:
-    """Give `app` the command `export`."""
+    """Add the command `export` to `app`."""
     app.command(
         "export", short_help="Write the log as Parquet, Delta or Iceberg, exactly once.", epilog=EXAMPLES
     )(export)
@@ -137,14 +137,14 @@ def export(
             allow_loss=ignore_data_loss,
         )
         code = _preview(options, as_json=json_) if dry_run else _run(options, session, show)
-    except Exception as error:  # noqa: BLE001 (the last resort of a command: said in one line, never hidden)
+    except Exception as error:  # noqa: BLE001 (a command reports every error in one line)
         show.close()
         code = _failed(error)
     raise typer.Exit(code)
 
 
 def _failed(error: Exception) -> int:
-    """Say it in one line; the exit code."""
+    """Print the error in one line. Returns the exit code."""
     if isinstance(error, GaplessSparkError):
         _say(str(error))
         return next((code for kind, code in _CODES.items() if isinstance(error, kind)), exit_code(error))
@@ -156,7 +156,7 @@ def _failed(error: Exception) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says of the export's shape; None: nothing."""
+    """The options of the command line for the export's shape. None: not given."""
 
     format: str | None
     channels: list[str] | None
@@ -166,8 +166,8 @@ class Asked:
     namespace: str | None
 
     def shape(self, root: Path, now: datetime) -> Shape:
-        """The shape of the export in `root`, which is asked for again or not at all; or of a new one. Raises
-        `BadOption`, and `OtherExport` where what is asked for differs from what is there."""
+        """The shape of the export in `root`, or of a new one. Raises `BadOption`, and `OtherExport` if a
+        given option differs from that of the export in `root`."""
         from gapless_spark.export.folder import HIDDEN
         from gapless_spark.export.ledger import read_charter
         from gapless_spark.moments import is_age, parse_time
@@ -181,7 +181,7 @@ class Asked:
         path = root / HIDDEN / "export.json"
 
         def again(text: str | None, asked: datetime | None, found: datetime | None) -> datetime | None:
-            # An age was made a moment by the first run, and stands.
+            # The first run turned an age into a time, which stays as it is.
             return found if found is not None and is_age(text or "") else asked
 
         try:
@@ -201,8 +201,8 @@ class Asked:
         ):
             if asked is not None and asked != found:
                 raise OtherExport(
-                    f"{root} was begun with {name} {_worded(found)}: leave {name} out to go on with it, or"
-                    " give a new folder"
+                    f"{root} was begun with {name} {_worded(found)}: leave {name} out to continue it, or give"
+                    " a new folder"
                 )
         return there
 
@@ -223,7 +223,7 @@ def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:
         from gapless_spark.session import start
 
         made = start(session, show.note)
-        # Spark hears signals in its own way; from here on they are ours again.
+        # Spark's start installs its own signal handlers, so ours are installed again.
         _listen(stop, show)
         started.append(made)
         return made
@@ -234,7 +234,7 @@ def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:
         last = export_.run()
     except KeyboardInterrupt:
         show.close()
-        _say("interrupted; run the same command again to go on")
+        _say("interrupted; run the same command again to continue")
         return INTERRUPTED
     finally:
         for made in started:
@@ -243,28 +243,27 @@ def _run(options: ExportOptions, session: SessionOptions, show: Shown) -> int:
     totals = last.totals
     show.note(f"{totals.rows:,} messages up to id {last.upper} in {totals.files:,} files, {options.root}")
     if not export_.complete and not options.follow:
-        _say("stopped before everything was there; run the same command again to go on")
+        _say("stopped before everything was exported; run the same command again to continue")
         return INTERRUPTED
     return 0
 
 
 def _end(session: SparkSession) -> None:
-    """Stop Spark without waiting for what only its own end would clear."""
+    """Stop Spark, ignoring Ctrl-C and errors: the export is on disk already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Everything that counts is on disk.
     with suppress(Exception):
         session.stop()
 
 
 def _listen(stop: threading.Event, show: Shown) -> None:
-    def heard(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        show.note("ending after this batch; once more ends it at once")
+        show.note("ending after this batch; another signal ends it at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, heard)
+        signal.signal(number, handle)
 
 
 def _preview(options: ExportOptions, *, as_json: bool) -> int:
@@ -283,7 +282,7 @@ def _preview(options: ExportOptions, *, as_json: bool) -> int:
 def _required(url: str | None) -> str:
     if not url:
         raise BadOption(
-            "--database-url (or GAPLESS_DATABASE_URL): is missing; give postgresql://user@host/database"
+            "--database-url (or GAPLESS_DATABASE_URL) is missing; give postgresql://user@host/database"
         )
     return url
 

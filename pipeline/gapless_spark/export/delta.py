@@ -1,7 +1,7 @@
 """The export as a Delta table, committed without Java by the `deltalake` package.
 
-Each batch is one transaction of the table. It carries the export's id and the batch's number as the
-application's transaction, by which a batch that was committed before is recognised.
+Each batch is one transaction of the table. The export's id and the batch's number are its application
+transaction, from which a batch that was committed before is recognised.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Delta(Table):
         self._root = root
         self._charter = charter
         self._partition_by = ["date", "channel"] if charter.shape.by_channel else ["date"]
-        # The first commit makes the table, so that it is there for readers of an export without messages too.
+        # The table is made even if there are no messages, so that readers find it.
         self._table: DeltaTable = deltalake.DeltaTable.create(
             str(root),
             deltalake.Schema.from_arrow(self._schema()),
@@ -52,7 +52,7 @@ class Delta(Table):
         sync_folder(root)
 
     def apply(self, entry: Entry) -> None:
-        """Put the files in place and commit them, unless that was done."""
+        """Put the files in place and commit them, unless that was done before."""
         import deltalake
 
         put_in_place(self._root, entry.files)
@@ -79,7 +79,7 @@ class Delta(Table):
             self._table.vacuum(RETENTION_HOURS, dry_run=False)
 
     def _sync(self) -> None:
-        """The newest commit is on disk when this returns; the package leaves that to chance."""
+        """Sync the newest commit to disk, which the package does not do."""
         log = self._root / "_delta_log"
         sync_file(log / f"{self._table.version():020d}.json")
         sync_folder(log)

@@ -1,7 +1,7 @@
-"""Files of an Iceberg table that are on disk once they are written.
+"""Writes the files of an Iceberg table durably.
 
-The package `pyiceberg` leaves that to chance, and its catalog, which is SQLite's, does not: after a loss of
-power the catalog would name metadata that is not there, and nobody could read the table any more.
+The package `pyiceberg` does not sync its files, but its catalog in SQLite is synced. So after a loss of power
+the catalog could name metadata that is not on disk, and the table could not be read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyiceberg.io import OutputStream
 
 NAME = f"{__name__}.DurableFileIO"
-"""What the catalog's property `py-io-impl` is to be."""
+"""The value for the catalog's property `py-io-impl`."""
 
 
 class _Durable(io.BufferedWriter):
-    """A new file; closing it waits until it and its name are on disk."""
+    """A new file. `close` syncs it and its folder to disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What can go wrong with an export beside the database."""
+"""The errors of an export, except those of the database."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _ADVICE = (
 
 
 class FolderBusy(GaplessSparkError):  # noqa: N818
-    """Another export writes into the folder now."""
+    """Another export is writing into the folder."""
 
 
 class FolderTaken(GaplessSparkError):  # noqa: N818
-    """The folder holds something that is no export."""
+    """The folder holds something other than an export."""
 
 
 class OtherExport(GaplessSparkError):  # noqa: N818
-    """The folder holds an export with other options, of another log, or of another version of this."""
+    """The folder holds an export with other options, of another log, or of another version of this
+    package."""
 
 
 class FolderRefused(GaplessSparkError):  # noqa: N818
-    """The folder cannot be written: a permission, a missing disk, a name that is too long."""
+    """The folder cannot be written, for example for a missing permission or disk, or for a name too long."""
 
 
 class DiskFull(GaplessSparkError):  # noqa: N818
-    """There is no room left. Nothing of the batch is in the export; the next run makes it anew."""
+    """The disk is full. Nothing of the batch is in the export; the next run makes the batch again."""
 
 
 class MissingPackage(GaplessSparkError):  # noqa: N818
@@ -47,9 +48,9 @@ class SparkFailed(GaplessSparkError):  # noqa: N818
 
 
 def from_os(error: OSError, root: str) -> GaplessSparkError:
-    """What an error of the file system means to whoever runs the export."""
+    """The error of an export for an error of the file system."""
     reason = on_one_line(error.strerror or str(error))
-    # The packages that write tables tell it in words only.
+    # The packages that write tables report a full disk only in the text of the error.
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or _NO_ROOM.search(reason):
         return DiskFull(
             f"{root}: {reason}. The batch under way is not in the export and everything before it is; make"
@@ -57,21 +58,22 @@ def from_os(error: OSError, root: str) -> GaplessSparkError:
         )
     where = f" ({error.filename})" if error.filename else ""
     return FolderRefused(
-        f"{root} cannot be written: {reason}{where}. See that it is there and that this user may write it"
+        f"{root} cannot be written: {reason}{where}. Check that it exists and that this user may write to it"
     )
 
 
 def from_spark(text: str) -> SparkFailed:
-    """What is to be told of an error of Spark's."""
+    """The error of an export for the text of an error from Spark."""
     reason = reason_of(text)
     advice = _ADVICE if reason.startswith(("ModuleNotFoundError", "ImportError")) else ""
     return SparkFailed(f"Spark could not run the batch: {reason}{advice}")
 
 
 def reason_of(text: str) -> str:
-    """The one line of an error of Spark's that says why, not what called what."""
+    """The line of a text from Spark that gives the reason, without the stack traces."""
     reasons = [match[1] for match in _REASON.finditer(text)]
-    # Python's errors have short names, and the last one is what the others led to; of Java's it is the first.
+    # Python's errors have names without dots, and the last one is the result of the others. Of Java's errors
+    # it is the first one.
     of_python = [reason for reason in reasons if "." not in reason.partition(":")[0]]
     lines = text.strip().splitlines() or ["no reason given"]
     reason = of_python[-1] if of_python else reasons[0] if reasons else lines[0]
@@ -79,7 +81,7 @@ def reason_of(text: str) -> str:
 
 
 def raised_by_us(text: str) -> GaplessSparkError | None:
-    """The error of this package that an error of Spark's carries; None: it carries none."""
+    """The error of this package inside a text from Spark, or None."""
     found = _OURS.findall(text)
     return from_wire({"kind": found[-1][0], "message": found[-1][1].strip()}) if found else None
 
@@ -90,13 +92,13 @@ def on_one_line(text: str) -> str:
 
 
 def to_wire(error: GaplessSparkError) -> dict[str, str]:
-    """An error as a task tells it to the driver."""
+    """An error as a task sends it to the driver."""
     return {"kind": type(error).__name__, "message": str(error)}
 
 
-def from_wire(told: dict[str, str]) -> GaplessSparkError:
-    """The error that a task told."""
-    kind = globals().get(told["kind"]) or getattr(errors, told["kind"], None)
+def from_wire(sent: dict[str, str]) -> GaplessSparkError:
+    """The error that a task sent."""
+    kind = globals().get(sent["kind"]) or getattr(errors, sent["kind"], None)
     if not isinstance(kind, type) or not issubclass(kind, GaplessSparkError):
         kind = GaplessSparkError
-    return kind(told["message"])
+    return kind(sent["message"])

@@ -1,8 +1,8 @@
 """Names and durable steps in the folder of an export.
 
-Whatever is not part of the export yet lies in `_gapless`, and its name does not end in `.parquet`: Spark
-leaves out folders that begin with an underscore, others take every file that a pattern such as `**/*.parquet`
-finds.
+Files that are not part of the export yet are in `_gapless`, and their names do not end in `.parquet`. Spark
+skips folders that begin with an underscore; other readers take every file that matches a pattern such as
+`**/*.parquet`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any
 
 Key = tuple[str, str | None]
-"""A partition: a day of UTC as YYYY-MM-DD, and a channel where there is a folder for each."""
+"""A partition: a day (UTC, YYYY-MM-DD), and the channel in an export by channel, else None."""
 
 HIDDEN = "_gapless"
 _BEGINNING = "c."
-"""A name that begins so is hidden from nobody, reserved by no system, and no number."""
+"""With this prefix a name is not hidden, not reserved by a system, and not a number."""
 _AS_IT_IS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-@")
 _LONGEST = 120
 _DIGEST = 40
 
 
 def channel_folder(channel: str) -> str:
-    """The name of a channel's folder. Different channels have different ones, also where a file system takes
-    large and small letters for the same, and no name is longer than `_LONGEST`.
+    """The name of a channel's folder, at most `_LONGEST` characters. Different channels have different names,
+    also on file systems that ignore case.
 
-    It is for people and for patterns of names: no reader takes a value from it (it has no `=`), for readers
-    guess types, and `007` and `7` would become one. The column `channel` is in the files. What is no small
-    letter, digit, or one of `._-@` stands as `~` and the hexadecimal digits of its UTF-8; a name that would
-    be too long is cut, and has a digest after `~~`.
+    The name is for people and for patterns. It has no `=`, so that readers take no value from it: they guess
+    types, and `007` and `7` would become one channel. The files have the column `channel`. Lower-case
+    letters, digits and `._-@` stay; each byte (UTF-8) of another character becomes `~` and two hexadecimal
+    digits. A name that would be too long is cut and ends with `~~` and a digest.
     """
     encoded = "".join(
         c if c in _AS_IT_IS else "".join(f"~{byte:02x}" for byte in c.encode()) for c in channel
@@ -46,17 +46,17 @@ def channel_folder(channel: str) -> str:
 
 
 def partition_folder(date: str, channel: str | None) -> str:
-    """The folder, below the root, of a day (UTC, YYYY-MM-DD) and perhaps a channel."""
+    """The folder of a partition, relative to the root. `date` is a day (UTC) as YYYY-MM-DD."""
     return f"date={date}" if channel is None else f"date={date}/{channel_folder(channel)}"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Put a file of JSON in place, all of it or nothing, on disk when this returns."""
+    """Write a JSON file atomically and durably: it is on disk when this returns."""
     write_text(path, json.dumps(value, separators=(",", ":")))
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same of plain text."""
+    """Write a text file atomically and durably: it is on disk when this returns."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
         try:
             file.write(text)
@@ -65,24 +65,24 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
             os.replace(file.name, path)
         except BaseException:
-            with suppress(FileNotFoundError):  # it is in place already
+            with suppress(FileNotFoundError):  # it was renamed already
                 os.unlink(file.name)
             raise
     sync_folder(path.parent)
 
 
 def sync_file(path: str | Path) -> None:
-    """The file's content is on disk when this returns."""
+    """Sync a file's content to disk."""
     _sync(path, os.O_RDONLY)
 
 
 def sync_folder(path: Path) -> None:
-    """The names in the folder are on disk when this returns."""
+    """Sync a folder's entries to disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def make_folder(root: Path, folder: str) -> Path:
-    """The folder below the root, made with all that leads to it, durably."""
+    """Make a folder below the root, with its parents, durably."""
     path = root
     for part in Path(folder).parts:
         parent, path = path, path / part
@@ -93,7 +93,7 @@ def make_folder(root: Path, folder: str) -> Path:
 
 
 def make_root(root: Path) -> None:
-    """The folder of an export itself, made with all that leads to it, durably."""
+    """Make the root folder of an export, with its parents, durably."""
     if not root.is_dir():
         make_folder(Path(root.anchor), str(root.relative_to(root.anchor)))
 

@@ -9,7 +9,7 @@ from gapless_spark.export.publish import Plain, Publisher
 
 
 def publisher(root: Path, charter: Charter) -> Publisher:
-    """The one for the export's format."""
+    """The publisher for the export's format. Raises `MissingPackage`."""
     match charter.shape.format:
         case "parquet":
             return Plain(root)

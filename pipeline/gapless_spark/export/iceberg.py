@@ -1,8 +1,8 @@
 """The export as an Iceberg table, committed without Java by the `pyiceberg` package.
 
-The root holds the table's files and `catalog.db`, a catalog in SQLite with the one table `gapless.messages`.
-Each batch is one snapshot, whose summary names the export and the batch's number: by these a batch that was
-committed before is recognised.
+The root holds the table's files and `catalog.db`, a catalog in SQLite with one table, `gapless.messages`.
+Each batch is one snapshot. Its summary has the export's id and the batch's number, from which a batch that
+was committed before is recognised.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _EXPORT, _BATCH, _UPTO = "gapless.export", "gapless.batch", "gapless.upto"
 
 
 @contextmanager
-def _told_as_of_the_folder() -> Iterator[None]:
-    """The catalog lies in the folder: what it cannot write is an `OSError` like any other there."""
+def _catalog_errors_as_os_errors() -> Iterator[None]:
+    """Turn an error of the catalog's SQLite into an `OSError`, because `catalog.db` is a file of the
+    export."""
     try:
         yield
     except Exception as error:
@@ -52,18 +53,18 @@ class Iceberg(Table):
     """The table, partitioned by the day of `created_at` (`date`) and perhaps by `channel`."""
 
     def __init__(self, root: Path, charter: Charter) -> None:
-        # It warns for each file and column that has no statistics: payloads have none on purpose.
+        # Pyiceberg warns for each file and column without statistics; payloads have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         self._root = root
         self._charter = charter
-        with _told_as_of_the_folder():
+        with _catalog_errors_as_os_errors():
             self._table = self._opened()
         sync_folder(root)
 
     def apply(self, entry: Entry) -> None:
-        """Put the files in place and commit them, unless that was done."""
+        """Put the files in place and commit them, unless that was done before."""
         put_in_place(self._root, entry.files)
-        with _told_as_of_the_folder():
+        with _catalog_errors_as_os_errors():
             self._commit(entry)
 
     def _commit(self, entry: Entry) -> None:
@@ -86,12 +87,12 @@ class Iceberg(Table):
                 transaction.add_files(
                     [self._location(file.path) for file in entry.files],
                     snapshot_properties=properties,
-                    # Names are never used twice, and looking through all files takes longer with each.
+                    # Names are unique, and this check would read the names of all files.
                     check_duplicate_files=False,
                 )
 
     def _committed(self) -> int:
-        """The newest batch of this export among the table's snapshots; 0: none."""
+        """The number of the newest batch of this export in the table's snapshots; 0 if there is none."""
         for snapshot in reversed(self._table.snapshots()):
             summary = snapshot.summary
             if summary is not None and summary.get(_EXPORT) == self._charter.export_id:
@@ -99,7 +100,7 @@ class Iceberg(Table):
         return 0
 
     def _replace(self, transaction: Transaction, entry: Entry, properties: dict[str, str]) -> None:
-        """One snapshot in which files take the place of those whose rows they hold."""
+        """Commit one snapshot in which the files of an entry replace those whose rows they contain."""
         from pyiceberg.table import _parquet_files_to_data_files
 
         added = _parquet_files_to_data_files(
@@ -130,7 +131,7 @@ class Iceberg(Table):
         return f"file://{self._root}/{path}"
 
     def _opened(self) -> IcebergTable:
-        """The table, made on the first run in one step of the catalog."""
+        """The table. The first run makes it in one transaction of the catalog."""
         try:
             from pyiceberg.catalog.sql import SqlCatalog
         except ImportError:
@@ -170,6 +171,6 @@ class Iceberg(Table):
         return catalog.load_table(NAME)
 
     def _hint(self) -> None:
-        """Name the newest metadata for readers that have no catalog but look into the folder."""
+        """Write the name of the newest metadata for readers that use the folder without the catalog."""
         name = Path(self._table.metadata_location).name.removesuffix(".metadata.json")
         write_text(self._root / "metadata" / "version-hint.text", name)

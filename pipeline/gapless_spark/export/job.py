@@ -1,9 +1,9 @@
-"""The export itself: batch after batch, each of which counts once, whatever is killed and when.
+"""Runs an export batch by batch. Each batch counts exactly once, even if a process is killed at any moment.
 
-    settle -> plan -> tasks write staged files -> ledger entry (from here on it counts) -> shown to readers
+    settle -> plan -> tasks write staged files -> entry in the books (the batch counts) -> shown to readers
 
-Killed before the entry, a batch never was: its files are swept and its ids read again. Killed after it, the
-next run shows it before doing anything else.
+After a kill before the entry, the batch's files are removed and its ids are read again. After a kill behind
+the entry, the next run first shows the batch to readers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ LOOK_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a batch: its entry, how long it took, and how many messages (at most) are still to come."""
+    """The state after a batch: its entry, its duration, and an upper bound of the messages still to
+    export."""
 
     entry: Entry
     seconds: float
@@ -50,7 +51,7 @@ class Progress:
 
 
 class Show(Protocol):
-    """Who is told how it goes."""
+    """Receives the progress of an export."""
 
     def note(self, text: str) -> None: ...
     def begin(self, entry: Entry, behind: int) -> None: ...
@@ -73,14 +74,15 @@ class Export:
         self._ledger = Ledger(options.root)
         self._connection: Connection | None = None
         self._last: Entry | None = None
-        """The last batch that counts: whatever fails after it began to count, the next one follows it."""
+        """The last batch that counts. The next batch follows it, even if a later step of it failed."""
         self.complete = False
         """Whether a run that does not follow has exported everything."""
 
     def run(self) -> Entry:
-        """Export until everything is there; a follower until it is stopped. Gives the last batch that counts.
+        """Export until everything is exported; a follower runs until it is stopped. Returns the last batch
+        that counts.
 
-        Raises `GaplessSparkError`. Whatever it raises, the folder is whole, and a later run goes on.
+        Raises `GaplessSparkError`. After an error the folder is consistent, and a later run continues.
         """
         try:
             self._ledger.open()
@@ -108,7 +110,8 @@ class Export:
         return charter, last or Entry(0, charter.start, charter.start, 0, charter.known, Totals())
 
     def _first(self) -> Charter:
-        """What a first run fixes, the times that were given as ages too."""
+        """The charter that this first run fixes. Its times are absolute, also those that were given as
+        ages."""
         connection, shape = self._connected(), self._options.shape
         shape.selection.check_namespace(connection)
         since = shape.selection.since
@@ -119,9 +122,9 @@ class Export:
     def _check(self, charter: Charter) -> None:
         if charter.shape != self._options.shape:
             raise OtherExport(
-                f"{self._options.root} holds an export with other options: give the same, or none"
+                f"{self._options.root} holds an export with other options: give the same ones, or none"
             )
-        # A follower waits for a database that is away; its log is looked at with the first batch.
+        # A follower waits for a database that is down, so it checks the history with its first batch.
         if not self._options.follow:
             last = self._ledger.last()
             self._check_history(charter.epoch, charter.start if last is None else last.upper)
@@ -152,7 +155,7 @@ class Export:
                 self._disconnect()
                 if not self._options.follow:
                     raise
-                # However often it fails, what it staged for nothing takes no more room than a batch.
+                # So the staged files of failed attempts take no more room than one batch.
                 self._ledger.sweep()
                 pause = RETRY_S[min(failures, len(RETRY_S) - 1)]
                 failures += 1
@@ -161,7 +164,7 @@ class Export:
                 continue
             failures = 0
             if not self._options.follow:
-                # What is published meanwhile is the next run's.
+                # Messages published from now on are left to the next run.
                 target = top
                 if self._last.upper >= target:
                     self.complete = True
@@ -176,12 +179,13 @@ class Export:
         return charter.epoch
 
     def _batch(self, shown: Publisher, most: int | None) -> int:
-        """One batch if there is anything; how far the log can be read."""
+        """Export one batch, if any message is selected. Returns the highest id that can be read now."""
         began_at, last = time.monotonic(), self._last
         assert last is not None
         with planned(self._connected(), self._options, last.upper, last.known, most) as plan:
             if not plan.parts:
-                # Nothing selected lies there: moved on in memory only, for nothing depends on it.
+                # No message is selected there. The position moves in memory only, because no file depends on
+                # it.
                 self._last = replace(last, upper=plan.upper, known=plan.known)
                 return plan.top
             files = gather(self._tasks(last, shown, plan))
@@ -201,7 +205,7 @@ class Export:
 
     def _tasks(self, last: Entry, shown: Publisher, plan: Plan) -> list[str]:
         root = self._options.root
-        # A file that somebody removed is not missed: what comes next goes into a new one.
+        # A file that was removed by hand is ignored: later rows go into a new one.
         open_ = {
             key: tuple(file for file in files if (root / file.path).is_file())
             for key, files in last.open.items()
@@ -234,7 +238,7 @@ class Export:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Tell how many bytes are staged, every moment, while the block runs."""
+        """Report the number of staged bytes every 0.3 s while the block runs."""
         done = threading.Event()
         folder = self._options.root / self._ledger.staging
 
@@ -265,29 +269,30 @@ class Export:
 
 
 def run_tasks(spark: SparkSession, work: task.Work) -> list[str]:
-    """One Spark job, a task for each range of the batch; what they answered. Raises `SparkFailed`."""
+    """Run one Spark job with a task for each range of the batch. Returns the tasks' answers. Raises
+    `SparkFailed`."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import udf
 
     count = max(1, len(work.ranges))
     try:
-        # A plain function of a row: those over Arrow want pandas to be installed, though they do not use it.
+        # A plain function of a row, because functions over Arrow need pandas installed.
         ask = udf(partial(task.run, work), task.ANSWERS, useArrow=False).asNondeterministic()
         rows_ = spark.range(0, count, 1, count).select(ask("id").alias("answers")).collect()
     except PySparkException as error:
         raise from_spark(str(error)) from error
     except (Py4JError, OSError, EOFError) as error:
-        # It is the connection to Spark's Java that failed: the folder has no part in it.
+        # The connection to Spark's Java failed. An `OSError` here says nothing about the export's folder.
         raise SparkFailed(
-            f"Spark's Java process ended ({type(error).__name__}): it was killed, or had no memory left."
-            " Run the same command again to go on"
+            f"Spark's Java process ended ({type(error).__name__}): it was killed or ran out of memory."
+            " Run the same command again to continue"
         ) from error
     return [answer for row in rows_ for answer in row["answers"]]
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder, of those that stay there meanwhile."""
+    """The bytes of all files in a folder. A file that vanishes meanwhile is not counted."""
     total = 0
     for path in folder.glob("*"):
         try:

@@ -1,14 +1,13 @@
-"""An export's own books in `DIR/_gapless`: what it is, who writes it, and one entry a batch.
+"""The books of an export, in `DIR/_gapless`: its options, its lock, and an entry for each batch.
 
     lock               held (flock) by the one process that writes
-    export.json        what the first run fixed
-    batches/N.json     batch N, from the moment on at which it counts
+    export.json        the charter: what the first run fixed
+    batches/N.json     the entry of batch N; the batch counts once the entry exists
     staging/RUN/       files of a batch that does not count yet
 
-A batch counts once its entry is there. What is left to do then (renames, the commit of a table) is the same
-however often it is done, so the next run does it again for the last entry before anything else. Until then
-the staged files of that entry are the only copy of its messages, whose ids are not read again: nothing
-removes a staged file that the last entry names.
+The steps after the entry (renames, the commit of a table) can be repeated without harm, so each run first
+repeats them for the last entry. Until they are done, the staged files of that entry are the only copy of its
+messages, because their ids are not read again. So a staged file that the last entry names is never removed.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ KEPT_ENTRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A file of a partition that later batches may extend, or merge with others. `level`: how often its rows
-    were merged; `groups`: its row groups."""
+    """A file of a partition that later batches may extend or merge. `level`: how often its rows were merged;
+    `groups`: its number of row groups."""
 
     date: str
     channel: str | None
@@ -48,8 +47,8 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A file that a batch adds. `staged` and `path` are relative to the root; `replaces` are files whose rows
-    are in this one too, from now on in their place."""
+    """A file that a batch adds. `staged` and `path` are relative to the root. `replaces` are the files that
+    it takes the place of; it contains their rows."""
 
     staged: str
     path: str
@@ -66,7 +65,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Since the first run: messages, and files with their bytes."""
+    """The messages, files and bytes of the whole export."""
 
     rows: int = 0
     files: int = 0
@@ -75,9 +74,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Batch `number`: the messages with `lower < id <= upper`, or, where these are equal, files that take the
-    place of others. `known` is the digest of retention's marks
-    beyond `upper`, `open` what later batches may extend, by partition."""
+    """The record of batch `number`: the messages with `lower < id <= upper`. If the two are equal, it is a
+    merge that only replaces files. `known` is the digest of retention's marks beyond `upper`; `open` has the
+    files that later batches may extend, by partition."""
 
     number: int
     lower: int
@@ -91,8 +90,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """What the first run fixed. `export_id` tells a table's commits which export they are of; `start` is the
-    id after which it begins, `known` the digest of what retention had taken by then."""
+    """What the first run fixed. `export_id` marks a table's commits as those of this export. `start` is the
+    id after which the export begins, and `known` the digest of retention's marks beyond it at that time."""
 
     export_id: str
     epoch: str
@@ -111,7 +110,7 @@ class Ledger:
         self._lock: int | None = None
 
     def open(self) -> None:
-        """Take the folder. Raises `FolderBusy`, `FolderTaken`, and `OSError` where it cannot be written."""
+        """Lock the folder. Raises `FolderBusy`, `FolderTaken`, and `OSError` if it cannot be written."""
         make_root(self.root)
         self.check_folder()
         (self.home / "batches").mkdir(parents=True, exist_ok=True)
@@ -129,20 +128,20 @@ class Ledger:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def check_folder(self) -> None:
-        """Raise `FolderTaken` where the folder holds something that is no export."""
+        """Raise `FolderTaken` if the folder holds something other than an export."""
         strange = [name for name in os.listdir(self.root) if name != HIDDEN] if self.root.exists() else []
         if strange and not (self.home / "export.json").is_file():
             raise FolderTaken(
-                f"{self.root} holds something else ({', '.join(sorted(strange)[:3])}…): give a folder that"
-                " is new, empty or an export"
+                f"{self.root} holds something else ({', '.join(sorted(strange)[:3])}…): give a new or empty"
+                " folder, or an export"
             )
 
     def close(self) -> None:
-        """Let go of the folder. What this run staged and does not count is removed."""
+        """Unlock the folder, after removing the files that this run staged and that do not count."""
         if self._lock is None:
             return
         try:
-            # What cannot be removed now, or is not known to be junk, is swept by the next run.
+            # If this fails, the next run sweeps them.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 self._clear([self.root / self.staging])
         finally:
@@ -150,34 +149,35 @@ class Ledger:
             self._lock = None
 
     def charter(self) -> Charter | None:
-        """What the first run fixed; None: there was none. Raises `OtherExport` for what cannot be read."""
+        """The charter; None before the first run. Raises `OtherExport` if it cannot be read."""
         path = self.home / "export.json"
         if not path.is_file():
             return None
         return read_charter(path)
 
     def begin(self, charter: Charter) -> None:
-        """Write what this first run fixes."""
+        """Write the charter, in the first run."""
         write_json(self.home / "export.json", charter_json(charter))
         sync_folder(self.root)
 
     def last(self) -> Entry | None:
-        """The last batch that counts."""
+        """The entry of the last batch that counts; None if there is none."""
         numbers = self._numbers()
         if not numbers:
             return None
         return _entry(json.loads(self._path(max(numbers)).read_text()))
 
     def count(self, entry: Entry) -> None:
-        """From the return of this on the batch counts, whatever happens."""
-        # Its files are on disk; their names must be, too, before anything relies on them.
+        """Write an entry. Once this returns, the batch counts, even after a crash."""
+        # The tasks synced the files' contents. Their names must be on disk before the entry.
         sync_folder(self.root / self.staging)
         write_json(self._path(entry.number), asdict(entry))
         old = self._path(entry.number - KEPT_ENTRIES)
         old.unlink(missing_ok=True)
 
     def sweep(self) -> int:
-        """Remove what runs left that were killed, and make room for this one's files. How many are gone."""
+        """Remove the files that killed runs left, and make this run's staging folder. Returns how many files
+        were removed."""
         gone = self._clear((self.home / "staging").glob("*"))
         for folder in (self.home, self.home / "batches"):
             for file in folder.glob(".*"):
@@ -186,7 +186,8 @@ class Ledger:
         return gone
 
     def _clear(self, folders: Iterable[Path]) -> int:
-        """Remove folders of staged files, but for the files that the last entry names. How many are gone."""
+        """Remove folders of staged files, except files that the last entry names. Returns how many files were
+        removed."""
         last = self.last()
         needed = {self.root / file.staged for file in last.files} if last is not None else set[Path]()
         gone = 0
@@ -195,7 +196,7 @@ class Ledger:
             for file in files:
                 file.unlink(missing_ok=True)
             gone += len(files)
-            # A file that is needed stays, and the folder with it.
+            # The folder stays if it has a file that is needed.
             with suppress(OSError):
                 folder.rmdir()
         return gone
@@ -226,29 +227,29 @@ def charter_json(charter: Charter) -> dict[str, Any]:
 
 
 def read_charter(path: Path) -> Charter:
-    """The charter in an `export.json`. Raises `OtherExport` where another version wrote it."""
+    """The charter in an `export.json`. Raises `OtherExport` if it is invalid or of another layout."""
     try:
-        told = json.loads(path.read_text())
-        layout = int(told["layout"])
+        read = json.loads(path.read_text())
+        layout = int(read["layout"])
     except (ValueError, KeyError, TypeError):
-        raise OtherExport(f"{path} cannot be read: it is not what an export writes") from None
-    wanted = Shape(by_channel=bool(told.get("by_channel"))).layout
+        raise OtherExport(f"{path} is not a valid charter of an export") from None
+    wanted = Shape(by_channel=bool(read.get("by_channel"))).layout
     if layout != wanted:
         advice = (
-            "export to a new folder, or go on with the version that made it"
+            "export to a new folder, or continue with the version that made it"
             if layout < wanted
             else "update gapless-spark"
         )
         raise OtherExport(
             f"{path.parent.parent} was made in layout {layout}, and this version writes {wanted}: {advice}"
         )
-    since, until = (told[name] and datetime.fromisoformat(told[name]) for name in ("since", "until"))
-    selection = Selection(told["namespace"], tuple(told["channels"]), since, until)
-    shape = Shape(told["format"], told["by_channel"], selection)
-    return Charter(told["export_id"], told["epoch"], told["start"], told["known"], shape)
+    since, until = (read[name] and datetime.fromisoformat(read[name]) for name in ("since", "until"))
+    selection = Selection(read["namespace"], tuple(read["channels"]), since, until)
+    shape = Shape(read["format"], read["by_channel"], selection)
+    return Charter(read["export_id"], read["epoch"], read["start"], read["known"], shape)
 
 
-def _entry(told: dict[str, Any]) -> Entry:
-    files = tuple(Published(**{**file, "replaces": tuple(file["replaces"])}) for file in told["files"])
-    open_ = {key: tuple(Open(**one) for one in files_) for key, files_ in told["open"].items()}
-    return Entry(**{**told, "totals": Totals(**told["totals"]), "files": files, "open": open_})
+def _entry(read: dict[str, Any]) -> Entry:
+    files = tuple(Published(**{**file, "replaces": tuple(file["replaces"])}) for file in read["files"])
+    open_ = {key: tuple(Open(**one) for one in files_) for key, files_ in read["open"].items()}
+    return Entry(**{**read, "totals": Totals(**read["totals"]), "files": files, "open": open_})

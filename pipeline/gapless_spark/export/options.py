@@ -1,4 +1,4 @@
-"""What an export was asked for, and what of it must stay the same when it goes on."""
+"""The options of an export, and those of them that must be the same in every run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gapless_spark.selection import Selection
 Format = Literal["parquet", "delta", "iceberg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 LAYOUT = 1
-"""The version of what lies in an export's folder. A later one that differs cannot go on with it."""
+"""The version of the layout of an export's folder. An export with another layout cannot be continued."""
 LAYOUT_BY_CHANNEL = 2
-"""The same of an export by channel. In layout 1 its files had no column `channel`, and the names of its
-folders could become one for readers."""
+"""The version for an export by channel. In layout 1 its files had no column `channel`, and readers could take
+two of its folder names for the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the first run fixes: which messages, in which format and folders."""
+    """The options that the first run fixes: which messages, in which format and folders."""
 
     format: Format = "parquet"
     by_channel: bool = False
@@ -29,20 +29,22 @@ class Shape:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is read: the columns of the source and the bytes of binary data, so that nothing is lost."""
+        """The columns that are read: those of the source, and the bytes of binary data."""
         return (*COLUMNS, BINARY)
 
     @property
     def layout(self) -> int:
-        """The version of the layout that an export of this shape has."""
+        """The version of the layout for this shape."""
         return LAYOUT_BY_CHANNEL if self.by_channel else LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """One run. `root` must mean the same folder on the driver and on every executor. `interval_s` is how long
-    a follower waits once it has everything; a batch has about `batch_rows` messages at most. Raises
-    `BadOption` for a root that the format cannot have."""
+    """The options of one run. Raises `BadOption` for a root that the format cannot have.
+
+    `root` must be the same folder on the driver and on every executor. `interval_s` is how long a follower
+    waits once it has everything. A batch has about `batch_rows` messages at most.
+    """
 
     url: str = field(repr=False)
     root: Path
@@ -58,7 +60,7 @@ class ExportOptions:
         assert self.root.is_absolute()
         assert self.tasks > 0
         assert self.batch_rows > 0
-        # The table names its folder and files by addresses, and others' folders would be taken for this one.
+        # Iceberg names files by URL, where these characters have another meaning and lead to other folders.
         if self.shape.format == "iceberg" and (unfit := set("#%?") & set(str(self.root))):
             raise BadOption(
                 f"--to: {self.root} has {' '.join(sorted(unfit))} in its name, which an Iceberg table cannot"

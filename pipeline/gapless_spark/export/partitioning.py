@@ -1,4 +1,4 @@
-"""Record batches taken apart by day, and by channel if asked, without a loop over rows."""
+"""Splits record batches by day, and by channel if asked, without a loop over rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_US = 86_400_000_000
 
 
 def split_batch(batch: pa.RecordBatch, by_channel: bool) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    """The rows of each partition, in their order. Most batches are of one day and pass as they are."""
+    """The rows of each partition, in id order. Most batches lie in one day and are not copied."""
     for date, rows in _by_day(batch):
         if not by_channel:
             yield (date, None), rows
@@ -32,14 +32,14 @@ def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     if first == last:
         yield _name(first), batch
         return
-    # Rows come nearly in the order of time, so there are as many days as there is reason to look at.
+    # A batch has few days, because ids are nearly in the order of time.
     for day in pc.unique(pc.divide(times, _DAY_US)).to_pylist():
         inside = pc.and_(pc.greater_equal(times, day * _DAY_US), pc.less(times, (day + 1) * _DAY_US))
         yield _name(day), batch.filter(inside)
 
 
 def _by_channel(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    # A stable sort: the rows of a channel keep their order.
+    # Sorted by id too, so that the rows of a channel keep their order.
     ordered = batch.take(pc.sort_indices(batch, [("channel", "ascending"), ("id", "ascending")]))
     runs = pc.run_end_encode(ordered.column("channel"))
     begin = 0

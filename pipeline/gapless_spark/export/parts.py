@@ -1,8 +1,8 @@
-"""One Parquet file that grows by row groups, also when it was finished before.
+"""A Parquet file that grows by row groups, even after it was finished.
 
-A Parquet file ends with its footer, and readers find everything from there; what it does not mention they
-skip. So a finished file is extended by writing further row groups after its footer, and then a footer for all
-of them. The old bytes stay as they are: who still goes by the old length reads the old file.
+A Parquet file ends with its footer. Readers find all row groups from there, and skip what it does not
+mention. So a finished file is extended by further row groups after its footer, and then a new footer for all
+of them. The old bytes stay as they are: a reader that knows the old length reads the old file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _COPY_BYTES = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Part:
-    """The file at `path`; it is there once something was written. `first_id` and `last_id` are of the rows
-    written through this object, and of the file that it extends."""
+    """The file at `path`, which exists after the first write. `first_id` and `last_id` are the bounds of all
+    its rows, those of the file that it extends included."""
 
     path: Path
     columns: Sequence[str]
@@ -45,7 +45,7 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """How long it is, without what Arrow still holds."""
+        """The file's length, without the bytes that Arrow has not written yet."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     @property
@@ -53,7 +53,7 @@ class Part:
         return self._writer is not None
 
     def extend(self, base: Path) -> None:
-        """Begin with the rows of a finished file, which stays as it is. Nothing may be written yet."""
+        """Begin with the rows of a finished file, which does not change. Call it before the first write."""
         import pyarrow.parquet as pq
 
         assert self._base is None
@@ -77,7 +77,7 @@ class Part:
         self.groups += 1
 
     def finish(self) -> None:
-        """Write the footer. Another `write` may follow: it begins with a copy of what is there."""
+        """Write the footer. A later `write` begins with a copy of the finished file."""
         if self._writer is None or self._sink is None:
             return
         self._writer.close()
@@ -86,21 +86,21 @@ class Part:
             self._known = added
         else:
             self._known.append_row_groups(added)
-            # It begins with the four bytes of a Parquet file's start, to which nothing points.
+            # This first writes the 4 bytes with which a Parquet file starts. Nothing points to them.
             self._known.write_metadata_file(self._sink)
         self._sink.close()
         self._writer = self._sink = None
         self._base = self.path
 
     def sync(self) -> None:
-        """Finish, and wait until it is on disk."""
+        """Finish the file and sync it to disk."""
         self.finish()
         sync_file(self.path)
 
     def abandon(self) -> None:
-        """Let go of the file, whatever is in it."""
+        """Close the file without caring about its content."""
         if self._writer is not None:
-            # It would write its footer into what is closed when it is collected, and complain.
+            # An open writer would write its footer when it is garbage-collected, and fail on the closed sink.
             with suppress(Exception):
                 self._writer.close()
             self._writer.is_open = False
@@ -121,7 +121,7 @@ class Part:
             compression_level=1,
             use_dictionary=[name for name in _DICTIONARY if name.split(".")[0] in self.columns],
             column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
-            # Statistics of a payload help nobody to skip it.
+            # Statistics of payloads do not help a reader to skip row groups.
             write_statistics=[name for name in self.columns if name not in ("data", "headers", BINARY)],
             metadata_collector=self._collected,
         )
@@ -130,8 +130,8 @@ class Part:
         os.replace(fresh, self.path)
 
     def _copy(self, base: Path) -> None:
-        """Put the old file's bytes where they were. The writer begins each file with a magic word of its own
-        and refuses a sink that is not empty, so it has written the first of them already."""
+        """Copy the old file's bytes to the same positions. The writer needs an empty sink and begins it with
+        the 4 magic bytes, so the copy goes on after them."""
         assert self._sink is not None
         with base.open("rb") as source:
             source.seek(self._sink.tell())
@@ -145,7 +145,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def id_bounds(metadata: pq.FileMetaData) -> tuple[int, int]:
-    """The smallest and the largest id of a file, by its footer."""
+    """The smallest and the largest id of a file, from the statistics in its footer."""
     first, last = 2**63 - 1, 0
     for number in range(metadata.num_row_groups):
         statistics = metadata.row_group(number).column(0).statistics

@@ -1,4 +1,4 @@
-"""What an export would do, without doing it."""
+"""The dry run of an export: shows what a run would do, and writes nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ BYTES_A_ROW = 120
 
 
 def look(options: ExportOptions) -> dict[str, Any]:
-    """Bounds of ids, how many messages (counted up to some millions, else at most), how many files about, and
-    whether it goes on with an export that is there. Writes nothing. Raises `GaplessSparkError`."""
+    """What a run would export: bounds of ids, number of messages and of files, and whether it resumes.
+
+    The number of messages is exact up to `EXACT_IDS`, else an upper bound; the number of files is an
+    estimate. Writes nothing. Raises `GaplessSparkError`.
+    """
     ledger = Ledger(options.root)
     charter = ledger.charter()
     ledger.check_folder()
@@ -40,7 +43,7 @@ def look(options: ExportOptions) -> dict[str, Any]:
         top = last_until(connection, selection, top)
         if last is not None and top < start:
             raise OtherExport(
-                f"{options.root} is at id {start}, and the log ends at {top}: it is another log"
+                f"{options.root} ends at id {start}, and the log ends at {top}: this is another log"
             )
         whole = Range(min(start, top), top)
         count, exact = at_most(connection, selection, whole), False
@@ -64,9 +67,9 @@ def look(options: ExportOptions) -> dict[str, Any]:
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """The same for a person."""
+    """The result of `look` in sentences for a person."""
     about = "" if found["exact"] else "at most "
-    there = f"goes on after {found['exported']:,} messages" if found["resumes"] else "begins anew"
+    there = f"resumes after {found['exported']:,} messages" if found["resumes"] else "starts a new export"
     return [
         f"{found['folder']} ({found['format']}): {there}, after id {found['after']}",
         f"{about}{found['messages']:,} messages up to id {found['upto']}, in about {found['files']:,} files"

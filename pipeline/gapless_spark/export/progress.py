@@ -1,6 +1,6 @@
 """Reports the progress of a long export: a bar on a terminal, lines elsewhere, JSON for programs.
 
-All of it goes to stderr, but JSON, which is what was asked for, to stdout.
+JSON goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINE_EVERY_S = 1.0
 
 
 class Shown(Protocol):
-    """What the job tells, and the end of it."""
+    """Shows what the job reports, until it is closed."""
 
     def note(self, text: str) -> None: ...
     def begin(self, entry: Entry, behind: int) -> None: ...
@@ -33,7 +33,7 @@ class Shown(Protocol):
 
 
 class Silent:
-    """Errors only, which are not told here."""
+    """Shows nothing. Errors are printed elsewhere."""
 
     def note(self, text: str) -> None:
         pass
@@ -68,8 +68,8 @@ class Lines(Silent):
         print(f"gapless: {text}", file=self._out, flush=True)
 
     def begin(self, entry: Entry, behind: int) -> None:
-        begun = f"going on after id {entry.upper}" if entry.number else f"beginning after id {entry.upper}"
-        self.note(f"{begun}, up to {behind:,} messages to export")
+        verb = "resuming" if entry.number else "starting"
+        self.note(f"{verb} after id {entry.upper}, up to {behind:,} messages to export")
 
     def batch(self, progress: Progress) -> None:
         self._rows += progress.entry.rows
@@ -182,12 +182,12 @@ def _lag(behind: int) -> str:
 
 
 def write_json_line(value: Any) -> None:
-    """One value on a line of its own, at once."""
+    """Print a value as one line of JSON and flush it."""
     print(json.dumps(value), flush=True)
 
 
 def choose(*, quiet: bool, as_json: bool) -> Shown:
-    """What fits who is listening."""
+    """The way to report: JSON or nothing if asked, else a bar on a terminal and lines elsewhere."""
     if as_json:
         return Json()
     if quiet:

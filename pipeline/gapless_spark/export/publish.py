@@ -1,4 +1,4 @@
-"""From a batch that counts to what readers see. Doing it again changes nothing."""
+"""Shows a batch that counts to readers. Doing it again changes nothing."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gapless_spark.export.ledger import Entry, Open, Published
 from gapless_spark.export.task import Extension
 
 COPIES = 64
-"""A plain file gets so many row groups by copying; then its small ones are merged."""
+"""The most row groups that a plain file gets by copying; then its small row groups are merged."""
 TIER = 16
-"""So many files of a table, of one level, are merged into one of the next."""
+"""The number of files of one level that are merged into one file of the next level, in a table."""
 
 
 class Publisher(Protocol):
-    """How a format shows batches."""
+    """What a format does to show batches to readers."""
 
     def apply(self, entry: Entry) -> None:
-        """Show the batch, whole, unless it is shown already. Raises `OSError` and `GaplessSparkError`."""
+        """Show the whole batch, unless it is shown already. Raises `OSError` and `GaplessSparkError`."""
 
     def extensions(self, files: tuple[Open, ...]) -> tuple[Extension, ...]:
-        """What the next files of a partition do with those that may still grow, a task each."""
+        """For the open files of a partition: how the next batch's tasks extend them, one task each."""
 
     def merges(self, entry: Entry) -> dict[str, tuple[Extension, ...]]:
-        """By partition, what is to be merged now, in an entry of its own."""
+        """By partition, the files to merge now, in a separate entry."""
 
 
 class Plain:
-    """A folder of Parquet files. What is seen at any moment has each message once: a new file appears under
-    its name whole, and a longer one takes the place of the one whose rows it begins with."""
+    """A folder of Parquet files. At any moment readers see each message once: a new file appears complete,
+    and an extended file replaces the one with its first rows."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -53,8 +53,8 @@ class Plain:
 
 
 class Table:
-    """What tables have in common: files never change, and small ones are merged by commits that add no rows,
-    so that whoever reads the table's changes sees each row once."""
+    """The common part of table formats. Files never change. Small ones are merged by commits that add no
+    rows, so that a reader of the table's changes sees each row once."""
 
     def extensions(self, files: tuple[Open, ...]) -> tuple[Extension, ...]:
         return ()
@@ -65,7 +65,8 @@ class Table:
 
 
 def tier(files: tuple[Open, ...]) -> Extension:
-    """Like merged with like, so that a row is written anew once for each power of `TIER`."""
+    """The merge that is due: files of one level into one of the next, so that a row is rewritten only once
+    for each power of `TIER`."""
     merged: list[str] = []
     level = 0
     while len(same := [file.path for file in files if file.level == level]) + (level > 0) >= TIER:
@@ -76,8 +77,11 @@ def tier(files: tuple[Open, ...]) -> Extension:
 
 
 def put_in_place(root: Path, files: tuple[Published, ...]) -> None:
-    """Rename what is still staged, durably. Staged and gone means: renamed before, and then it is there as
-    long as it was written. Raises `OtherExport` where it is not."""
+    """Rename the files that are still staged, durably.
+
+    A staged file that is missing was renamed before; then its target must exist with the length that was
+    written. Raises `OtherExport` if it does not.
+    """
     folders = set()
     for file in files:
         target = root / file.path
@@ -91,7 +95,7 @@ def put_in_place(root: Path, files: tuple[Published, ...]) -> None:
 
 
 def _check_shown(target: Path, size: int) -> None:
-    # A shorter one is the file as it was before the batch extended it.
+    # A shorter file is the one from before the batch extended it.
     if not target.is_file():
         wrong = "is missing: it was removed after this export wrote it"
     elif (found := target.stat().st_size) != size:

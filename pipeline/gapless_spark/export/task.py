@@ -1,7 +1,7 @@
-"""What a Spark task of an export does: read its range of ids as Arrow and write it as Parquet, by partition.
+"""A Spark task of an export: reads its range of ids as Arrow and writes it as Parquet files, by partition.
 
-It writes into the run's staging folder only, under names that nobody else uses, and answers with one line of
-JSON for each file. A task that runs twice, or outlives its driver, changes nothing that counts.
+It writes only into the run's staging folder, under unique names, and answers with one line of JSON for each
+file. So a task that runs twice, or longer than its driver, does not change the export.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ OPEN_FILES = 200
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """The files that a batch may put its rows of a partition together with, relative to the root. `copy`: as
-    it is, at the front; `merge`: read and written anew. `path`: the name to take over, if any."""
+    """The files that a task combines with its rows of a partition. Paths are relative to the root.
+
+    `copy`: the file that is copied to the front. `merge`: files that are read and written again. `path`: the
+    name of the new file if it replaces one.
+    """
 
     key: Key | None = None
     copy: str | None = None
@@ -44,9 +47,12 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch, as all of its tasks get it. `ranges`: bounds of the ids of each; `extensions` by partition
-    folder, the first for the first task and so on: two must not extend one file. Without ranges there is one
-    task, which merges what the extensions say."""
+    """A batch, as all of its tasks get it.
+
+    `ranges`: the bounds of ids, (lower, upper], one range for each task. `extensions`: by partition folder,
+    one for each task, because two tasks must not extend one file. Without ranges there is one task, which
+    only merges the files of the extensions.
+    """
 
     url: str = field(repr=False)
     snapshot: str
@@ -60,8 +66,10 @@ class Work:
 
 
 def run(work: Work, number: int) -> list[str]:
-    """Task `number` of a batch: an answer a file. What went wrong is an answer too, so that it reaches the
-    driver in words."""
+    """Run task `number` of a batch. Returns one JSON answer for each file.
+
+    An error is an answer too, so that its text reaches the driver.
+    """
     try:
         return [json.dumps(answer) for answer in _one(work, number)]
     except GaplessSparkError as error:
@@ -95,7 +103,7 @@ def _one(work: Work, number: int) -> list[dict[str, object]]:
 
 @dataclass(slots=True)
 class _Pile:
-    """What of a partition waits for a row group, and the file it goes to."""
+    """The rows of a partition that wait to become a row group, and their file."""
 
     key: Key
     extension: Extension
@@ -107,10 +115,10 @@ class _Pile:
 
 
 class Writer:
-    """Row groups of sane size in files of sane size, for many partitions in bounded memory.
+    """Writes row groups and files of a good size, for many partitions, in bounded memory.
 
-    Pieces are slices that keep the batch they are from alive; so when those batches come to `PINNED_BYTES`,
-    everything is written out, in smaller row groups than otherwise.
+    A piece is a slice that keeps its whole batch in memory. When these batches reach `PINNED_BYTES`,
+    everything is written, in smaller row groups than otherwise.
     """
 
     def __init__(self, work: Work, number: int) -> None:
@@ -122,12 +130,12 @@ class Writer:
         self._files: list[tuple[_Pile, Part, Extension]] = []
 
     def add(self, key: Key, piece: pa.RecordBatch, pinned: int) -> None:
-        """Take rows of a partition; `pinned` bytes stay in memory until they are written."""
+        """Add rows of a partition. They keep `pinned` bytes in memory until they are written."""
         pile = self._piles.get(key)
         if pile is None:
             pile = self._piles[key] = self._begin(key)
         self._pile_up(pile, piece)
-        # A batch that falls into several pieces is counted with each: that errs on the safe side.
+        # A batch with several pieces is counted several times, which is the safe side.
         self._pinned += pinned
         if pile.rows >= GROUP_ROWS or pile.bytes >= GROUP_BYTES:
             self._write(pile)
@@ -139,13 +147,13 @@ class Writer:
             self._pinned = 0
 
     def merge(self) -> None:
-        """Write anew what the extensions name, without further rows."""
+        """Write the files of the extensions again, without further rows."""
         for (extension,) in self._work.extensions.values():
             assert extension.key is not None
             self._piles[extension.key] = self._begin(extension.key)
 
     def finish(self) -> list[dict[str, object]]:
-        """Everything on disk; an answer a file."""
+        """Write everything to disk. Returns one answer for each file."""
         for pile in self._piles.values():
             self._write(pile)
         for _, part, _ in self._files:
@@ -153,7 +161,7 @@ class Writer:
         return [self._answer(nth, *file) for nth, file in enumerate(self._files)]
 
     def abandon(self) -> None:
-        """Leave the files behind; nobody will know of them."""
+        """Close the files without answering, so that they are not used."""
         for _, part, _ in self._files:
             part.abandon()
 
@@ -196,7 +204,7 @@ class Writer:
     def _part(self, pile: _Pile) -> Part:
         path = Path(self._work.root, self._work.staging, f"{uuid.uuid4().hex}.part")
         part = pile.part = Part(path, self._work.shape.columns)
-        # Only the first file of a partition takes over from those before it.
+        # Only the first file of a partition extends earlier files.
         extension = pile.extension if pile.fresh else Extension()
         if extension.copy is not None:
             part.extend(Path(self._work.root, extension.copy))
@@ -205,7 +213,7 @@ class Writer:
         return part
 
     def _make_room(self, part: Part) -> None:
-        """Keep no more than `OPEN_FILES` files open: those used last."""
+        """Keep at most `OPEN_FILES` files open: those used last."""
         self._open[id(part)] = part
         self._open.move_to_end(id(part))
         while len(self._open) > OPEN_FILES:

@@ -86,7 +86,7 @@ class Attendance:
         try:
             await self._tell(subscription_id)
         except GaplessError as error:
-            log.debug("members of subscription %d are not known of: %s", subscription_id, error.detail)
+            log.debug("the members of subscription %d are not registered: %s", subscription_id, error.detail)
 
     async def _leave(self, subscription_id: int) -> None:
         while True:
@@ -102,7 +102,7 @@ class Attendance:
                         return
                     continue
                 except GaplessError as error:
-                    log.debug("subscription %d seems to have members: %s", subscription_id, error.detail)
+                    log.debug("subscription %d stays registered for now: %s", subscription_id, error.detail)
             await asyncio.sleep(RETRY_S)
         # A member came meanwhile.
         await self._try(subscription_id)

@@ -484,7 +484,7 @@ class Consumers:
                 self._touched(await self._port.release(receipts, delivered=delivered))
                 return
             except GaplessError as error:
-                log.warning("could not end %d leases (%d): %s", len(receipts), attempt, error.detail)
+                log.warning("attempt %d to end %d leases failed: %s", attempt, len(receipts), error.detail)
                 if attempt < RELEASE_ATTEMPTS:
                     await asyncio.sleep(RELEASE_RETRY_S)
         # After the last attempt, their deadlines end them.

@@ -182,7 +182,7 @@ class Group:
         except GaplessError as error:
             self._fail(error)
         except Exception:
-            log.exception("subscription %s failed in a way nobody foresaw", self.subscription.name)
+            log.exception("subscription %s failed with an unexpected error", self.subscription.name)
             self._fail(unavailable("claiming failed; what was leased comes back when its lease ends"))
         self._schedule.claim_at_once()
         return RETRY_S

@@ -64,8 +64,8 @@ class Losses:
             try:
                 await self._port.told(self._subscription_id, waiting)
             except GaplessError as error:
-                # The next stream that opens is told again.
-                log.debug("told of a gap, and could not say so: %s", error.detail)
+                # The next stream that opens gets the gap again.
+                log.debug("a reported gap could not be confirmed: %s", error.detail)
                 return
             self._confirmed |= {(loss.channel_id, loss.number) for loss in waiting}
             self._confirmed &= {(loss.channel_id, loss.number) for loss in self._given.values()}

@@ -102,7 +102,7 @@ class Reaper:
                 reaped = await self.run_once()
                 pause_s = 0.01 if reaped.messages >= REAP_LIMIT else SOON_S if reaped.messages else EVERY_S
             except GaplessError as error:
-                log.warning("expiry has to wait: %s", error.detail)
+                log.warning("expiry is delayed: %s", error.detail)
                 pause_s = RETRY_S
             await asyncio.sleep(pause_s)
 
@@ -136,7 +136,7 @@ class Departures:
             try:
                 pause_s = SOON_S if await self.run_once() else EVERY_S
             except GaplessError as error:
-                log.warning("leases of processes that are gone have to wait: %s", error.detail)
+                log.warning("the release of leases of dead processes is delayed: %s", error.detail)
                 pause_s = RETRY_S
             await asyncio.sleep(pause_s)
 
@@ -175,7 +175,7 @@ class Scheduler:
             try:
                 pause_s = EVERY_S if await self.run_once() < DUE_LIMIT else 0.0
             except GaplessError as error:
-                log.warning("scheduled messages have to wait: %s", error.detail)
+                log.warning("scheduled messages are delayed: %s", error.detail)
                 pause_s = RETRY_S
             await self._pause(pause_s)
 

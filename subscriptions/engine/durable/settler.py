@@ -84,7 +84,7 @@ class Settler:
             except GaplessError as error:
                 _fail(batch, error)
             except Exception:
-                log.exception("settling failed in a way nobody foresaw")
+                log.exception("settling failed with an unexpected error")
                 _fail(batch, unavailable("settling failed; each message was acked or was not"))
             else:
                 _answer(batch, settled)

@@ -371,7 +371,7 @@ class LiveEngine:
             try:
                 await self._round()
             except GaplessError as error:
-                log.warning("live engine cannot read: %s", error.detail)
+                log.warning("the live engine cannot read the database: %s", error.detail)
                 await asyncio.sleep(RETRY_S)
             await self._drop_idle()
             self._share_evenly()
@@ -402,7 +402,7 @@ class LiveEngine:
     async def _tick(self) -> Tick:
         tick = await self.read.tick()
         if self.watermark.was_taken_back(tick):
-            log.error("the database holds less than it did: it was restored to an earlier moment")
+            log.error("the database lost messages: it was restored to an earlier state")
             await self.read.disown(tick.epoch, self.fences or 0)
             tick = await self.read.tick()
         self.fences = tick.fences
@@ -415,7 +415,7 @@ class LiveEngine:
         before = self.watermark.regressions
         self.watermark.observe(tick)
         if self.watermark.regressions > before:
-            log.error("the last id taken went back to %d within one life of the server", tick.last_id)
+            log.error("the last id taken went back to %d without a crash of the server", tick.last_id)
         return tick
 
     def _follow_history(self, epoch: str) -> None:
@@ -425,7 +425,7 @@ class LiveEngine:
         self.moved.set()
         if began:
             return
-        log.warning("the log's history has changed; streams end and resume")
+        log.warning("the log's history has changed; all streams end, and clients resume them")
         for subscription in self.subscriptions:
             subscription.dismiss(Goodbye.HISTORY_CHANGED)
         for feed in self._feeds.values():

@@ -1,1 +1,1 @@
-"""What the page says, chapter by chapter: each figure with what it counts and how it is defined."""
+"""The chapters of the page: each figure with what it counts and how that is defined."""

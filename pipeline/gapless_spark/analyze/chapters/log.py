@@ -1,4 +1,4 @@
-"""Chapters on the log as such: volume and rates."""
+"""Chapters about the log: volume and rates."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def volume(found: Findings, plots: Plots) -> str:
     )
     day = card(
         "When channels are busy",
-        f"The {many(heated, 'channel')} with most messages: which share of a channel's messages comes in "
-        f"each hour of the day, {zone}.",
+        f"The {many(heated, 'channel')} with most messages: the share of a channel's messages in each hour "
+        f"of the day, {zone}.",
         plots.put("day", "Channels by hour of the day", figures.hours_of_day(rows)),
     )
     top = card(
@@ -50,12 +50,12 @@ def volume(found: Findings, plots: Plots) -> str:
 
 
 def rates(found: Findings, plots: Plots) -> str:
-    """Percentiles a second, a minute, an hour, and the busiest minutes."""
+    """Percentiles per second, minute and hour, and the busiest minutes."""
     period = found.read.period
     percentiles = card(
         "Messages per second, minute and hour",
         "Percentiles over all seconds (minutes, hours) from the first message to the last, silent ones "
-        "included; and over those in which something was published. With many silent ones the former are 0.",
+        "included; and over those with a message. If most are silent, the former are 0.",
         table(
             found.rates,
             [
@@ -70,7 +70,7 @@ def rates(found: Findings, plots: Plots) -> str:
     )
     peaks = card(
         f"Busiest minute of each {period}",
-        f"The most messages that came within one minute of each {period}.",
+        f"The most messages within one minute of each {period}.",
         plots.put("peaks", "Busiest minutes", figures.peaks(found.peaks, period)),
         numbers(found.peaks, [shown(period, "period", moment), counted("messages in a minute", "messages")]),
     )
@@ -101,5 +101,5 @@ def _by_weekday(rows: list[Row]) -> list[Row]:
 
 
 def _few(value: float) -> str:
-    """A percentile: whole, unless it lies between two counts."""
+    """A percentile: whole, or with one digit if it lies between two counts."""
     return number(value, 0 if value == int(value) else 1)

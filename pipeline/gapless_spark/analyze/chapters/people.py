@@ -1,4 +1,4 @@
-"""Chapters on who sends: active senders, sessions, replies and words."""
+"""Chapters about senders: active senders, sessions, replies and words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENDER_COLUMNS = [
 
 
 def senders(found: Findings, plots: Plots) -> str:
-    """Active senders over time, and who sent most."""
+    """Active senders over time, and those with most messages."""
     assert found.senders is not None
     rows = found.senders
     note = f"Distinct senders of each {rows.unit}"
@@ -42,15 +42,15 @@ def senders(found: Findings, plots: Plots) -> str:
 
 
 def sessions(found: Findings, plots: Plots) -> str:
-    """How long sessions last, and how much is said in them."""
+    """The lengths of sessions, and their numbers of messages."""
     lengths, sizes = found.session_lengths, found.session_sizes
     assert lengths is not None
     assert sizes is not None
     figure = lengths.figures
     note = (
-        "A session is a run of one sender's messages, in whatever channels, with at most "
+        "A session is a run of one sender's messages, in any channels, with at most "
         f"{bins.span_label(found.question.session_gap_s)} from each to the next. It lasts from its first "
-        "message to its last, so one of a single message lasts 0 s."
+        "message to its last, so a session of one message lasts 0 s."
     )
     overview = facts(
         [
@@ -82,7 +82,7 @@ def conversation(found: Findings, plots: Plots) -> str:
         )
         parts.append(plots.counts("words", "Words per message", "words", "messages", found.words, note))
     if not parts:
-        return card("Nothing to tell", "There is no text, and nobody answered anybody.")
+        return card("No data", "The messages have no text, and there are no replies.")
     return pair(*parts)
 
 
@@ -91,8 +91,8 @@ def _replies(found: Spread, within_s: float, plots: Plots) -> str:
     share = 100 * figure["answered"] / figure["messages"]
     note = (
         "From a message to the next one of another sender in the same channel, if it came within "
-        f"{bins.span_label(within_s)}. {share:.0f} % of {many(figure['messages'], 'message')} were answered "
-        f"so: half of these within {span(figure['seconds_p50'])}, 90 % within {span(figure['seconds_p90'])}, "
+        f"{bins.span_label(within_s)}. {share:.0f} % of {many(figure['messages'], 'message')} got such a "
+        f"reply: half within {span(figure['seconds_p50'])}, 90 % within {span(figure['seconds_p90'])}, "
         f"95 % within {span(figure['seconds_p95'])}, 99 % within {span(figure['seconds_p99'])}."
     )
     return plots.durations("replies", "Time to a reply", "messages", found, note, end=within_s)

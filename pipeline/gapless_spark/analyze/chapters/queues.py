@@ -1,4 +1,4 @@
-"""The chapter on delivery: what the live database says of durable subscriptions."""
+"""The chapter about delivery: statistics of durable subscriptions from the live database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEAD_LETTER_COLUMNS = [
 
 
 def delivery(found: Findings, plots: Plots) -> str:
-    """Lag, attempts and dead letters, or why there is nothing about them."""
+    """Lag, attempts and dead letters, or the reason why they are missing."""
     rows = found.delivery
     if rows is None:
         why = found.delivery_absent or "the database was not asked"
@@ -41,9 +41,8 @@ def delivery(found: Findings, plots: Plots) -> str:
         parts.append(
             card(
                 "Delivery attempts",
-                "How often messages that are not settled were handed out, and how often dead letters had "
-                "been. Of what was acked no count is kept; redelivered, above, counts every handing out but "
-                "the first.",
+                "How often outstanding messages and dead letters were handed out. There is no such count for "
+                "acked messages; redelivered, above, counts all deliveries but the first of each message.",
                 plots.put("attempts", "Delivery attempts", figures.attempts(rows)),
             )
         )
@@ -51,7 +50,7 @@ def delivery(found: Findings, plots: Plots) -> str:
         parts.append(
             card(
                 "Dead letters",
-                "Those kept now, by reason, and by how long ago the subscription gave up on them.",
+                "Those kept now, by reason, and by the time since the subscription gave them up.",
                 plots.put("dead-letters", "Dead letters by reason and age", figures.dead_letters(rows)),
                 numbers(rows.dead_letters, DEAD_LETTER_COLUMNS),
             )
@@ -63,7 +62,7 @@ def delivery(found: Findings, plots: Plots) -> str:
 
 def _subscriptions(found: Delivery, plots: Plots) -> str:
     if not found.subscriptions:
-        return card("Subscriptions", "There are none any more; the dead letters below are of earlier ones.")
+        return card("Subscriptions", "There are none now; the dead letters below are of earlier ones.")
     rows = found.subscriptions[: figures.MAX_BARS]
     drawn = ""
     if any(row["lag"] or row["in_flight"] for row in rows):
