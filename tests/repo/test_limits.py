@@ -1,7 +1,7 @@
 """Limits that several programs must know, because none of them can ask another: one number everywhere.
 
-What makes a message valid is in Python and in SQL; tests/db/test_fitness.py compares the two. The sink of the
-Spark package asks the database.
+What makes a message valid is in Python and in SQL; tests/db/test_validity.py compares the two. The sink of
+the Spark package asks the database.
 """
 
 from __future__ import annotations
