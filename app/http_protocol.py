@@ -51,7 +51,7 @@ MAX_SILENT_BYTES: Final = 64 * 1024
 MAX_DRAINED_BYTES: Final = 1024 * 1024
 MIN_BODY_BYTES_PER_S: Final = 500
 
-FAREWELL_S: Final = 2.0
+GOODBYE_S: Final = 2.0
 """The time in which a reader that was too slow may take the bytes left and a last event with the reason."""
 MAX_CLOSED_AT_ONCE: Final = 64
 MAX_LINGERING: Final = 200
@@ -324,7 +324,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         cycle.response_complete = cycle.disconnected = True
         self.transport.write(framed(last) + b"0\r\n\r\n" if cycle.chunked_encoding else last)
         self.transport.close()
-        self.loop.call_later(FAREWELL_S, self.transport.abort)
+        self.loop.call_later(GOODBYE_S, self.transport.abort)
         self._tell_lost()
         self.flow.resume_writing()
 

@@ -13,7 +13,7 @@ from types import FrameType
 import uvicorn
 
 from app.browsers.rules import EVERY_ANSWER, Browsers
-from app.http_protocol import FAREWELL_S, GaplessHttpProtocol
+from app.http_protocol import GOODBYE_S, GaplessHttpProtocol
 from app.main import Application
 from app.settings import Settings
 from app.telemetry import configure_logging
@@ -105,7 +105,7 @@ def _bound(listening: socket.socket, slow_reader_s: float) -> None:
     if option := getattr(socket, "TCP_NOTSENT_LOWAT", None):
         listening.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
     if option := getattr(socket, "TCP_USER_TIMEOUT", None):
-        patience_s = slow_reader_s + FAREWELL_S + 1
+        patience_s = slow_reader_s + GOODBYE_S + 1
         listening.setsockopt(socket.IPPROTO_TCP, option, int(patience_s * 1000))
 
 

@@ -29,7 +29,7 @@ class Preparation:
     def __call__(self, endpoints: Endpoints) -> None:
         """Raises `NotYetError` for passing troubles, `MigrationError` and `Failure` for lasting ones."""
         from app.supervisor.waiting import NotYetError
-        from db.arrival import AwayError, migrate_now
+        from db.availability import DatabaseUnavailableError, migrate_now
 
         if not self._looked_at_redis:
             self._looked_at_redis = True
@@ -38,7 +38,7 @@ class Preparation:
             _make_metrics_folder(self._settings)
             url = self._settings.migrate_url or endpoints.owner_url
             migrated = asyncio.run(migrate_now(url, endpoints.admin_url))
-        except AwayError as error:
+        except DatabaseUnavailableError as error:
             raise NotYetError(str(error)) from None
         for name in migrated:
             print(f"migrated {name}", file=sys.stderr, flush=True)

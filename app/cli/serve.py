@@ -100,7 +100,7 @@ def _migrate(settings: Settings, url: str) -> list[str]:
     import time
 
     from app.supervisor.waiting import Waiting
-    from db.arrival import AwayError, migrate_now
+    from db.availability import DatabaseUnavailableError, migrate_now
     from db.migrate import MigrationError
 
     deadline = time.monotonic() + PATIENCE_S
@@ -110,7 +110,7 @@ def _migrate(settings: Settings, url: str) -> list[str]:
                 names = asyncio.run(migrate_now(url))
             except MigrationError as error:
                 raise Failure(f"{needed(settings)}: {error}") from None
-            except AwayError as error:
+            except DatabaseUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise Failure(f"{needed(settings)} is away: {error}") from None
                 waiting.because(str(error))

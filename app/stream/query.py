@@ -16,7 +16,7 @@ from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.selection import Selection, select
-from subscriptions.engine.live.positions import After, Earliest, Last, Latest, Since, Start
+from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 
 _CLOUDEVENTS: Final = "application/cloudevents+json"
 _OFFERED: Final = frozenset({"text/event-stream", "text/*", "*/*", _CLOUDEVENTS})

@@ -17,11 +17,11 @@ from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import (
-    Beat,
     Chunk,
     Ephemeral,
     Event,
     Gap,
+    Heartbeat,
     HistoryChanged,
     LiveSubscription,
     Ready,
@@ -92,7 +92,7 @@ class _Stream:
             subscription.rested = False
             event = await subscription.next(read)
             data = _encode(event)
-            if self._first and event is not Beat.BEAT:
+            if self._first and event is not Heartbeat.HEARTBEAT:
                 data = frames.RETRY + data
                 self._first = False
             subscription.spoke_at = time.monotonic()
@@ -107,7 +107,7 @@ def _encode(event: Event) -> bytes:
     match event:
         case Chunk(data):
             return data
-        case Beat.BEAT:
+        case Heartbeat.HEARTBEAT:
             return frames.HEARTBEAT
         case Ready():
             return frames.ready(event)

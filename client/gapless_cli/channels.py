@@ -11,6 +11,7 @@ import typer
 from gapless_cli.failures import usage
 from gapless_cli.groups import AsJson, IfMatch, Inner, Yes, confirm, tag_of, url_of
 from gapless_cli.helping import Command, Group
+from gapless_cli.limits import MAX_PAGE
 from gapless_cli.options import DEFAULT_URL, Url, seconds, whole_seconds
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def channels(
     from gapless_cli.connection import connected
 
     with connected(url) as client:
-        _show(client.channels(pattern, page_size=1000), as_json=as_json)
+        _show(client.channels(pattern, page_size=MAX_PAGE), as_json=as_json)
 
 
 @app.command("show", cls=Command, epilog=SHOW_EXAMPLES)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gapless_cli.connection import connected
 from gapless_cli.failures import Failure, usage
+from gapless_cli.limits import MAX_MESSAGES
 from gapless_cli.new_message import Settings, parse
 from gapless_cli.output import published_json, until_closed, write_line
 
 if TYPE_CHECKING:
     from gapless import Client, NewMessage
 
-MAX_MESSAGES = 1000
 MAX_BYTES = 2 * 1024 * 1024
 """Limit of the lines of one batch: the service accepts 8 MiB, and escaping can multiply a text's length."""
 MAX_LINE_BYTES = 2 * 1024 * 1024

@@ -9,6 +9,7 @@ import typer
 
 from gapless_cli.failures import say, usage
 from gapless_cli.interrupts import Interrupts
+from gapless_cli.limits import MAX_LAST
 from gapless_cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def subscribe(
         list[str], typer.Argument(metavar="CHANNEL", help="Channels or patterns.", show_default=False)
     ],
     after: After = None,
-    last: Annotated[int | None, typer.Option(min=1, max=1000, help="Begin with the last N of each.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, max=MAX_LAST, help="Begin with the last N of each.")
+    ] = None,
     since: Since = None,
     from_: Annotated[Literal["earliest", "latest"] | None, typer.Option("--from", help="Start here.")] = None,
     types: Types = None,

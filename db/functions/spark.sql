@@ -14,7 +14,7 @@ begin
 end $$;
 
 -- Refuses rows that gapless.publish would refuse, and returns the bytes of the payloads of all rows. The sink
--- has already named a bad row: this check is for other callers.
+-- relies on it: GS004 names the first bad row, counted from 1, and what is wrong with it.
 create or replace function gapless_internal.spark_check(
     p_names text[], p_channel integer[], p_types text[], p_keys text[], p_data text[], p_binary bytea[],
     p_headers text[], p_ttls double precision[]
@@ -46,7 +46,7 @@ begin
     if unfit is not null then
         raise exception 'row % does not fit: %', unfit, gapless_internal.flaw(
             p_names[p_channel[unfit]], case when p_types is null then 'message' else p_types[unfit] end, p_keys[unfit],
-            p_data[unfit], p_binary[unfit], p_headers[unfit], p_ttls[unfit]) using errcode = '22023';
+            p_data[unfit], p_binary[unfit], p_headers[unfit], p_ttls[unfit]) using errcode = 'GS004';
     end if;
     if bytes > 33554432 then
         raise exception 'the rows take more than 32 MiB' using errcode = '22023';
@@ -83,8 +83,8 @@ begin
               and not x.bound and x.started_at < now() - interval '10 minutes'
             limit 1000 for update skip locked);
     end if;
-    perform gapless_internal.may_publish_to(array_fill(owner_id, array[cardinality(p_names)]), p_names);
     bytes := gapless_internal.spark_check(p_names, p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls);
+    perform gapless_internal.may_publish_to(array_fill(owner_id, array[cardinality(p_names)]), p_names);
     insert into gapless.spark_attempts (id, namespace_id, query, batch, run, row_count, byte_count, channel_count)
     values (p_attempt, owner_id, p_query, p_batch, p_run, 0, 0, 0)
     on conflict do nothing;

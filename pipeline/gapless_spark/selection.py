@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 MAX_NAME_CHARACTERS = 255
 MAX_PATTERNS = 128
 _TOKEN = r"[A-Za-z0-9_~:@-]+"  # noqa: S105  (a part of a name, no secret)
+_NAME = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")
 _PATTERN = re.compile(rf"(?:(?:{_TOKEN}|\*)\.)*(?:{_TOKEN}|\*|>)")
+
+
+NAME_RULE = f"tokens of A-Z a-z 0-9 _ ~ : @ - joined by dots, at most {MAX_NAME_CHARACTERS} characters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,11 @@ def parse_patterns(text: str) -> tuple[str, ...]:
     if not text.strip():
         return ()
     return tuple(dict.fromkeys(check_pattern(part.strip()) for part in text.split(",")))
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` can be the name of a channel."""
+    return len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) is not None
 
 
 def is_pattern(text: str) -> bool:

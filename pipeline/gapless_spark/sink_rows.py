@@ -1,53 +1,49 @@
-"""Checks rows of a DataFrame, and turns them into arguments of `gapless.spark_stage`."""
+"""Turns rows of a DataFrame into arguments of `gapless.spark_stage`.
+
+This module refuses what cannot be sent: columns of another type, rows without exactly one payload, and rows
+too large for a call. The database decides whether a row may become a message.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gapless_spark.errors import BadOption
+from gapless_spark.selection import NAME_RULE, is_name
 from gapless_spark.sink_errors import BadRow
-from gapless_spark.sink_json import why_unfit
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-MAX_MESSAGE_BYTES: Final = 1024 * 1024
-MAX_HEADERS: Final = 64
-MAX_HEADERS_BYTES: Final = 8 * 1024
-JOURNEY_HEADER: Final = "gapless-journey"
-"""A header of the service, which does not count towards the limits of headers."""
-MAX_JOURNEY_BYTES: Final = 1024 * 1024
-MAX_KEY_CHARACTERS: Final = 255
-MAX_TYPE_CHARACTERS: Final = 128
-MAX_TTL_S: Final = 10 * 365 * 24 * 3600
-
 CHUNK_ROWS: Final = 5_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""The limits of one call, apart from its first message, which may be 1 MiB."""
+"""The limits of one call, and of one row. They are several times the largest message."""
 
 GIVEN: Final = frozenset({"id", "seq", "sender", "created_at", "expires_at"})
 """Columns that the service sets. They are ignored, so that rows of a read can be written."""
 TAKEN: Final = ("channel", "type", "key", "data", "binary", "headers", "ttl")
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_~:@-]+(?:\.[A-Za-z0-9_~:@-]+)*")
+_PAYLOADS: Final = frozenset({"data", "binary"})
+_TEXTS: Final = ("channel", "type", "key", "data")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some checked rows: their number, the bytes of their payloads, and their channels. `arguments` has one
-    row with the array arguments of `gapless.spark_stage`, in order."""
+    """Some rows, the bytes of their payloads, and their channels. `arguments` has one row: the array
+    arguments of `gapless.spark_stage`, in order. `bad_row` makes the error about one of the rows, counted
+    from 0 in the chunk, and why."""
 
     rows: int
     size: int
     names: list[str]
     arguments: dict[str, pa.Array]
+    bad_row: Callable[[int, str], BadRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +55,12 @@ class SinkColumns:
     channel: str | None
 
     def chunks(self, batches: Iterator[pa.RecordBatch], place: str) -> Iterator[Chunk]:
-        """The rows of a partition, in order. Raises `BadRow`, which names the first bad row, counted from 0
-        in the partition, and `place`."""
+        """The rows of a partition in their order. Raises `BadRow`, which names a row that cannot be sent,
+        counted from 0 in the partition, and `place`."""
         start = 0
         for batch in batches:
             for part in _parts(batch):
-                yield _Checked(self, part, start, place).chunk()
+                yield _Slice(self, part, start, place).chunk()
                 start += part.num_rows
 
 
@@ -88,9 +84,9 @@ def sink_columns(schema: StructType, channel: str | None) -> SinkColumns:
         present.add(field.name)
     if channel is None and "channel" not in present:
         raise BadOption("channel: is missing; give a column or the option of that name")
-    if channel is not None and (wrong := _bad_name(channel)):
-        raise BadOption(f"channel: {channel[:300]!r} {wrong}")
-    if not present & {"data", "binary"}:
+    if channel is not None and not is_name(channel):
+        raise BadOption(f"channel: {channel[:300]!r} is no channel's name: {NAME_RULE}")
+    if not present & _PAYLOADS:
         raise BadOption("data: there is no column data (the text of a JSON value), nor binary")
     return SinkColumns(frozenset(present), channel)
 
@@ -140,7 +136,7 @@ _WANTED: Final[Mapping[str, Callable[[DataType], str | None]]] = {
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in slices within the limits of one call."""
-    sizes = _sizes(batch)
+    sizes = _sizes(batch, {*_TEXTS, *_PAYLOADS})
     start, size = 0, 0
     for row, bytes_of_row in enumerate(sizes):
         if row > start and (row - start >= CHUNK_ROWS or size + bytes_of_row > CHUNK_BYTES):
@@ -151,11 +147,12 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start)
 
 
-def _sizes(batch: pa.RecordBatch) -> list[int]:
+def _sizes(batch: pa.RecordBatch, columns: AbstractSet[str]) -> list[int]:
+    """Bytes of each row in those of these columns that there are."""
     import pyarrow.compute as pc
 
     sizes = [0] * batch.num_rows
-    for name in {"data", "binary"} & set(batch.schema.names):
+    for name in columns & set(batch.schema.names):
         column = batch.column(name)
         if column.type != "null":
             found = pc.binary_length(column).to_pylist()
@@ -163,56 +160,13 @@ def _sizes(batch: pa.RecordBatch) -> list[int]:
     return sizes
 
 
-def _bad_name(name: str) -> str | None:
-    if not name:
-        return "is empty"
-    if len(name) > 255:
-        return "is longer than 255 characters"
-    return None if _NAME.fullmatch(name) else "must be tokens of letters, digits and _ ~ : @ - joined by dots"
+def _object(entries: list[tuple[str, str | None]]) -> str:
+    """A map as the text of a JSON object. A name that is there twice stays so: the database refuses it."""
+    return "{" + ",".join(f"{_encode(name)}:{_encode(value)}" for name, value in entries) + "}"
 
 
-def _bad_text(text: str, limit: int) -> str | None:
-    if len(text) > limit:
-        return f"is longer than {limit} characters"
-    return "holds control characters" if not text.isprintable() and _CONTROL.search(text) else None
-
-
-def _bad_type(text: str) -> str | None:
-    return _bad_text(text, MAX_TYPE_CHARACTERS) if text else "is empty"
-
-
-def _bad_key(text: str) -> str | None:
-    return _bad_text(text, MAX_KEY_CHARACTERS)
-
-
-def _bad_ttl(ttl: float) -> str | None:
-    return None if 0 < ttl <= MAX_TTL_S else "must be above 0 and at most ten years, in seconds"
-
-
-def _bad_headers(entries: list[tuple[str, str | None]]) -> str | None:
-    if sum(name != JOURNEY_HEADER for name, _ in entries) > MAX_HEADERS:
-        return f"has more than {MAX_HEADERS} entries"
-    size = own = 0
-    for name, value in entries:
-        if value is None:
-            return f"has no value for {name[:100]!r}"
-        if not name:
-            return "has an entry with an empty name"
-        if not (name + value).isprintable() and _CONTROL.search(name + value):
-            return "holds control characters"
-        bytes_ = len(name.encode()) + len(value.encode())
-        size += bytes_
-        own += bytes_ if name == JOURNEY_HEADER else 0
-    if len(dict(entries)) != len(entries):
-        return "has two entries of one name"
-    if own > MAX_JOURNEY_BYTES:
-        return f"takes more than {MAX_JOURNEY_BYTES} bytes for {JOURNEY_HEADER}"
-    return f"takes more than {MAX_HEADERS_BYTES} bytes" if size - own > MAX_HEADERS_BYTES else None
-
-
-class _Checked:
-    """Checks one slice and makes a chunk of it. All columns are checked before the first bad row is
-    reported."""
+class _Slice:
+    """Makes a chunk of one slice. All columns are checked before the first bad row is reported."""
 
     def __init__(self, columns: SinkColumns, part: pa.RecordBatch, start: int, place: str) -> None:
         self._columns = columns
@@ -222,25 +176,28 @@ class _Checked:
         self._bad: tuple[int, str] | None = None
 
     def chunk(self) -> Chunk:
+        self._check_payloads()
+        self._check_texts()
         arguments = {
             **self._channels(),
             "types": self._types(),
-            "keys": self._texts("key", _bad_key),
+            "keys": self._column("key"),
             "data": self._data(),
-            "binary": self._binary(),
+            "binary": self._column("binary"),
             "headers": self._headers(),
             "ttls": self._ttls(),
         }
-        self._check_payloads()
         if self._bad is not None:
-            row, why = self._bad
-            raise BadRow(
-                f"row {self._start + row} of {self._place} (counted from 0; {self._whose(row)}): {why}."
-                " Nothing of this batch is stored"
-            )
+            raise self.bad_row(*self._bad)
         listed = {name: _listed(name, arguments[name]) for name in _TYPES}
-        names = arguments["names"].to_pylist()
-        return Chunk(self._part.num_rows, sum(_sizes(self._part)), names, listed)
+        size = sum(_sizes(self._part, _PAYLOADS))
+        return Chunk(self._part.num_rows, size, arguments["names"].to_pylist(), listed, self.bad_row)
+
+    def bad_row(self, row: int, why: str) -> BadRow:
+        return BadRow(
+            f"row {self._start + row} of {self._place} (counted from 0; {self._whose(row)}): {why}."
+            " Nothing of this batch is stored"
+        )
 
     def _whose(self, row: int) -> str:
         """The row's channel, and its key if it has one, so that the user can find the row."""
@@ -261,11 +218,33 @@ class _Checked:
         column = self._part.column(name) if name in self._columns.present else None
         return None if column is None or column.null_count == len(column) else column
 
-    def _check(self, name: str, values: list[Any], why: Callable[[Any], str | None]) -> None:
-        for row, value in enumerate(values):
-            if value is not None and (wrong := why(value)) is not None:
-                self._note(row, f"{name} {wrong}")
-                return
+    def _check_payloads(self) -> None:
+        """Exactly one payload a row, and no more bytes than a call carries."""
+        data, binary = self._column("data"), self._column("binary")
+        rows = self._part.num_rows
+        missing = [True] * rows if data is None else data.is_null().to_pylist()
+        without = [True] * rows if binary is None else binary.is_null().to_pylist()
+        sizes = _sizes(self._part, {*_TEXTS, *_PAYLOADS})
+        for row, (no_data, no_binary, size) in enumerate(zip(missing, without, sizes, strict=True)):
+            if no_data and no_binary:
+                self._note(row, "data is null; the JSON text 'null' is data")
+            elif not no_data and not no_binary:
+                self._note(row, "has both data and binary")
+            elif size > CHUNK_BYTES:
+                self._note(row, f"is longer than {CHUNK_BYTES} bytes")
+            else:
+                continue
+            return
+
+    def _check_texts(self) -> None:
+        import pyarrow.compute as pc
+
+        for name in _TEXTS:
+            if name == "channel" and self._columns.channel is not None:
+                continue
+            column = self._column(name)
+            if column is not None and pc.any(found := pc.match_substring(column, "\0")).as_py():
+                self._note(found.to_pylist().index(True), f"{name} holds a zero character")
 
     def _channels(self) -> dict[str, pa.Array]:
         import pyarrow as pa
@@ -279,59 +258,26 @@ class _Checked:
         if column.null_count:
             self._note(column.is_null().to_pylist().index(True), "channel is null")
         encoded = column.cast(pa.string()).dictionary_encode()
-        if any(_bad_name(name) for name in encoded.dictionary.to_pylist()):
-            self._check("channel", column.to_pylist(), _bad_name)
         return {"names": encoded.dictionary, "channel": pc.add(encoded.indices.cast(pa.int32()), 1)}
 
     def _types(self) -> pa.Array | None:
         import pyarrow.compute as pc
 
         column = self._column("type")
-        if column is None:
-            return None
-        if any(name is not None and _bad_type(name) for name in pc.unique(column).to_pylist()):
-            self._check("type", column.to_pylist(), _bad_type)
-        return pc.fill_null(column, "message")
-
-    def _texts(self, name: str, why: Callable[[str], str | None]) -> pa.Array | None:
-        column = self._column(name)
-        if column is not None:
-            self._check(name, column.to_pylist(), why)
-        return column
+        return None if column is None else pc.fill_null(column, "message")
 
     def _data(self) -> pa.Array | None:
         import pyarrow.compute as pc
 
-        column = self._texts("data", why_unfit)
+        column = self._column("data")
         if column is None:
             return None
-        # Messages are written on one line. Raw line breaks in JSON are only between tokens.
+        # A message is one line wherever it is written. JSON has line breaks between tokens only, and so it is
+        # with tabs: a text with one inside a string stays what it was, no JSON, and the database refuses it.
         for line_break in ("\n", "\r"):
             if pc.any(pc.match_substring(column, line_break)).as_py():
-                column = pc.replace_substring(column, line_break, " ")
+                column = pc.replace_substring(column, line_break, "\t")
         return column
-
-    def _binary(self) -> pa.Array | None:
-        return self._column("binary")
-
-    def _check_payloads(self) -> None:
-        """Check that each row has exactly one payload, of at most 1 MiB."""
-        data, binary = self._column("data"), self._column("binary")
-        rows = self._part.num_rows
-        missing = [True] * rows if data is None else data.is_null().to_pylist()
-        without = [True] * rows if binary is None else binary.is_null().to_pylist()
-        for row, (no_data, no_binary, size) in enumerate(
-            zip(missing, without, _sizes(self._part), strict=True)
-        ):
-            if no_data and no_binary:
-                self._note(row, "data is null; the JSON text 'null' is data")
-            elif not no_data and not no_binary:
-                self._note(row, "has both data and binary")
-            elif size > MAX_MESSAGE_BYTES:
-                self._note(row, f"the payload is longer than {MAX_MESSAGE_BYTES} bytes")
-            else:
-                continue
-            return
 
     def _headers(self) -> pa.Array | None:
         import pyarrow as pa
@@ -339,22 +285,17 @@ class _Checked:
         column = self._column("headers")
         if column is None:
             return None
-        values = column.to_pylist(maps_as_pydicts=None)
-        self._check("headers", values, _bad_headers)
-        texts = [
-            json.dumps(dict(v), ensure_ascii=False, separators=(",", ":")) if v else None for v in values
-        ]
+        texts = [_object(entries) if entries else None for entries in column.to_pylist(maps_as_pydicts=None)]
+        for row, text in enumerate(texts):
+            if text is not None and len(text) > CHUNK_BYTES:
+                self._note(row, f"headers is longer than {CHUNK_BYTES} bytes")
         return pa.array(texts, pa.string())
 
     def _ttls(self) -> pa.Array | None:
         import pyarrow as pa
 
         column = self._column("ttl")
-        if column is None:
-            return None
-        column = column.cast(pa.float64())
-        self._check("ttl", column.to_pylist(), _bad_ttl)
-        return column
+        return None if column is None else column.cast(pa.float64())
 
 
 _TYPES: Final = {

@@ -28,6 +28,7 @@ partition must stay below them; small partitions are published together up to th
 
 _AGAIN: Final = re.compile(r"40001|40P01|55P03|25P04|57P0[1-5]|08...|53...")
 """Conflicts, deadlocks, lock timeouts, ended transactions, shutdowns, lost connections, lack of resources."""
+_UNFIT: Final = re.compile(r"row ([0-9]+) does not fit: (.*)")
 _CROWDED: Final = re.compile(r"too many clients|too many connections|remaining connection slots")
 _ROOM: Final = (TRANSACTION_BYTES, TRANSACTION_CHANNELS)
 _PUBLISHING_S: Final = 5.0
@@ -83,12 +84,16 @@ class Store:
         self._close()
 
     def stage(self, key: BatchKey, run: str, attempt: str, number: int, chunk: Chunk) -> bool:
-        """Stage a chunk of an attempt. False: the batch is bound already, and nothing was staged."""
+        """Stage a chunk of an attempt. False: the batch is bound already, and nothing was staged. Raises
+        `BadRow` for the first row that the database refuses."""
         first = {
             **_one(key.namespace, key.query, key.batch, run, attempt),
             "number": _array([number], "int32"),
         }
-        ((staged,),) = self._call(_STAGE, {**first, **chunk.arguments})
+        try:
+            ((staged,),) = self._call(_STAGE, {**first, **chunk.arguments})
+        except _UnfitError as error:
+            raise chunk.bad_row(error.row, error.why) from None
         return bool(staged)
 
     def bind(
@@ -187,6 +192,15 @@ class _TooSlowError(Exception):
     """Several partitions took longer than a publishing transaction may."""
 
 
+class _UnfitError(GaplessSparkError):
+    """A row of a chunk is not a message; `row` is counted from 0."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(f"row {row}: {why}")
+        self.row = row
+        self.why = why
+
+
 def _array(values: list[Any], kind: str) -> pa.Array:
     import pyarrow as pa
 
@@ -219,6 +233,8 @@ def _failure(error: Any, key: BatchKey | None, slow: bool) -> GaplessSparkError:
             f"{title}: {known}. Another run of this query is ahead, or an older checkpoint was restored. End"
             " the other run, or begin with a new checkpoint from where the messages end"
         )
+    if error.sqlstate == "GS004" and (unfit := _UNFIT.search(str(known))):
+        return _UnfitError(int(unfit[1]) - 1, unfit[2])
     if error.sqlstate == "GS003":
         return BatchIncomplete(
             f"{title}: {known}. This run published nothing of it; run the query or job again"

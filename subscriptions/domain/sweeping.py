@@ -10,13 +10,13 @@ SWEEP_S: Final = 1.0
 class SweepSchedule:
     """A sweep is due every second, and sooner if the settled id is above all hinted ids for two rounds."""
 
-    __slots__ = ("_suspect", "_sweep_at", "_swept", "hinted")
+    __slots__ = ("_settled", "_sweep_at", "_swept", "hinted")
 
     def __init__(self) -> None:
         self.hinted = 0
         """The largest id in any hint so far."""
         self._swept = 0
-        self._suspect = 0
+        self._settled = 0
         self._sweep_at = float("-inf")
 
     def __repr__(self) -> str:
@@ -33,8 +33,8 @@ class SweepSchedule:
     def due(self, settled: int, now: float) -> bool:
         """Whether to sweep in this round."""
         explained = max(self.hinted, self._swept)
-        overtaken = self._suspect > explained
-        self._suspect = settled
+        overtaken = self._settled > explained
+        self._settled = settled
         return overtaken or now >= self._sweep_at
 
     def swept(self, settled: int, now: float) -> None:

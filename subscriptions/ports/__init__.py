@@ -11,6 +11,7 @@ from subscriptions.ports.delivering import (
     DeparturePort,
     ReapPort,
 )
+from subscriptions.ports.maintenance import MaintenancePort
 from subscriptions.ports.publishing import AppendPort, HintBus, SchedulePort, TransactionPort
 from subscriptions.ports.reading import (
     Head,
@@ -24,7 +25,6 @@ from subscriptions.ports.reading import (
     Trim,
 )
 from subscriptions.ports.time import Clock
-from subscriptions.ports.upkeep import MaintenancePort
 
 __all__ = [
     "AppendPort",

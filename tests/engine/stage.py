@@ -12,7 +12,7 @@ from subscriptions.engine.entry import entry_of
 from subscriptions.engine.hints import ChannelHint, Copy
 from subscriptions.engine.live.engine import LiveEngine, LiveLimits
 from subscriptions.engine.live.live_subscription import Chunk, Event, LiveSubscription, Ready
-from subscriptions.engine.live.positions import Earliest, Start
+from subscriptions.engine.live.starts import Earliest, Start
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_log import MemoryLog
 from tests.sim.loop import SeededLoop, run

@@ -9,7 +9,7 @@ import pytest
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.live.live_subscription import Ready
-from subscriptions.engine.live.positions import After, Latest
+from subscriptions.engine.live.starts import After, Latest
 from tests.contract.memory_log import Transaction
 from tests.engine.stage import ALL, NAMESPACE, Reader, Stage, on_stage
 

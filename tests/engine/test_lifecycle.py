@@ -13,7 +13,7 @@ from subscriptions.engine.hints import EphemeralHint
 from subscriptions.engine.live.engine import LINGER_S, MIN_TAIL_BYTES, START_TIMEOUT_S, LiveLimits
 from subscriptions.engine.live.feed import EPHEMERAL_BYTES, RETRY_S
 from subscriptions.engine.live.live_subscription import Chunk, Ephemeral, Gap, Ready
-from subscriptions.engine.live.positions import After, Earliest, Last, Latest, Start
+from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Start
 from tests.engine.stage import ALL, LOBBY, NAMESPACE, Stage, on_stage
 from tests.sim.world import Wire, encode
 

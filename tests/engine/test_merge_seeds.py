@@ -10,7 +10,7 @@ from subscriptions.domain.merge import MAX_AHEAD
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.sweeping import SWEEP_S
 from subscriptions.engine.live.feed import REORDER_GRACE_S
-from subscriptions.engine.live.positions import After, Latest
+from subscriptions.engine.live.starts import After, Latest
 from tests.engine.stage import ALL, LOBBY, Stage, on_stage
 
 EITHER = pytest.mark.parametrize("selection", [LOBBY, ALL], ids=["channel", "pattern"])

@@ -16,7 +16,7 @@ Both = tuple[Host, Host]
 DAY_S = 86_400
 
 
-async def farewell(stream: Stream) -> str:
+async def goodbye(stream: Stream) -> str:
     """Why the server ended the stream, after whatever else it sent."""
     last = (await stream.until("goodbye"))[-1]
     assert await stream.block() is None
@@ -159,7 +159,7 @@ async def test_a_deleted_subscription_says_goodbye_at_both_hosts(hosts: Both) ->
     async with queue.consume() as here, queue.at(two).consume() as there:
         pulling = asyncio.create_task(two.http.post(f"{queue.path}/pull", json={"max": 9, "wait": 20}))
         await one.ask("DELETE", queue.path, 204)
-        assert [await farewell(stream) for stream in (here, there)] == ["subscription_deleted"] * 2
+        assert [await goodbye(stream) for stream in (here, there)] == ["subscription_deleted"] * 2
         answer = await pulling
         assert answer.status_code == 404 or answer.json()["deliveries"]
     # Under the same name another one may follow, of which no host remembers the former.
@@ -236,7 +236,7 @@ async def test_a_graceful_stop_says_goodbye_and_releases_leases(hosts: Both, ser
             waiting = asyncio.create_task(host.http.post(f"{queue.path}/pull", json={"max": 9, "wait": 20}))
             await eventually(lambda: _in_flight(elsewhere, 3))
             service.process.terminate()
-            assert await farewell(stream) == "shutdown"
+            assert await goodbye(stream) == "shutdown"
         assert (await waiting).json() == {"deliveries": []}
         again = await elsewhere.take(2)
         assert (data(again), attempts(again)) == ([1, 2], [2, 2])

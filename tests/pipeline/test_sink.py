@@ -69,14 +69,14 @@ def test_every_column_arrives(log: Log, publisher: str, loop: Loop) -> None:
     write(log.spark.createDataFrame(rows, schema).coalesce(1), publisher)
     assert log.owner.fetch(STORED) == [
         ("a.b", 1, "said", "ü-1", '{"text": "Grüße 😀\\n"}', None, '{"x":"y","ü":"\\""}', None, 60.0),
-        ("a.b", 2, "message", "2", "[1, 2]", None, None, None, None),
+        ("a.b", 2, "message", "2", "[1,\t2]", None, None, None, None),
         ("c", 1, "message", None, None, b"\x00\xff", None, None, None),
     ]
     reader = loop.run(login(log.database, "gapless_reader"))
     read = log.read(url=reader, binary="true").orderBy("channel", "seq").collect()
     assert [(row.channel, row.seq, row.data) for row in read] == [
         ("a.b", 1, '{"text": "Grüße 😀\\n"}'),
-        ("a.b", 2, "[1, 2]"),
+        ("a.b", 2, "[1,\t2]"),
         ("c", 1, None),
     ]
     assert bytes(read[2].binary) == b"\x00\xff"
@@ -108,7 +108,7 @@ def test_a_bad_row_is_named_and_nothing_is_stored(log: Log, publisher: str) -> N
     )
     with pytest.raises(
         PySparkException,
-        match=r"row 12345 of partition 0 \(counted from 0; channel .*\): data is no JSON",
+        match=r"row 12345 of partition 0 \(counted from 0; channel .*\): data: is not JSON",
     ):
         write(frame, publisher)
     assert stored_numbers(log) == []

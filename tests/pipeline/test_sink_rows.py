@@ -56,7 +56,7 @@ def chunks(rows: list[dict[str, Any]], size: int = 10_000) -> list[Chunk]:
     ("fields", "channel", "said"),
     [
         ("data string", None, "channel: is missing"),
-        ("data string", "a b", "channel: 'a b' must be tokens"),
+        ("data string", "a b", "channel: 'a b' is no channel's name"),
         ("channel string", None, "data: there is no column data"),
         ("data struct", "a", "to_json"),
         ("data counts", "a", "to_json"),
@@ -86,40 +86,24 @@ def test_what_was_read_may_be_written_back() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"data": "1"}, "channel is null"),
-        ({"channel": "a..b"}, "channel must be tokens"),
-        ({"channel": ""}, "channel is empty"),
-        ({"channel": "a" * 256}, "channel is longer than 255"),
-        ({"type": ""}, "type is empty"),
-        ({"type": "t" * 129}, "type is longer than 128"),
-        ({"key": "k" * 256}, "key is longer than 255"),
-        ({"key": "a\nb"}, "key holds control characters"),
+        ({"channel": None}, "channel is null"),
+        ({"channel": "a\0"}, "channel holds a zero character"),
+        ({"type": "a\0"}, "type holds a zero character"),
+        ({"key": "a\0"}, "key holds a zero character"),
+        ({"data": '"\0"'}, "data holds a zero character"),
         ({"data": None}, "data is null"),
-        ({"data": "hello"}, "data is no JSON"),
-        ({"data": '"' + "x" * 2**20 + '"'}, "the payload is longer than 1048576 bytes"),
         ({"binary": b"1"}, "both data and binary"),
-        ({"data": None, "binary": b"x" * (2**20 + 1)}, "longer than 1048576 bytes"),
-        ({"headers": {"a": None}}, "headers has no value for 'a'"),
-        ({"headers": {"": "a"}}, "an empty name"),
-        ({"headers": {"a": "x\0"}}, "headers holds control characters"),
-        ({"headers": {str(n): "" for n in range(65)}}, "more than 64 entries"),
-        ({"headers": {"a": "ü" * 4096}}, "more than 8192 bytes"),
-        ({"headers": {"gapless-journey": "x" * 2**20}}, "more than 1048576 bytes for gapless-journey"),
-        ({"ttl": 0.0}, "ttl must be above 0"),
-        ({"ttl": float("nan")}, "ttl must be above 0"),
-        ({"ttl": 4e8}, "ttl must be above 0"),
+        ({"data": '"' + "x" * CHUNK_BYTES + '"'}, "is longer than 4194304 bytes"),
+        ({"data": None, "binary": b"x" * (CHUNK_BYTES + 1)}, "is longer than 4194304 bytes"),
+        ({"key": "x" * (CHUNK_BYTES + 1)}, "is longer than 4194304 bytes"),
+        ({"headers": {"a": "x" * CHUNK_BYTES}}, "headers is longer than 4194304 bytes"),
     ],
 )
-def test_the_first_bad_row_is_named(row: dict[str, Any], said: str) -> None:
-    bad = {**(GOOD if "channel" not in row and "data" not in row else {}), **row}
-    if "channel" in row:
-        bad["data"] = "1"
-    elif said != "channel is null":
-        bad["channel"] = "a"
-    later: dict[str, Any] = {"channel": "a", "data": "later and worse"}
-    rows = [GOOD] * 6_001 + [bad, later]
+def test_the_first_row_that_cannot_be_sent_is_named(row: dict[str, Any], said: str) -> None:
+    bad = {**GOOD, **row}
+    later: dict[str, Any] = {"channel": "a"}
     with pytest.raises(BadRow) as caught:
-        chunks(rows, size=4_000)
+        chunks([GOOD] * 6_001 + [bad, later], size=4_000)
     told = str(caught.value)
     assert told.startswith("row 6001 of partition 3 (counted from 0; ")
     assert said in told
@@ -134,19 +118,20 @@ def test_rows_become_arrays() -> None:
         {"channel": "b", "data": '{\r\n "a": 1}', "type": None, "key": "ü"},
         {"channel": "a", "binary": b"\x00\xff", "type": "t", "headers": {"x": 'q"'}, "ttl": 1.5},
         {"channel": "b", "data": "2", "headers": {}},
+        {"channel": "b", "data": "3", "headers": [("a", "1"), ("a", None)]},
     ]
     (chunk,) = chunks(rows)
     assert {name: values.to_pylist()[0] for name, values in chunk.arguments.items()} == {
         "names": ["b", "a"],
-        "channel": [1, 2, 1],
-        "types": ["message", "t", "message"],
-        "keys": ["ü", None, None],
-        "data": ['{   "a": 1}', None, "2"],
-        "binary": [None, b"\x00\xff", None],
-        "headers": [None, '{"x":"q\\""}', None],
-        "ttls": [None, 1.5, None],
+        "channel": [1, 2, 1, 1],
+        "types": ["message", "t", "message", "message"],
+        "keys": ["ü", None, None, None],
+        "data": ['{\t\t "a": 1}', None, "2", "3"],
+        "binary": [None, b"\x00\xff", None, None],
+        "headers": [None, '{"x":"q\\""}', None, '{"a":"1","a":null}'],
+        "ttls": [None, 1.5, None, None],
     }
-    assert chunk.rows == 3
+    assert chunk.rows == 4
 
 
 def test_a_chunk_is_bounded_in_rows_and_bytes() -> None:

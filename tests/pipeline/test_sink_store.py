@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pyarrow as pa
 import pytest
 from gapless_spark.errors import AccessDenied, QueryFailed
-from gapless_spark.sink_errors import BatchChanged, BatchIncomplete
+from gapless_spark.sink_errors import BadRow, BatchChanged, BatchIncomplete
 from gapless_spark.sink_rows import SinkColumns
 from gapless_spark.sink_store import BatchKey, Store
 
@@ -237,6 +238,56 @@ async def test_what_earlier_runs_staged_does_not_pile_up(store: Store, owner: as
     ]
 
 
+ALL = pa.schema(
+    [
+        ("channel", pa.string()),
+        ("type", pa.string()),
+        ("key", pa.string()),
+        ("data", pa.string()),
+        ("binary", pa.binary()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("ttl", pa.float64()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"channel": "a..b"}, "channel: must be 1 to 255"),
+        ({"type": ""}, "type: must be 1 to 128"),
+        ({"key": "a\nb"}, "key: must be at most 255"),
+        ({"data": "hello"}, "data: is not JSON"),
+        ({"data": '"a line\nand another"'}, "data: is not JSON"),
+        ({"data": '"' + "x" * 2**20 + '"'}, "data: is longer than 1048576 bytes"),
+        ({"headers": [("a", None)]}, "headers: has a value that is not a string"),
+        ({"headers": [("a", "1"), ("a", "2")]}, "headers: has the same key twice"),
+        ({"headers": [("a", "x\0")]}, "headers: holds \\u0000"),
+        ({"headers": [(str(n), "") for n in range(65)]}, "headers: has more than 64 entries"),
+        ({"headers": [("a", "ü" * 4096)]}, "headers: takes more than 8192 bytes"),
+        ({"ttl": 0.0}, "ttl: must be above 0"),
+        ({"ttl": float("nan")}, "ttl: must be above 0"),
+    ],
+)
+async def test_the_first_row_that_the_database_refuses_is_named(
+    store: Store, owner: asyncpg.Connection, row: dict[str, Any], said: str
+) -> None:
+    good: dict[str, Any] = {"channel": "a", "key": "k", "data": "1"}
+    table = pa.Table.from_pylist([good] * 6_001 + [good | row, good | {"ttl": -1.0}], ALL)
+    attempt = str(uuid.uuid4())
+    first, second = SinkColumns(frozenset(ALL.names), None).chunks(
+        iter(table.to_batches(4_000)), "partition 3"
+    )
+    assert store.stage(KEY, "run", attempt, 0, first)
+    with pytest.raises(BadRow) as caught:
+        store.stage(KEY, "run", attempt, 1, second)
+    told = str(caught.value)
+    assert told.startswith("row 6001 of partition 3 (counted from 0; channel 'a")
+    assert said in told
+    assert told.endswith(". Nothing of this batch is stored")
+    assert (await counts(owner))[2] == 1, "the chunk before it"
+
+
 UNFIT = {
     "a channel": "array['a b'], '{1}', null, null, '{1}', null, null, null",
     "a channel twice": "array['a', 'a'], '{1}', null, null, '{1}', null, null, null",
@@ -263,10 +314,11 @@ async def test_a_publisher_cannot_stage_what_no_message_may_be(
     url: str, owner: asyncpg.Connection, arguments: str
 ) -> None:
     async with sessions(url, 1) as (session,):
-        with pytest.raises((asyncpg.InvalidParameterValueError, asyncpg.InvalidTextRepresentationError)):
+        with pytest.raises(asyncpg.PostgresError) as caught:
             await session.execute(
                 f"select gapless.spark_stage('default', 'q', 7, 'r', gen_random_uuid(), 0, {arguments})"
             )
+    assert caught.value.sqlstate in ("22023", "GS004")
     assert await counts(owner) == (0, 0, 0)
 
 

@@ -15,7 +15,7 @@ from subscriptions.domain.selection import Selection, select
 from subscriptions.domain.watermark import Watermark
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import Chunk, Gap
-from subscriptions.engine.live.positions import After
+from subscriptions.engine.live.starts import After
 from tests.conftest import Database
 from tests.race.support import (
     IMMEDIATE,

@@ -20,7 +20,7 @@ from subscriptions.engine.hints import ChannelHint, entries_of
 from subscriptions.engine.live import engine as live
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import Chunk
-from subscriptions.engine.live.positions import After
+from subscriptions.engine.live.starts import After
 from subscriptions.engine.publisher import Publisher
 from tests.conftest import Database
 from tests.race.support import appenders, reader

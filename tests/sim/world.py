@@ -35,7 +35,7 @@ from subscriptions.engine.live.live_subscription import (
     LiveSubscription,
     Ready,
 )
-from subscriptions.engine.live.positions import After, Earliest, Last, Latest, Start
+from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Start
 from subscriptions.engine.publisher import Publisher
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Transaction

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gapless_cli.failures import say, usage
+from gapless_cli.limits import MAX_PAGE, MAX_PREFETCH
 from gapless_cli.options import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ the command runs. The command gets GAPLESS_MESSAGE_ID, _CHANNEL, _TYPE, _KEY, GA
 GAPLESS_SUBSCRIPTION. Ctrl-C waits for running commands, a second Ctrl-C ends them. Messages that were handed
 out beyond --count come again at once; that counts as an attempt.
 """
-MAX_PREFETCH = 1000
 SIGNAL_S = 0.2
 """A signal just before the main thread sleeps does not wake it, so it wakes at this interval."""
 
@@ -73,7 +73,7 @@ def consume(
     tell_log()
     with until_closed(), connected(url) as client:
         if not ack:
-            _look(client.look(name, "ready", page_size=min(count or 100, 1000)), count, data_only, tally)
+            _look(client.look(name, "ready", page_size=min(count or 100, MAX_PAGE)), count, data_only, tally)
             return
         consumer = client.consume(name, prefetch=prefetch or _prefetch(count, concurrency))
         with consumer:

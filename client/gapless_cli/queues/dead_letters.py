@@ -10,6 +10,7 @@ import typer
 from gapless_cli.failures import usage
 from gapless_cli.groups import AsJson, Inner, Yes, confirm, url_of
 from gapless_cli.helping import Command, Group
+from gapless_cli.limits import MAX_PAGE
 from gapless_cli.options import DEFAULT_URL, Url, seconds
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def _list(url: str, which: dict[str, Any], limit: int | None, *, as_json: bool) 
         Column("since", lambda d: when(d.created_at)),
         Column("last error", lambda d: short(d.last_error)),
     ]
-    page = 1000 if limit is None else min(limit, 1000)
+    page = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
     with connected(url) as client:
         entries = islice(client.dead_letters(page_size=page, **which), limit)
         show(entries, dead_letter_json, columns, as_json=as_json)

@@ -8,6 +8,7 @@ import typer
 
 from gapless_cli.groups import AsJson, Inner, url_of
 from gapless_cli.helping import Command, Group
+from gapless_cli.limits import MAX_PAGE
 from gapless_cli.options import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
@@ -123,4 +124,4 @@ def _list(url: str, channel: str | None, *, as_json: bool) -> None:
         Column("data", lambda s: short(msgspec.json.encode(data_json(s.data)).decode())),
     ]
     with connected(url) as client:
-        show(client.scheduled(channel, page_size=1000), scheduled_json, columns, as_json=as_json)
+        show(client.scheduled(channel, page_size=MAX_PAGE), scheduled_json, columns, as_json=as_json)

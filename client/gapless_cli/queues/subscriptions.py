@@ -10,6 +10,7 @@ import typer
 from gapless_cli.failures import usage
 from gapless_cli.groups import AsJson, IfMatch, Inner, Yes, confirm, tag_of, url_of
 from gapless_cli.helping import Command, Group
+from gapless_cli.limits import MAX_PAGE
 from gapless_cli.options import DEFAULT_URL, Url
 from gapless_cli.queues import settings
 from gapless_cli.queues.settings import place
@@ -333,7 +334,7 @@ def look(
         Column("last error", lambda o: short(o.last_error)),
     ]
     with connected(url_of(context, url)) as client:
-        found = islice(client.look(name, state, page_size=min(limit or 1000, 1000)), limit)
+        found = islice(client.look(name, state, page_size=min(limit or MAX_PAGE, MAX_PAGE)), limit)
         show_list(found, outstanding_json, columns, as_json=as_json)
 
 
@@ -412,4 +413,9 @@ def _list(url: str, pattern: str | None, *, as_json: bool) -> None:
         Column("state", lambda s: "paused" if s.paused else "active"),
     ]
     with connected(url) as client:
-        show(client.list_subscriptions(pattern, page_size=1000), subscription_json, columns, as_json=as_json)
+        show(
+            client.list_subscriptions(pattern, page_size=MAX_PAGE),
+            subscription_json,
+            columns,
+            as_json=as_json,
+        )

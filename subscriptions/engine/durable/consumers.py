@@ -23,7 +23,7 @@ from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.attendance import WAITS_AFTER_S, Attendance
 from subscriptions.engine.durable.group import Group, GroupDependencies
-from subscriptions.engine.durable.member import Member, Roster
+from subscriptions.engine.durable.member import Member, MemberGroup
 from subscriptions.engine.durable.pull import Pull, Pulled
 from subscriptions.engine.durable.settler import Settler
 from subscriptions.ports import AttendancePort, Clock, DeliveryPort, LookAtLog
@@ -436,7 +436,7 @@ class Consumers:
         group.add(asker)
         self._active[group.subscription.id] = group
 
-    def _remove(self, group: Roster, asker: Pull | Member) -> None:
+    def _remove(self, group: MemberGroup, asker: Pull | Member) -> None:
         group.remove(asker)
         if group.idle and self._active.get(group.subscription.id) is group:
             del self._active[group.subscription.id]

@@ -13,7 +13,7 @@ MAX_INBOX_BYTES = 1024 * 1024
 """A stream with this many bytes still to write gets no further deliveries."""
 
 
-class Roster(Protocol):
+class MemberGroup(Protocol):
     """The group that a member belongs to: the members of one subscription in this process."""
 
     subscription: Subscription
@@ -51,7 +51,7 @@ class Member:
         "seen",
     )
 
-    def __init__(self, group: Roster, prefetch: int, holder: int, number: int) -> None:
+    def __init__(self, group: MemberGroup, prefetch: int, holder: int, number: int) -> None:
         self.group = group
         self.prefetch = prefetch
         self.holder = holder

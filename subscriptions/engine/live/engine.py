@@ -19,7 +19,7 @@ from subscriptions.engine.hints import ChannelHint, EphemeralHint
 from subscriptions.engine.live.feed import ChannelFeed, Feed, LogFeed
 from subscriptions.engine.live.follower import LogFollower
 from subscriptions.engine.live.live_subscription import HistoryChanged, LiveSubscription
-from subscriptions.engine.live.positions import After, Carried, Earliest, Last, Latest, Since, Start
+from subscriptions.engine.live.starts import After, Carried, Earliest, Last, Latest, Since, Start
 from subscriptions.engine.single_flight import SingleFlight
 from subscriptions.ports import Clock, Head, ReadPort
 

@@ -11,7 +11,7 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.entry import Entry, Wire
 from subscriptions.engine.live.feed import CHUNK_BYTES, RETRY_S, Feed
-from subscriptions.engine.live.positions import Carried
+from subscriptions.engine.live.starts import Carried
 from subscriptions.ports import ReadPort, Trim
 
 STARTS_LIMIT = 4000
@@ -62,13 +62,13 @@ class Ephemeral:
     body: bytes
 
 
-class Beat(Enum):
+class Heartbeat(Enum):
     """The event that is sent when nothing came for the time of a heartbeat."""
 
-    BEAT = "beat"
+    HEARTBEAT = "heartbeat"
 
 
-Event = Chunk | Ready | Gap | HistoryChanged | Ephemeral | Beat | Goodbye
+Event = Chunk | Ready | Gap | HistoryChanged | Ephemeral | Heartbeat | Goodbye
 
 
 Write = Callable[[bytes], bool]
@@ -213,7 +213,7 @@ class LiveSubscription:
         """The event that can be returned at once, if any."""
         if self._beat_due:
             self._beat_due = False
-            return Beat.BEAT
+            return Heartbeat.HEARTBEAT
         if self._starts is not None:
             return None
         chunk = self._chunk()

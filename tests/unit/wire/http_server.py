@@ -18,7 +18,7 @@ from app.http_protocol import GaplessHttpProtocol, _shared
 JSON = b"Content-Type: application/json"
 CHUNK_BYTES = 256 * 1024
 MUCH_BYTES = 64 * 1024 * 1024
-FAREWELL = b"event: goodbye"
+GOODBYE = b"event: goodbye"
 GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -51,7 +51,7 @@ class Application:
             self.disconnected.set()
             return
         if scope["path"] == "/much":
-            scope["extensions"]["gapless"].goodbye = FAREWELL
+            scope["extensions"]["gapless"].goodbye = GOODBYE
             await send(start)
             for _ in range(MUCH_BYTES // CHUNK_BYTES):
                 await send({"type": "http.response.body", "body": b"x" * CHUNK_BYTES, "more_body": True})

@@ -14,8 +14,8 @@ from app.http_protocol import buffers
 from app.memory import WORTH_BYTES, GivingBack
 from app.telemetry import CUT_OFF
 from tests.unit.wire.http_server import (
-    FAREWELL,
     GET,
+    GOODBYE,
     MUCH_BYTES,
     Hasty,
     Running,
@@ -135,7 +135,7 @@ def test_a_reader_that_takes_nothing_is_told_goodbye_behind_what_waits_for_it() 
         connection.sendall(MUCH)
         eventually(lambda: CUT_OFF.labels("slow_consumer")._value.get() == before + 1)
         told = everything(connection)
-        assert told.endswith(b"%x\r\n%b\r\n0\r\n\r\n" % (len(FAREWELL), FAREWELL))
+        assert told.endswith(b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOODBYE), GOODBYE))
         assert len(told) < MUCH_BYTES
 
 
@@ -147,7 +147,7 @@ def test_a_reader_that_takes_little_at_a_time_is_not_cut_off() -> None:
         while time.monotonic() < until:
             assert connection.recv(64 * 1024)
             time.sleep(0.02)
-        assert FAREWELL not in connection.recv(1024)
+        assert GOODBYE not in connection.recv(1024)
 
 
 class Few(Hasty):

@@ -1,5 +1,5 @@
 -- Rules for a valid message, for all publishers. app/wire/checks.py and app/wire/json.py have the same rules
--- in Python for HTTP; tests/db/test_fitness.py compares the two.
+-- in Python for HTTP; tests/db/test_validity.py compares the two.
 
 -- Whether a text contains a control character: these break lines in streams, logs and terminals.
 create or replace function gapless_internal.has_control(p_text text) returns boolean

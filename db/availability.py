@@ -12,25 +12,25 @@ _PASSING = ("08", "53", "57P", "25006", "55P03", "58030")
 stops, a standby that is not promoted yet, a lock that is held, the machine's input and output."""
 
 
-class AwayError(Exception):
+class DatabaseUnavailableError(Exception):
     """The database cannot be used now. The text says why; a retry later may help."""
 
 
 async def migrate_now(url: str, admin_url: str | None = None) -> list[str]:
     """Bring the schema to the newest version without waiting for the database; returns the names of what ran.
 
-    Raises AwayError for errors that may pass, and MigrationError for all others.
+    Raises DatabaseUnavailableError for errors that may pass, and MigrationError for all others.
     """
     try:
         return await migrate(url, admin_url=admin_url, patience_s=0.0)
     except MigrationError as error:
         if passes(error.__cause__):
-            raise AwayError(_reason(error.__cause__)) from error
+            raise DatabaseUnavailableError(_reason(error.__cause__)) from error
         raise
     except (asyncpg.ClientConfigurationError, ValueError) as error:
         raise MigrationError(f"not the address of a Postgres: {error}") from error
     except FAILURES as error:
-        raise AwayError(_reason(error)) from error
+        raise DatabaseUnavailableError(_reason(error)) from error
 
 
 def passes(error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""The positions at which a live subscription can begin."""
+"""The starts of a live subscription: where it can begin."""
 
 from __future__ import annotations
 
