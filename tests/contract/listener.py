@@ -31,5 +31,5 @@ class Listener:
 
 
 def _topic_of_this_test() -> str:
-    """Tests share one Redis, and what one test published may still be on its way when the next one listens."""
+    """Tests share one Redis, and what one test published may still be on its way in the next one."""
     return f"gapless:test:{os.environ['PYTEST_CURRENT_TEST'].rsplit(' ', 1)[0]}"
