@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from db.presence import Presence
+from db.transactions import Transactions
 from subscriptions.domain.delivery import (
     Claimed,
     DeadLetter,
@@ -34,6 +35,7 @@ from subscriptions.ports import (
     HistoryPort,
     HistoryQuery,
     ReapPort,
+    TransactionPort,
 )
 from tests.conftest import Database
 from tests.contract.memory import MemoryAppender, MemoryHistory
@@ -41,8 +43,10 @@ from tests.contract.memory_dead_letters import MemoryDeadLetters
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_queues import MemoryQueues
+from tests.contract.memory_transactions import MemoryTransactions
 from tests.race.laws import check_queues
 from tests.race.queues import Queues, open_queues
+from tests.race.support import check_log
 from tests.support import eventually
 
 
@@ -107,12 +111,17 @@ class Bench:
         lookup: Lookup,
         store: Store,
         dead_letters: DeadLetterPort,
+        transactions: TransactionPort,
+        careful: TransactionPort,
         history: HistoryPort,
     ) -> None:
         self.port = port
         self.lookup = lookup
         self.store = store
         self.dead_letters = dead_letters
+        self.transactions = transactions
+        self.careful = careful
+        """Makes no channels."""
         self.history = history
 
     async def publish(self, channel: str, *data: Any, **members: Any) -> list[int]:
@@ -345,7 +354,15 @@ def in_memory() -> Bench:
     """Nothing but this process."""
     memory = Memory()
     port = MemoryDeliveries(memory.queues)
-    return Bench(port, port, memory, MemoryDeadLetters(memory.queues), MemoryHistory(memory.log))
+    return Bench(
+        port,
+        port,
+        memory,
+        MemoryDeadLetters(memory.queues),
+        MemoryTransactions(memory.queues),
+        MemoryTransactions(memory.queues, create_channels=False),
+        MemoryHistory(memory.log),
+    )
 
 
 @asynccontextmanager
@@ -353,6 +370,15 @@ async def in_postgres(database: Database) -> AsyncIterator[Bench]:
     """The service's own adapters. What always holds in the database is looked at when the test ends."""
     async with open_queues(database) as queues:
         store = _Postgres(queues)
-        yield Bench(queues.deliveries, queues.subscriptions, store, queues.dead_letters, queues.history)
+        yield Bench(
+            queues.deliveries,
+            queues.subscriptions,
+            store,
+            queues.dead_letters,
+            queues.transactions,
+            Transactions(queues.pool, queues.namespaces, create_channels=False),
+            queues.history,
+        )
         store.close()
         await check_queues(queues.owner)
+        await check_log(queues.owner)

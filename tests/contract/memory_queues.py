@@ -24,6 +24,7 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.model import Append, Appended, Message, NewMessage, Position
 from subscriptions.domain.pattern import compile_pattern, is_pattern
+from tests.contract.memory import MemoryAppender
 from tests.contract.memory_burial import Death, Entry, copy_of, letter_of, published
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_log import Row as LogRow
@@ -412,10 +413,7 @@ class MemoryQueues:
     async def _publish(self, namespace: str, copies: list[NewMessage]) -> tuple[Position, ...]:
         if not copies:
             return ()
-        transaction = self.log.begin([Append(namespace, tuple(copies))])
-        await transaction.lock()
-        (answer,) = await transaction.take()
-        transaction.commit()
+        (answer,) = await MemoryAppender(self.log).append([Append(namespace, tuple(copies))])
         assert isinstance(answer, Appended), answer
         return answer.positions
 
