@@ -7,7 +7,9 @@ from typing import Protocol
 
 
 class MaintenancePort(Protocol):
-    """Retention and housekeeping. Each call does a bounded piece of work and returns how much it did."""
+    """Retention and housekeeping. Each call does a bounded piece of work and returns how much it did.
+
+    `tests/contract` does not run it in memory: segments, dead rows and sessions are only in a database."""
 
     async def roll_segment(self, max_age_s: float) -> bool: ...
 

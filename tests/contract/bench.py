@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+import pytest
+
 from db.presence import Presence
+from db.transactions import Transactions
 from subscriptions.domain.delivery import (
     Claimed,
     DeadLetter,
+    DeadLetterFilter,
     Delivery,
     Nack,
     Outstanding,
@@ -20,16 +24,29 @@ from subscriptions.domain.delivery import (
     State,
     Subscription,
 )
-from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.model import Append, NewMessage
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Append, Message, NewMessage
 from subscriptions.engine.durable.consumers import Lookup
-from subscriptions.ports import AttendancePort, DeliveryPort, DeparturePort, ReapPort
+from subscriptions.ports import (
+    AttendancePort,
+    DeadLetterPort,
+    DeliveryPort,
+    DeparturePort,
+    HistoryPort,
+    HistoryQuery,
+    ReapPort,
+    TransactionPort,
+)
 from tests.conftest import Database
-from tests.contract.memory import MemoryAppender
+from tests.contract.memory import MemoryAppender, MemoryHistory
+from tests.contract.memory_dead_letters import MemoryDeadLetters
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_queues import MemoryQueues
+from tests.contract.memory_transactions import MemoryTransactions
+from tests.race.laws import check_queues
 from tests.race.queues import Queues, open_queues
+from tests.race.support import check_log
 from tests.support import eventually
 
 
@@ -50,13 +67,13 @@ class Store(Protocol):
 
     async def pass_time(self, seconds: float) -> None: ...
 
-    async def letters(self) -> list[DeadLetter]: ...
-
     async def pause(self, name: str, paused: bool) -> None: ...
 
     async def change(self, name: str, **settings: Any) -> None: ...
 
     async def delete(self, name: str) -> None: ...
+
+    async def seek(self, name: str, to: str) -> None: ...
 
     async def purge(self, name: str) -> int: ...
 
@@ -66,6 +83,10 @@ class Store(Protocol):
 
     async def lose(self, channel: str, keep: int) -> None:
         """The same for good."""
+        ...
+
+    async def remove(self, channel: str) -> None:
+        """The channel is deleted, and all that it held."""
         ...
 
     async def arrive(self, holder: int) -> None:
@@ -84,10 +105,24 @@ class Store(Protocol):
 class Bench:
     """The steps that tests take again and again."""
 
-    def __init__(self, port: Port, lookup: Lookup, store: Store) -> None:
+    def __init__(
+        self,
+        port: Port,
+        lookup: Lookup,
+        store: Store,
+        dead_letters: DeadLetterPort,
+        transactions: TransactionPort,
+        careful: TransactionPort,
+        history: HistoryPort,
+    ) -> None:
         self.port = port
         self.lookup = lookup
         self.store = store
+        self.dead_letters = dead_letters
+        self.transactions = transactions
+        self.careful = careful
+        """Makes no channels."""
+        self.history = history
 
     async def publish(self, channel: str, *data: Any, **members: Any) -> list[int]:
         """One message each; their ids."""
@@ -128,10 +163,30 @@ class Bench:
         done, _ = await self.port.reap(subscription.id, await self.store.settled(), 1000)
         return done
 
+    async def bury(self, subscription: Subscription, count: int = 1, **how: Any) -> list[int]:
+        """Take so many messages and give up on them; the dead letters' ids."""
+        taken = await self.take(subscription, count)
+        assert len(taken) == count
+        settled, _ = await self.port.nack(receipts(subscription, *taken), Nack(dead_letter=True, **how))
+        return [item.dead_letter for item in settled if item.dead_letter is not None]
+
+    async def letters(self, **which: Any) -> list[DeadLetter]:
+        return await self.dead_letters.page(DeadLetterFilter("default", **which), 0, 1000)
+
     async def deaths(self) -> list[tuple[str, str, int]]:
         """(data, reason, attempts) of every dead letter."""
-        letters = await self.store.letters()
+        letters = await self.letters()
         return [((e.message.data or b"").decode(), e.reason.value, e.attempts) for e in letters]
+
+    async def stored(self, channel: str) -> list[Message]:
+        """What the channel holds; nothing where there is none."""
+        query = HistoryQuery("default", channel, None, None, None, (), (), 1000)
+        try:
+            return (await self.history.history(query))[0]
+        except GaplessError as error:
+            if error.code is Code.CHANNEL_NOT_FOUND:
+                return []
+            raise
 
 
 def receipts(subscription: Subscription, *deliveries: Delivery) -> list[Receipt]:
@@ -140,6 +195,13 @@ def receipts(subscription: Subscription, *deliveries: Delivery) -> list[Receipt]
 
 def outcomes(settled: Sequence[Settled]) -> list[str]:
     return [item.status.value for item in settled]
+
+
+async def code_of(asked: Awaitable[object]) -> Code:
+    """Of the refusal."""
+    with pytest.raises(GaplessError) as refused:
+        await asked
+    return refused.value.code
 
 
 def data(deliveries: Sequence[Delivery]) -> list[str]:
@@ -177,9 +239,6 @@ class Memory:
     async def pass_time(self, seconds: float) -> None:
         self._passed_us += round(seconds * 1_000_000)
 
-    async def letters(self) -> list[DeadLetter]:
-        return self.queues.letters
-
     async def pause(self, name: str, paused: bool) -> None:
         self.queues.pause(name, paused)
 
@@ -188,6 +247,9 @@ class Memory:
 
     async def delete(self, name: str) -> None:
         self.queues.delete(name)
+
+    async def seek(self, name: str, to: str) -> None:
+        self.queues.seek(name, to)
 
     async def purge(self, name: str) -> int:
         queue = self.queues.find("default", name)
@@ -200,6 +262,9 @@ class Memory:
     async def lose(self, channel: str, keep: int) -> None:
         await self.trim(channel, keep)
         self.log.purge()
+
+    async def remove(self, channel: str) -> None:
+        self.log.delete(("default", channel))
 
     async def arrive(self, holder: int) -> None:
         self.queues.gone.discard(holder)
@@ -219,7 +284,6 @@ class _Postgres:
         self.append = queues.append
         self.settled = queues.settled
         self.pass_time = queues.pass_time
-        self.letters = queues.letters
 
     async def pause(self, name: str, paused: bool) -> None:
         await self._queues.subscriptions.pause("default", name, paused)
@@ -229,6 +293,9 @@ class _Postgres:
 
     async def delete(self, name: str) -> None:
         await self._queues.subscriptions.delete("default", name)
+
+    async def seek(self, name: str, to: str) -> None:
+        await self._queues.subscriptions.seek("default", name, to)
 
     async def purge(self, name: str) -> int:
         settled = await self._queues.settled()
@@ -245,6 +312,10 @@ class _Postgres:
             "delete from gapless.messages m using gapless.channels c"
             " where c.id = m.channel_id and m.id <= c.trimmed_id"
         )
+
+    async def remove(self, channel: str) -> None:
+        await self._queues.history.delete_channel("default", channel)
+        await self._queues.maintenance.purge_rows(1000)
 
     async def arrive(self, holder: int) -> None:
         entered = asyncio.Event()
@@ -283,13 +354,31 @@ def in_memory() -> Bench:
     """Nothing but this process."""
     memory = Memory()
     port = MemoryDeliveries(memory.queues)
-    return Bench(port, port, memory)
+    return Bench(
+        port,
+        port,
+        memory,
+        MemoryDeadLetters(memory.queues),
+        MemoryTransactions(memory.queues),
+        MemoryTransactions(memory.queues, create_channels=False),
+        MemoryHistory(memory.log),
+    )
 
 
 @asynccontextmanager
 async def in_postgres(database: Database) -> AsyncIterator[Bench]:
-    """The service's own adapters."""
+    """The service's own adapters. What always holds in the database is looked at when the test ends."""
     async with open_queues(database) as queues:
         store = _Postgres(queues)
-        yield Bench(queues.deliveries, queues.subscriptions, store)
+        yield Bench(
+            queues.deliveries,
+            queues.subscriptions,
+            store,
+            queues.dead_letters,
+            queues.transactions,
+            Transactions(queues.pool, queues.namespaces, create_channels=False),
+            queues.history,
+        )
         store.close()
+        await check_queues(queues.owner)
+        await check_log(queues.owner)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 from cache.bus import RedisBus
+from subscriptions.engine.exchange import OpenBus
+from subscriptions.ports import HintBus
 from tests.support import eventually
 
 
 class Listener:
-    """`heard` is what came; `missed` how often it was told that something may have been missed."""
+    """`heard` is what came; `missed` how often it was told that something may have been missed. `bus`: the
+    URL of a Redis, or what opens a bus."""
 
-    def __init__(self, url: str, topic: str | None = None) -> None:
-        topic = topic or _topic_of_this_test()
+    def __init__(self, bus: str | OpenBus, topic: str | None = None) -> None:
         self.heard: list[bytes] = []
         self.missed = 0
-        self.bus = RedisBus(url, topic, self.heard.append, self._count)
+        open_bus = through(bus) if isinstance(bus, str) else bus
+        self.bus = open_bus(topic or topic_of_this_test(), self.heard.append, self._count)
         self.task: asyncio.Task[None] = asyncio.create_task(self.bus.run())
 
     def _count(self) -> None:
@@ -30,6 +34,15 @@ class Listener:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-def _topic_of_this_test() -> str:
-    """Tests share one Redis. What one published may still be on its way when the next one listens."""
+def through(url: str) -> OpenBus:
+    """Opens buses through this Redis."""
+
+    def opened(topic: str, heard: Callable[[bytes], None], missed: Callable[[], None]) -> HintBus:
+        return RedisBus(url, topic, heard, missed)
+
+    return opened
+
+
+def topic_of_this_test() -> str:
+    """Tests share one Redis, and what one test published may still be on its way in the next one."""
     return f"gapless:test:{os.environ['PYTEST_CURRENT_TEST'].rsplit(' ', 1)[0]}"

@@ -29,7 +29,8 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.delivery import State as Standing
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory import Pause, at_once
-from tests.contract.memory_queues import LOOKAHEAD, Death, Lane, MemoryQueues, Queue, Row, State
+from tests.contract.memory_burial import Death
+from tests.contract.memory_queues import LOOKAHEAD, Lane, MemoryQueues, Queue, Row, State
 from tests.contract.memory_seats import Seats
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ class MemoryDeliveries:
             row = seats.next(due)
             if row is None:
                 break
-            if row.message.id not in self._log.by_id:
+            if self.queues.is_removed(row):
                 queue.drop([row], now_us)
                 self.queues.removed(queue, row.message)
             elif death := self.queues.verdict(queue, row, now_us):
@@ -206,7 +207,8 @@ class MemoryDeliveries:
             return Settled(Settlement.NACKED)
         queue.drop([row], now_us)
         reason = Reason.REJECTED if nack.dead_letter else Reason.MAX_DELIVER
-        entries, published = await self.queues.bury(queue, [Death(row.message, reason, row.attempts, error)])
+        row.last_error = error
+        entries, published = await self.queues.bury(queue, [row.death(reason)])
         touched += published
         return Settled(Settlement.NACKED, dead_letter=entries.get(row.message.id))
 
@@ -238,7 +240,7 @@ class MemoryDeliveries:
                     queue.back(row, now_us, row.last_error)
             last = [row for row in rows if delivered and queue.is_spent(row)]
             queue.drop(last, now_us)
-            deaths = [Death(r.message, Reason.MAX_DELIVER, r.attempts, r.last_error) for r in last]
+            deaths = [row.death(Reason.MAX_DELIVER) for row in last]
             return (await self.queues.bury(queue, deaths))[1]
 
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
@@ -266,8 +268,8 @@ class MemoryDeliveries:
         for row in sorted(queue.rows.values(), key=lambda r: (r.state, r.message.id)):
             first = heads.setdefault(row.lane, row.message.id)
             live = row.state is State.LEASED and row.at_us > now_us
-            over = queue.is_late(row.message, now_us) or not queue.admits(row.message)
-            if row.message.id not in self._log.by_id or (over and not live):
+            over = queue.is_over(row, now_us) or queue.is_excluded(row)
+            if self.queues.is_removed(row) or (over and not live):
                 continue
             standing = _standing(row, now_us)
             at_us = row.at_us if standing in (Standing.LEASED, Standing.DELAYED) else None
@@ -364,9 +366,9 @@ class MemoryDeliveries:
 
     def _expire_rows(self, queue: Queue, now_us: int, limit: int) -> list[Death]:
         rows = [queue.rows[i] for i in sorted(queue.rows) if queue.rows[i].state is not State.LEASED]
-        late = [row for row in rows if queue.is_late(row.message, now_us)][: max(0, limit)]
+        late = [row for row in rows if queue.is_over(row, now_us)][: max(0, limit)]
         queue.drop(late, now_us)
-        return [Death(r.message, Reason.EXPIRED, r.attempts, r.last_error) for r in late]
+        return [row.death(Reason.EXPIRED) for row in late]
 
     def _expire_new(self, queue: Queue, settled: int, now_us: int, limit: int) -> list[Death]:
         """What expires by its own time leaves a marker, wherever it lies; what the subscription's time ends
@@ -383,7 +385,7 @@ class MemoryDeliveries:
         fresh = [message for _, message in self.queues.matching(queue, settled)]
         excess = max(0, min(limit, len(rows) + len(fresh) - queue["max_backlog"]))
         queue.drop(rows[:excess], now_us)
-        deaths = [Death(r.message, Reason.MAX_BACKLOG, r.attempts, r.last_error) for r in rows[:excess]]
+        deaths = [row.death(Reason.MAX_BACKLOG) for row in rows[:excess]]
         over = fresh[: excess - len(deaths)]
         if over:
             self.queues.advance(queue, over[-1].id)

@@ -77,6 +77,11 @@ class Row:
         )
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has published to it or said how it is to be."""
+        return self.last_seq == 0 and self.retention == Retention() and self.message_ttl is None
+
+    @property
     def tag(self) -> str:
         """What its settings are, in short."""
         return f"{self.id} {self.retention} {self.message_ttl}"
@@ -278,6 +283,7 @@ class Transaction:
         self._batch = batch
         self._create = create
         self._rows: dict[Place, Row] = {}
+        self._made: list[Row] = []
         self._stored: list[tuple[Row, Message]] = []
         self._keys: dict[Place, Key] = {}
         self._heads: dict[Place, tuple[int, int, int]] = {}
@@ -287,8 +293,10 @@ class Transaction:
         """Wait for every channel, in one order."""
         known = [append for append in self._batch if append.namespace in self._log.namespaces]
         places = sorted({(a.namespace, m.channel) for a in known for m in a.messages})
-        made = {p: row for p in places if (row := self._log.row(p, create=self._create)) is not None}
-        for place, row in sorted(made.items(), key=lambda item: item[1].id):
+        there = set(self._log.rows)
+        found = {p: row for p in places if (row := self._log.row(p, create=self._create)) is not None}
+        self._made += [row for place, row in found.items() if place not in there]
+        for place, row in sorted(found.items(), key=lambda item: item[1].id):
             await row.lock.acquire()
             if self.crashed or row.deleted:
                 row.lock.release()
@@ -335,6 +343,13 @@ class Transaction:
         for key in [k for k, writer in self._log.key_writers.items() if writer is self]:
             del self._log.key_writers[key]
         self._log.running.pop(self.name, None)
+        for row in self._made:
+            # What was refused leaves nothing behind. Whoever waits for the row begins again.
+            is_mine = self._rows.get((row.namespace, row.name)) is row or not row.lock.locked()
+            if is_mine and row.is_untouched and not row.deleted:
+                row.deleted = True
+                del self._log.rows[row.namespace, row.name]
+        self._made = []
         for row in self._rows.values():
             row.lock.release()
         self._rows = {}

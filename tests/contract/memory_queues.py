@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,10 @@ from subscriptions.domain.delivery import (
     Subscription,
     Touched,
 )
-from subscriptions.domain.model import Append, Message, NewMessage
+from subscriptions.domain.model import Append, Appended, Message, NewMessage, Position
 from subscriptions.domain.pattern import compile_pattern, is_pattern
+from tests.contract.memory import MemoryAppender
+from tests.contract.memory_burial import Death, Entry, copy_of, letter_of, published
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_log import Row as LogRow
 
@@ -65,16 +66,14 @@ class Row:
     strikes: int = 0
     company: int | None = None
     member: int = 0
+    entry: Entry | None = None
+    """A replay gave it back: then it is the copy, whatever becomes of the log."""
+    entered_us: int = 0
+    """From when on the subscription's time counts for what a replay gave back."""
 
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """A message that is given up. It has no row any more."""
-
-    message: Message
-    reason: Reason
-    attempts: int = 0
-    last_error: str | None = None
+    def death(self, reason: Reason, error: str | None = None) -> Death:
+        """It is given up; `error` where nothing was said before."""
+        return Death(self.message, reason, self.attempts, self.last_error or error, self.entry)
 
 
 @dataclass(slots=True)
@@ -136,6 +135,17 @@ class Queue:
         by_itself = message.expires_at_us is not None and message.expires_at_us <= now_us
         return by_itself or (ttl is not None and message.created_at_us + ttl * 1_000_000 <= now_us)
 
+    def is_over(self, row: Row, now_us: int) -> bool:
+        """The same of a row. The own time of what a replay gave back does not count any more."""
+        if row.entry is None:
+            return self.is_late(row.message, now_us)
+        ttl = self["message_ttl"]
+        return ttl is not None and row.entered_us + ttl * 1_000_000 <= now_us
+
+    def is_excluded(self, row: Row) -> bool:
+        """Whether the filter stops it. Somebody asked for what a replay gave back."""
+        return row.entry is None and not self.admits(row.message)
+
     def is_spent(self, row: Row) -> bool:
         """Whether it may not be handed out again."""
         return bool(0 < self["max_deliver"] <= row.strikes)
@@ -160,11 +170,15 @@ class Queue:
         gone = list(rows)
         for row in gone:
             del self.rows[row.message.id]
-        for lane in {row.lane for row in gone if row.lane is not None}:
+        self.promote({row.lane for row in gone}, now_us)
+
+    def promote(self, lanes: Iterable[Lane | None], now_us: int) -> None:
+        """In lanes where nothing is at work the first has its turn, or will have when its time comes."""
+        for lane in {lane for lane in lanes if lane is not None}:
             others = sorted((r.state, r.message.id) for r in self.rows.values() if r.lane == lane)
             if others and others[0][0] is State.WAITING:
                 first = self.rows[others[0][1]]
-                first.state, first.at_us = State.DUE, now_us
+                first.state, first.at_us = State.DUE, max(first.at_us, now_us)
 
 
 class MemoryQueues:
@@ -173,7 +187,8 @@ class MemoryQueues:
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
         self.queues: dict[int, Queue] = {}
-        self.letters: list[DeadLetter] = []
+        self.entries: dict[int, Entry] = {}
+        """Dead letters by id."""
         self.attendance: set[tuple[int, int]] = set()
         """(subscription, process): who has members of what."""
         self.gone: set[int] = set()
@@ -181,6 +196,12 @@ class MemoryQueues:
         self.fences = itertools.count(1)
         self._gap_numbers = itertools.count(1)
         self._ids = itertools.count(1)
+        self._entry_ids = itertools.count(1)
+
+    @property
+    def letters(self) -> list[DeadLetter]:
+        """All dead letters, by id."""
+        return [self.entries[id_].letter for id_ in sorted(self.entries)]
 
     # --- definitions
 
@@ -223,7 +244,25 @@ class MemoryQueues:
     def delete(self, name: str) -> None:
         queue = self.find("default", name)
         assert queue is not None
+        self._forget(queue)
         del self.queues[queue.subscription.id]
+
+    def seek(self, name: str, to: str) -> None:
+        """To the beginning or the end."""
+        queue = self.find("default", name)
+        assert queue is not None
+        self._forget(queue)
+        queue.frontier = self.log.sequence if to == "latest" else 0
+
+    def _forget(self, queue: Queue) -> None:
+        """What is under way. What a replay gave back is a dead letter again."""
+        for row in sorted(queue.rows.values(), key=lambda r: r.message.id):
+            if row.entry is not None:
+                id_, now_us = next(self._entry_ids), self.log.now_us()
+                letter = replace(row.entry.letter, id=id_, created_at_us=now_us)
+                self.entries[id_] = replace(row.entry, letter=letter)
+        queue.rows.clear()
+        queue.ahead.clear()
 
     # --- reading
 
@@ -318,96 +357,86 @@ class MemoryQueues:
             most = held[row.member] if row.company is None or row.member != 0 else doubted
             alone = row.company == 1 or (held[row.member] == 1 and row.lease > queue.silent)
             queue.went_silent(row, most, alone=alone)
-            queue.back(row, now_us, END)
         queue.silent = queue.fence if ended else queue.silent
         last = [row for row in ended if queue.is_spent(row)]
+        for row in ended:
+            if row not in last:
+                queue.back(row, now_us, END)
         queue.drop(last, now_us)
-        return [Death(r.message, Reason.MAX_DELIVER, r.attempts, END) for r in last]
+        return [row.death(Reason.MAX_DELIVER, END) for row in last]
 
     def refilter(self, queue: Queue, now_us: int) -> None:
         """What the filter does not let through is over, unless it is leased."""
         rows = [row for row in queue.rows.values() if row.state is not State.LEASED]
-        queue.drop([row for row in rows if not queue.admits(row.message)], now_us)
+        queue.drop([row for row in rows if queue.is_excluded(row)], now_us)
+
+    def is_removed(self, row: Row) -> bool:
+        """Whether retention took its message."""
+        return row.entry is None and row.message.id not in self.log.by_id
 
     def verdict(self, queue: Queue, row: Row, now_us: int) -> Death | None:
         """Why a row that is due is not handed out."""
         reason = None
-        if queue.is_late(row.message, now_us):
+        if queue.is_over(row, now_us):
             reason = Reason.EXPIRED
         elif queue.is_spent(row):
             reason = Reason.MAX_DELIVER
-        return None if reason is None else Death(row.message, reason, row.attempts, row.last_error)
+        return None if reason is None else row.death(reason)
+
+    # --- dead letters
 
     async def bury(self, queue: Queue, deaths: list[Death]) -> tuple[dict[int, int], tuple[Touched, ...]]:
         """Make dead letters: their ids by message id; and where copies were published. What retention took
         leaves nothing behind."""
-        entries: dict[int, int] = {}
-        copies: list[NewMessage] = []
+        made: list[tuple[Entry, str | None]] = []
         for death in deaths:
-            if death.message.id not in self.log.by_id:
+            if death.entry is None and death.message.id not in self.log.by_id:
                 self.removed(queue, death.message)
-                continue
-            letter, target = self._letter(queue, death)
-            entries[death.message.id] = letter.id
-            self.letters.append(letter)
+            else:
+                made.append(self._entry(queue, death))
+        copies = [copy_of(entry.letter, target) for entry, target in made if target is not None]
+        positions = iter(await self._publish(queue.subscription.namespace, copies))
+        for entry, target in made:
+            letter = entry.letter
             if target is not None:
-                copies.append(_copy(letter, target))
+                letter = replace(letter, published=published(next(positions)))
+            self.entries[letter.id] = replace(entry, letter=letter)
+        ids = {entry.letter.message.id: entry.letter.id for entry, _ in made}
+        return ids, self._touched(queue, {copy.channel for copy in copies})
+
+    def _entry(self, queue: Queue, death: Death) -> tuple[Entry, str | None]:
+        known = death.entry.channel_id if death.entry is not None else None
+        channel_id = self.log.by_id[death.message.id][0].id if known is None else known
+        letter, target = letter_of(next(self._entry_ids), queue.subscription, death, self.log.now_us())
+        return Entry(queue.subscription.namespace, channel_id, letter), target
+
+    async def _publish(self, namespace: str, copies: list[NewMessage]) -> tuple[Position, ...]:
         if not copies:
-            return entries, ()
-        transaction = self.log.begin([Append(queue.subscription.namespace, tuple(copies))])
-        await transaction.lock()
-        await transaction.take()
-        transaction.commit()
-        return entries, self._touched(queue, {copy.channel for copy in copies})
+            return ()
+        (answer,) = await MemoryAppender(self.log).append([Append(namespace, tuple(copies))])
+        assert isinstance(answer, Appended), answer
+        return answer.positions
 
     def _touched(self, queue: Queue, channels: set[str]) -> tuple[Touched, ...]:
         namespace = queue.subscription.namespace
         rows = [self.log.rows[namespace, channel] for channel in sorted(channels)]
         return tuple(Touched(namespace, row.name, row.id, row.last_id, row.last_seq) for row in rows)
 
-    def _letter(self, queue: Queue, death: Death) -> tuple[DeadLetter, str | None]:
-        subscription, message = queue.subscription, death.message
-        template = (queue["dead_letter"] or {}).get("channel")
-        target = template and template.replace("{channel}", message.channel).replace(
-            "{subscription}", subscription.name
-        )
-        letter = DeadLetter(
-            id=len(self.letters) + 1,
-            subscription=subscription.name,
-            reason=death.reason,
-            attempts=death.attempts,
-            last_error=death.last_error,
-            created_at_us=self.log.now_us(),
-            journey=_journey(subscription.name, death),
-            message=message,
-        )
-        return letter, target
+    def give_back(self, queue: Queue, entry: Entry, now_us: int, due_us: int) -> None:
+        """Replay it. If it is under way it begins again there: a lease that is out is its first attempt."""
+        message = entry.letter.message
+        row = queue.rows.get(message.id)
+        if row is None:
+            lane = queue.lane_of(entry.channel_id, message)
+            state = State.DUE if lane is None else State.WAITING
+            row = Row(message, state, due_us, lane, 0, last_error=entry.letter.last_error)
+            queue.rows[message.id] = row
+        if message.id > queue.frontier:
+            queue.ahead.add(message.id)
+        row.attempts, row.strikes, row.company = int(row.state is State.LEASED), 0, None
+        row.entry, row.entered_us = row.entry or entry, due_us
+        queue.promote([row.lane], now_us)
 
 
 _compiled = cache(compile_pattern)
 _number = attrgetter("number")
-
-
-def _journey(subscription: str, death: Death) -> bytes:
-    """The deaths so far and this one; times are left out."""
-    before = json.loads(json.loads(death.message.headers or b"{}").get("gapless-journey", "[]"))
-    step = {"subscription": subscription, "channel": death.message.channel, "reason": death.reason.value}
-    for known in before:
-        if step.items() <= known.items():
-            known["count"] += 1
-            return json.dumps(before).encode()
-    return json.dumps([*before, step | {"count": 1}]).encode()
-
-
-def _copy(letter: DeadLetter, target: str) -> NewMessage:
-    message = letter.message
-    headers = json.loads(message.headers or b"{}") | {"gapless-journey": letter.journey.decode()}
-    return NewMessage(
-        target,
-        message.data,
-        binary=message.binary,
-        type=message.type,
-        key=message.key,
-        headers=json.dumps(headers).encode(),
-        sender=message.sender,
-    )

@@ -1,32 +1,49 @@
-"""Every bus: what one process sends the others hear, and where some may have been missed, they are told. The
-real one also outlives whatever happens to Redis."""
+"""Every bus: what one process sends the others hear, and where some may have been missed, they are told."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import pytest
 import redis.asyncio
 
-from cache import bus as bus_module
-from cache import link as link_module
-from cache.bus import RedisBus
-from cache.link import Link
-from tests.contract.freezing_proxy import FreezingProxy
-from tests.contract.listener import Listener
+from subscriptions.engine.exchange import OpenBus
+from tests.contract.listener import Listener, through, topic_of_this_test
+from tests.contract.memory_bus import MemoryHub
 from tests.support import eventually
 
-
-@pytest.fixture
-async def proxy(redis_url: str) -> AsyncIterator[FreezingProxy]:
-    made = FreezingProxy(redis_url)
-    await made.start()
-    yield made
-    await made.stop()
+MANY = 3000
+"""More than a bus holds until it is sent."""
 
 
-async def test_everybody_hears_in_order(redis_url: str) -> None:
-    first, second = Listener(redis_url), Listener(redis_url)
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What the buses of a test have in common."""
+
+    open: OpenBus
+    cut: Callable[[], Awaitable[None]]
+    """Everybody is cut off, and may come back."""
+
+
+@pytest.fixture(params=["memory", "redis"])
+def wire(request: pytest.FixtureRequest) -> Wire:
+    if request.param == "memory":
+        hub = MemoryHub()
+        return Wire(hub.open, hub.cut)
+    url: str = request.getfixturevalue("redis_url")
+
+    async def cut() -> None:
+        admin = redis.asyncio.Redis.from_url(url)
+        await admin.client_kill_filter(_type="pubsub")
+        await admin.aclose()
+
+    return Wire(through(url), cut)
+
+
+async def test_everybody_hears_in_order(wire: Wire) -> None:
+    first, second = Listener(wire.open), Listener(wire.open)
     await first.connected()
     await second.connected()
     payloads = [b"%d" % n for n in range(500)]
@@ -37,8 +54,8 @@ async def test_everybody_hears_in_order(redis_url: str) -> None:
     await second.stop()
 
 
-async def test_another_topic_is_not_heard(redis_url: str) -> None:
-    first, other = Listener(redis_url), Listener(redis_url, "gapless:other:hints")
+async def test_another_topic_is_not_heard(wire: Wire) -> None:
+    first, other = Listener(wire.open), Listener(wire.open, "gapless:other:hints")
     await first.connected()
     await other.connected()
     other.bus.send(b"theirs")
@@ -48,79 +65,59 @@ async def test_another_topic_is_not_heard(redis_url: str) -> None:
     await other.stop()
 
 
-async def test_whoever_was_cut_off_is_told_that_hints_may_be_missing(redis_url: str) -> None:
-    listener = Listener(redis_url)
+async def test_whoever_was_cut_off_is_told_that_hints_may_be_missing(wire: Wire) -> None:
+    listener = Listener(wire.open)
     await listener.connected()
     assert listener.missed == 1, "before the first subscription anything may have been sent"
-    admin = redis.asyncio.Redis.from_url(redis_url)
-    await admin.client_kill_filter(_type="pubsub")
-    await admin.aclose()
+    await wire.cut()
     await eventually(lambda: listener.missed == 2)
-    await listener.stop()
-
-
-async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None:
-    bus = RedisBus(redis_url, "t", lambda payload: None, lambda: None)
-    for number in range(bus_module.MAX_QUEUED + 10):
-        bus.send(b"%d" % number)
-    assert list(bus._queue)[:1] == [b"10"]
-    assert len(bus._queue) == bus_module.MAX_QUEUED
-    for _ in range(10):
-        bus.send(b"x" * (bus_module.MAX_QUEUED_BYTES // 4))
-    assert len(bus._queue) == 4
-    assert bus._queued_bytes == 4 * (bus_module.MAX_QUEUED_BYTES // 4)
-
-
-async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes nothing and says nothing, with more to send than sockets hold; afterwards all is as before."""
-    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
-    listener = Listener(proxy.url)
     await listener.connected()
-    proxy.freeze()
-    dropped = bus_module.DROPPED._value.get()
-    for _ in range(3):
-        listener.bus.send(b"x" * 8_000_000)
-    await eventually(lambda: bus_module.DROPPED._value.get() > dropped or listener.task.done())
-    assert not listener.task.done(), listener.task.exception()
-    proxy.thaw()
 
     def heard_again() -> bool:
         listener.bus.send(b"again")
         return b"again" in listener.heard
 
     await eventually(heard_again)
+    assert not listener.task.done()
     await listener.stop()
 
 
-async def test_silence_is_asked_about(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that died without a word is given up, and what may have been missed meanwhile is told."""
-    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
-    monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.1)
-    monkeypatch.setattr(bus_module, "MAX_SILENCE_S", 0.3)
-    listener = Listener(proxy.url)
-    await listener.connected()
-    proxy.freeze()
-    await eventually(lambda: not listener.bus.connected, 5.0)
-    proxy.thaw()
-    await eventually(lambda: listener.missed == 2)
-    await listener.stop()
+async def test_it_is_connected_while_it_runs(wire: Wire) -> None:
+    bus = wire.open(topic_of_this_test(), lambda payload: None, lambda: None)
+    assert not bus.connected
+    running = asyncio.create_task(bus.run())
+    await eventually(lambda: bus.connected)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert not bus.connected
 
 
-async def test_a_quiet_redis_is_not_a_dead_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.02)
-    listener = Listener(redis_url)
-    await listener.connected()
-    pings = 0
-    tell = Link.tell
+async def test_it_knows_whether_others_listen(wire: Wire) -> None:
+    """Before it knows, others may: it makes hints."""
+    idle = wire.open(topic_of_this_test(), lambda payload: None, lambda: None)
+    assert not idle.alone
+    first = Listener(wire.open)
+    await eventually(lambda: first.bus.alone)
+    second = Listener(wire.open)
+    await eventually(lambda: second.bus.connected and not first.bus.alone and not second.bus.alone)
+    await first.stop()
+    assert not first.bus.alone
+    await eventually(lambda: second.bus.alone)
+    await second.stop()
 
-    async def counted(self: Link, *command: bytes | str) -> None:
-        nonlocal pings
-        pings += command == ("PING",)
-        await tell(self, *command)
 
-    monkeypatch.setattr(Link, "tell", counted)
-    await eventually(lambda: pings >= 10)
-    assert listener.missed == 1
-    await listener.stop()
+async def test_the_oldest_that_nobody_took_are_dropped(wire: Wire) -> None:
+    """Sending waits for nothing, and holds no more than so much."""
+    there = Listener(wire.open)
+    await there.connected()
+    bus = wire.open(topic_of_this_test(), lambda payload: None, lambda: None)
+    payloads = [b"%d" % n for n in range(MANY)]
+    for payload in payloads:
+        bus.send(payload)
+    running = asyncio.create_task(bus.run())
+    await eventually(lambda: there.heard[-1:] == payloads[-1:])
+    assert 0 < len(there.heard) < MANY
+    assert there.heard == payloads[-len(there.heard) :]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await there.stop()

@@ -315,12 +315,12 @@ async def test_the_last_attempt_makes_one_dead_letter(bench: Bench) -> None:
         seen.append(one.attempt)
         ((settled,), _) = await bench.port.nack(receipts(q, one), Nack(reason="broken"))
     assert seen == [1, 2]
-    (letter,) = await bench.store.letters()
+    (letter,) = await bench.letters()
     assert settled.dead_letter == letter.id
     assert (letter.reason, letter.attempts, letter.last_error) == ("max_deliver", 2, "broken")
     assert letter.message.data == b"1"
     assert await bench.nack(q, one) == ["unknown"]
-    assert (await bench.take(q), len(await bench.store.letters())) == ([], 1)
+    assert (await bench.take(q), len(await bench.letters())) == ([], 1)
 
 
 async def test_a_rejected_message_is_dead_at_once(bench: Bench) -> None:
@@ -339,7 +339,7 @@ async def test_a_lease_that_ends_last_is_dead(bench: Bench, *, reaped: bool) -> 
     if reaped:
         assert await bench.reap(q) == 1
     assert await bench.take(q) == []
-    (letter,) = await bench.store.letters()
+    (letter,) = await bench.letters()
     assert (letter.reason, letter.last_error) == ("max_deliver", "the lease ended without an ack")
 
 
@@ -395,7 +395,7 @@ async def test_a_copy_goes_to_the_dead_letter_channel(bench: Bench) -> None:
         (one,) = await bench.take(q, 1)
         _, (touched,) = await bench.port.nack(receipts(q, one), Nack(dead_letter=True))
     assert (touched.namespace, touched.channel, touched.last_seq) == ("default", "dead.q.q", 2)
-    for letter in await bench.store.letters():
+    for letter in await bench.letters():
         (step,) = json.loads(letter.journey)
         assert (step["subscription"], step["channel"], step["reason"], step["count"]) == (
             "q",

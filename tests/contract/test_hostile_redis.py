@@ -14,6 +14,7 @@ import uvloop
 
 from cache import bus as bus_module
 from cache import link as link_module
+from cache.bus import RedisBus
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
 from tests.contract.listener import Listener
 from tests.support import eventually
@@ -73,6 +74,7 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
         assert count(bus_module.FAILURES) >= failures + 4
         assert not behaviour.takes or not any(here.heard), "it passed nothing on"
         assert open_files() <= files + MAX_FILES
+        assert isinstance(here.bus, RedisBus)
         assert len(here.bus._queue) <= bus_module.MAX_QUEUED
 
         told = here.missed

@@ -15,7 +15,7 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message, NewMessage
 from subscriptions.ports import HistoryQuery, SchedulePort
 from tests.conftest import drop_database, make_database
-from tests.contract.bench import Memory
+from tests.contract.bench import Memory, code_of
 from tests.contract.memory import MemoryHistory
 from tests.contract.memory_schedule import MemorySchedule
 from tests.race.queues import Queues, open_queues
@@ -57,12 +57,6 @@ class Later:
 
 def told(touched: Touched) -> tuple[str, str, int]:
     return touched.namespace, touched.channel, touched.last_seq
-
-
-async def code_of(asked: Awaitable[object]) -> Code:
-    with pytest.raises(GaplessError) as refused:
-        await asked
-    return refused.value.code
 
 
 @pytest.fixture(params=["memory", "postgres"])

@@ -139,19 +139,6 @@ async def test_a_policy_changes_it_for_the_next_decision(queues: Queues) -> None
     assert bodies(await queues.take_all(subscription)) == ["4", "6"]
 
 
-async def test_what_was_replayed_comes_whatever_the_filter_says(queues: Queues) -> None:
-    """Somebody asked for this very message, before the filter changed or after."""
-    subscription = await mixed(queues)
-    for _ in range(4):
-        await queues.bury(subscription)
-    first, second, third, fourth = await queues.letters()
-    await queues.dead_letters.replay("default", first.id)
-    await change(queues, {"filter": {"types": ["none of them"]}})
-    await queues.dead_letters.replay("default", second.id)
-    assert bodies(await queues.take_all(subscription)) == ["0", "1"]
-    assert [letter.id for letter in await queues.letters()] == [third.id, fourth.id]
-
-
 async def test_a_claim_under_way_and_a_change_wait_for_one_another(
     database: Database, queues: Queues, owner: asyncpg.Connection
 ) -> None:

@@ -1,4 +1,5 @@
-"""All deaths of a message, in order: through loops and replays, whatever somebody wrote into the header."""
+"""All deaths of a message, however long its journey, and whatever somebody wrote into the header. What it
+tells: tests/contract/test_dead_letters.py."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import pytest
 
 from app.wire.head import read_head
 from app.wire.publish import parse_publication
-from subscriptions.domain.delivery import DeadLetter, Subscription
 from subscriptions.domain.model import NewMessage
 from tests.race.journeys import copies, journey, told
 from tests.race.queues import Queues, receipts
@@ -17,62 +17,6 @@ from tests.race.support import check_log
 
 HOPS = 1000
 HEAD = read_head([(b"content-type", b"application/json")])
-
-
-async def _hop(queues: Queues, subscription: Subscription) -> DeadLetter:
-    await queues.bury(subscription)
-    return (await queues.letters(subscription=subscription.name))[-1]
-
-
-async def test_a_journey_is_kept_in_order(queues: Queues) -> None:
-    """a → b → c → a: each death at the end, the same death again counted where it stands."""
-    for name, to in (("a", "b"), ("b", "c"), ("c", "a")):
-        await queues.subscribe(name, dead_letter={"channel": to})
-    made = {name: await queues.subscriptions.get("default", name, stats=False) for name in "abc"}
-    await queues.publish("a", 1, headers=b'{"kept":"yes"}')
-    for name in "abcab":
-        letter = await _hop(queues, made[name])
-    assert told(letter) == [("a", "a", "rejected", 2), ("b", "b", "rejected", 2), ("c", "c", "rejected", 1)]
-    steps = journey(letter)
-    assert [s["first_at"] for s in steps] == sorted(s["first_at"] for s in steps)
-    assert steps[0]["last_at"] > steps[2]["last_at"]
-    assert all(s["first_at"] < s["last_at"] for s in steps[:2])
-    assert letter.message.key is None
-    (final,) = await queues.take(made["c"])
-    assert json.loads(final.message.headers)["kept"] == "yes"
-
-
-async def test_a_journey_outlives_a_replay(queues: Queues) -> None:
-    """Attempts begin anew; where it has been is not forgotten."""
-    subscription = await queues.subscribe("q")
-    await queues.publish("q", 1)
-    for count in (1, 2, 3):
-        (letter,) = await queues.bury(subscription)
-        assert told((await queues.letters())[0]) == [("q", "q", "rejected", count)]
-        await queues.dead_letters.replay("default", letter)
-    (delivery,) = await queues.take(subscription)
-    assert (delivery.attempt, delivery.message.headers) == (1, b"")
-
-
-async def test_a_loop_ends_after_a_thousand_hops(queues: Queues) -> None:
-    subscription = await queues.subscribe("loop", max_deliver=1, dead_letter={"channel": "{channel}"})
-    await queues.publish("loop", '"round"')
-    for _ in range(HOPS):
-        await queues.bury(subscription)
-        last = await queues.dead_letters.get("default", await _newest(queues))
-    assert (last.reason, told(last)) == ("rejected", [("loop", "loop", "rejected", HOPS)])
-    assert last.published is not None
-    await queues.bury(subscription)
-    over = await queues.dead_letters.get("default", await _newest(queues))
-    assert (over.reason, over.published) == ("hops", None)
-    assert over.unroutable == f"the journey has counted {HOPS} hops"
-    assert sum(count for *_, count in told(over)) == HOPS + 1
-    assert await queues.take(subscription) == []
-    assert len(await queues.letters(limit=2000)) == HOPS + 1
-
-
-async def _newest(queues: Queues) -> int:
-    return int(await queues.owner.fetchval("select max(id) from gapless.dead_letters"))
 
 
 async def test_a_message_in_circles_by_time_alone(queues: Queues, owner: asyncpg.Connection) -> None:

@@ -148,30 +148,6 @@ async def test_a_dead_lane_does_not_wait_for_the_next_round(queues: Queues) -> N
     assert len(await queues.letters(reason="expired")) == 99
 
 
-async def test_replay_waits_for_what_is_under_way(queues: Queues) -> None:
-    subscription = await queues.subscribe("q")
-    await two_keys(queues)
-    (letter,) = await queues.bury(subscription)
-    taken = await queues.take(subscription)
-    assert said(taken) == "b1 a2 - -"
-    await queues.dead_letters.replay("default", letter)
-    await check_queues(queues.owner)
-    assert said(await queues.take(subscription)) == "", "a2 is in flight"
-    await queues.ack(subscription, taken[1])
-    again = await queues.take(subscription)
-    assert (said(again), attempts(again)) == ("a1", [1]), "before a3, which came after it"
-    await queues.ack(subscription, *again)
-    assert said(await queues.take(subscription)) == "a3"
-
-
-async def test_replay_into_an_empty_lane_is_due_at_once(queues: Queues) -> None:
-    subscription = await queues.subscribe("q")
-    await queues.publish("q", 1, key="a")
-    (letter,) = await queues.bury(subscription)
-    await queues.dead_letters.replay("default", letter)
-    assert said(await queues.take(subscription)) == "1"
-
-
 @pytest.mark.parametrize(
     ("before", "after"), [("none", "key"), ("key", "none"), ("key", "channel"), ("channel", "key")]
 )

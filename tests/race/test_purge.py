@@ -180,16 +180,6 @@ async def test_what_comes_while_it_runs_stays(queues: Queues, owner: asyncpg.Con
     assert bodies(await queues.take_all(subscription)) == ["4"]
 
 
-async def test_what_a_replay_gave_back_goes_with_its_copy(queues: Queues, owner: asyncpg.Connection) -> None:
-    subscription = await queues.subscribe("q")
-    await queues.publish("q", 1, 2)
-    (letter,) = await queues.bury(subscription)
-    await queues.dead_letters.replay("default", letter)
-    assert await purge(queues) == 2
-    assert await queues.letters() == []
-    await nothing_left(owner)
-
-
 async def test_what_retention_took_before_is_not_purged(queues: Queues, owner: asyncpg.Connection) -> None:
     subscription = await queues.subscribe("q")
     await queues.publish("q", *range(10))

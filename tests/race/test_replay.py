@@ -1,17 +1,16 @@
-"""Dead letters that several give back, delete or purge at once: each is given back once, to the subscription
-that failed it."""
+"""Dead letters that several give back, delete or purge at once: each is given back once. What comes of one
+replay: tests/contract/test_replay.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
 
 import asyncpg
 import pytest
 
-from subscriptions.domain.delivery import DeadLetterFilter, Reason, Subscription
+from subscriptions.domain.delivery import DeadLetterFilter, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from tests.conftest import Database
 from tests.race.laws import check_queues, nothing_left
@@ -70,16 +69,6 @@ async def test_two_replays(
     await nothing_left(owner)
 
 
-async def test_eight_replays_of_one(queues: Queues, owner: asyncpg.Connection) -> None:
-    subscription, letter = await one_dead(queues)
-    answers = await asyncio.gather(
-        *(outcome(queues.dead_letters.replay("default", letter)) for _ in range(AT_ONCE))
-    )
-    assert Counter(answers) == {("q", 1): 1, gone(letter): AT_ONCE - 1}
-    await queues.ack(subscription, *await queues.take(subscription))
-    await nothing_left(owner)
-
-
 @pytest.mark.parametrize("ordering", ["key", "none"])
 async def test_eight_replays_of_everything(queues: Queues, owner: asyncpg.Connection, ordering: str) -> None:
     subscription = await queues.subscribe("q", ordering=ordering, max_backlog=1)
@@ -131,41 +120,6 @@ async def test_what_dies_again_meanwhile_is_not_replayed_again(queues: Queues) -
     assert not {letter.id for letter in await queues.letters()} & set(first)
 
 
-async def test_a_replay_reaches_the_one_that_failed(queues: Queues, owner: asyncpg.Connection) -> None:
-    made = [await queues.subscribe(name, "in") for name in ("a", "b", "c")]
-    await queues.publish("in", 1)
-    await queues.ack(made[0], *await queues.take(made[0]))
-    (letter,) = await queues.bury(made[1])
-    (held,) = await queues.take(made[2])
-    assert await queues.dead_letters.replay("default", letter) == ("b", 1)
-    assert [len(await queues.take(s)) for s in made] == [0, 1, 0]
-    assert await queues.ack(made[2], held) == ["acked"]
-    await check_queues(owner)
-
-
-async def test_filters_of_replay_and_purge(queues: Queues) -> None:
-    a = await queues.subscribe("a", "x.*", ordering="none")
-    b = await queues.subscribe("b", "x.1", ordering="none", max_deliver=1)
-    for channel in ("x.1", "x.2"):
-        await queues.publish(channel, 1)
-    letters = await queues.bury(a, 2)
-    (delivery,) = await queues.take(b)
-    await queues.nack(b, delivery)
-
-    async def replay(**which: Any) -> tuple[int, int]:
-        return await queues.dead_letters.replay_all(DeadLetterFilter("default", **which))
-
-    assert await replay(subscription="nobody") == (0, 0)
-    assert await replay(ids=()) == (0, 0)
-    assert await replay(ids=(letters[1], 10**12)) == (1, 0)
-    assert await replay(reason=Reason.MAX_DELIVER, channel="x.2") == (0, 0)
-    assert await replay(reason=Reason.MAX_DELIVER) == (1, 0)
-    assert [letter.id for letter in await queues.letters()] == [letters[0]]
-    assert await queues.dead_letters.purge(DeadLetterFilter("default", before_us=0)) == 0
-    assert await queues.dead_letters.purge(DeadLetterFilter("default", channel="x.1")) == 1
-    assert await queues.letters() == []
-
-
 # --- some, and slowly
 
 
@@ -178,62 +132,20 @@ async def dead(queues: Queues, count: int, **settings: Any) -> Subscription:
     return subscription
 
 
-async def test_a_replay_at_a_rate_is_due_bit_by_bit(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer comes at once; nobody has to be there for the rest, whose lifetime begins when it is due."""
-    monkeypatch.setattr("db.dead_letters.REPLAY_BATCH", 2)
-    subscription = await dead(queues, 6, ordering="none", message_ttl=30)
-    assert await queues.dead_letters.replay_all(ALL_LETTERS, 5, 0.01) == (5, 0)
-    due = await queues.owner.fetch(
-        "select at, entered_at from gapless.deliveries where subscription_id > 0 order by message_id"
-    )
-    steps = [(row["at"] - due[0]["at"]).total_seconds() for row in due]
-    assert [round(step) for step in steps] == [0, 100, 200, 300, 400]
-    stats = await queues.stats("q")
-    assert (stats.lag, stats.delayed, stats.dead_letters) == (5, 4, 1)
-    for n in range(5):
-        taken = await queues.take(subscription)
-        assert (bodies(taken), attempts(taken)) == ([str(n)], [1])
-        assert await queues.take(subscription) == []
-        await queues.ack(subscription, *taken)
-        await queues.pass_time(100)
-        assert await queues.reap(subscription) == 0
-    assert [letter.reason for letter in await queues.letters()] == ["rejected"]
-
-
-async def test_what_is_not_due_yet_holds_up_its_key(queues: Queues, owner: asyncpg.Connection) -> None:
+async def test_with_another_order_it_still_waits_for_its_time(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
     subscription = await dead(queues, 3)
     await queues.publish("q", '"new"', key="k")
     await queues.dead_letters.replay_all(ALL_LETTERS, rate=0.01)
     assert bodies(await queues.take_all(subscription)) == ["0"]
     await queues.pass_time(100)
     assert bodies(await queues.take_all(subscription)) == ["1"]
-    # With another order it still waits for its time.
     await queues.subscriptions.patch("default", "q", None, {"ordering": "channel"})
     assert bodies(await queues.take_all(subscription)) == []
     await queues.pass_time(100)
     assert bodies(await queues.take_all(subscription)) == ["2", '"new"']
     await nothing_left(owner)
-
-
-@pytest.mark.parametrize(
-    ("most", "wanted"), [(None, (3, 2)), (1, (1, 1)), (2, (2, 1)), (3, (3, 2)), (9, (3, 2))]
-)
-async def test_a_dry_run_says_what_a_replay_does(
-    queues: Queues, most: int | None, wanted: tuple[int, int]
-) -> None:
-    """Entries of a subscription that is no more lie between, and after the last."""
-    here = await queues.subscribe("here", "x", ordering="none")
-    gone = await queues.subscribe("gone", "x", ordering="none")
-    await queues.publish("x", *range(3))
-    for n, subscription in enumerate((gone, here, here, gone, here)):
-        assert await queues.bury(subscription) == [n + 1]
-    await queues.subscriptions.delete("default", "gone")
-    before = await queues.letters()
-    counts = await queues.dead_letters.replayable(ALL_LETTERS, most)
-    assert await queues.letters() == before
-    assert counts == wanted
-    assert await queues.dead_letters.replay_all(ALL_LETTERS, most) == counts
-    assert len(await queues.take(here)) == counts[0]
 
 
 async def test_a_dry_run_holds_nothing(database: Database, queues: Queues, owner: asyncpg.Connection) -> None:
@@ -295,16 +207,3 @@ async def test_purge_and_replay_of_everything_at_once(queues: Queues, owner: asy
     assert given_back + sum(purged) + await queues.dead_letters.purge(ALL_LETTERS) == 2000
     assert len(await queues.take_all(subscription)) == given_back
     await nothing_left(owner)
-
-
-async def test_a_replay_of_what_is_leased(queues: Queues, owner: asyncpg.Connection) -> None:
-    """After a seek: the lease that is out counts as the first attempt, and has a first attempt's delay."""
-    subscription, letter = await one_dead(queues, backoff=[100], max_deliver=2)
-    await queues.subscriptions.seek("default", "q", "earliest")
-    (delivery,) = await queues.take(subscription)
-    await queues.dead_letters.replay("default", letter)
-    await check_queues(owner)
-    assert await queues.nack(subscription, delivery) == ["nacked"]
-    assert await queues.take(subscription) == []
-    await queues.pass_time(101)
-    assert attempts(await queues.take(subscription)) == [2]

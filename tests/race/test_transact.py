@@ -1,8 +1,6 @@
-"""Publish and ack together: all of it or nothing, whoever else settles the same meanwhile."""
+"""Publish and ack together, while others settle the same. Alone: tests/contract/test_transactions.py."""
 
 from __future__ import annotations
-
-import asyncio
 
 import asyncpg
 import pytest
@@ -11,7 +9,6 @@ from subscriptions.domain.delivery import Delivery, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
 from tests.conftest import Database
-from tests.race.laws import check_queues
 from tests.race.queues import ACK, ALL, REAP, Queues, bodies, columns, receipts, step
 from tests.race.support import blocked, check_log, rows, sessions
 
@@ -45,23 +42,6 @@ async def taken(queues: Queues, count: int = 1) -> tuple[Subscription, list[Deli
     return subscription, await queues.take(subscription, count)
 
 
-async def test_one_stale_of_many_and_nothing_happens(queues: Queues, owner: asyncpg.Connection) -> None:
-    subscription, deliveries = await taken(queues, 100)
-    await queues.ack(subscription, deliveries[41])
-    await queues.nack(subscription, deliveries[70])
-    answer = await transact(queues, output("out", "other"), subscription, *deliveries)
-    assert conflict(answer) == ["ack[0].receipts[41]", "ack[0].receipts[70]"]
-    assert [row["channel"] for row in await rows(owner) if row["channel"] != "q"] == []
-    stats = await queues.stats("q")
-    assert (stats.acked, stats.in_flight, stats.delayed) == (1, 98, 1)
-    del deliveries[70], deliveries[41]
-    answer = await transact(queues, output("out", "other"), subscription, *deliveries)
-    assert isinstance(answer, Appended)
-    assert [position.seq for position in answer.positions] == [1, 1]
-    assert (await queues.stats("q")).acked == 99
-    await check_log(owner)
-
-
 @pytest.mark.parametrize("acks_first", [True, False])
 @pytest.mark.parametrize("commits", [True, False])
 async def test_an_ack_and_a_transaction(
@@ -87,24 +67,6 @@ async def test_an_ack_and_a_transaction(
     published = [row for row in await rows(owner) if row["channel"] == "out"]
     assert len(published) == (commits != acks_first)
     assert (await queues.stats("q")).acked == 1
-
-
-async def test_a_crowd_does_each_once(queues: Queues, owner: asyncpg.Connection) -> None:
-    """Eight workers that hold the same receipts: each is consumed once, and produces once."""
-    subscription, deliveries = await taken(queues, 20)
-
-    async def work(offset: int) -> int:
-        done = 0
-        for turn in range(20):
-            delivery = deliveries[(turn + offset) % 20]
-            answer = await transact(queues, output("out", f"out.{offset % 2}"), subscription, delivery)
-            done += isinstance(answer, Appended)
-        return done
-
-    assert sum(await asyncio.gather(*(work(n) for n in range(8)))) == 20
-    assert len([row for row in await rows(owner) if row["channel"] == "out"]) == 20
-    await check_queues(owner)
-    await check_log(owner)
 
 
 @pytest.mark.parametrize("reaps_first", [True, False])
@@ -144,47 +106,3 @@ async def test_the_deadline_passes_while_it_waits_to_publish(
         assert conflict(await waiting) == ["ack[0].receipts[0]"]
     assert len([row for row in await rows(owner) if row["channel"] == "out"]) == 1
     await check_log(owner)
-
-
-async def test_acks_of_several_subscriptions_in_any_order(queues: Queues, owner: asyncpg.Connection) -> None:
-    """Locks are taken in one order whatever order is asked for."""
-    names = ["a", "b", "c"]
-    made = [await queues.subscribe(name, "in", ordering="none") for name in names]
-    await queues.publish("in", *range(30))
-    held = {s.id: await queues.take(s, 30) for s in made}
-
-    async def work(turn: int) -> None:
-        order = made[turn % 3 :] + made[: turn % 3]
-        chosen = [r for s in (order if turn % 2 else order[::-1]) for r in receipts(s, held[s.id][turn])]
-        await queues.transactions.transact(output(f"out{turn % 2}", f"out{1 - turn % 2}"), chosen, ["x"] * 3)
-
-    await asyncio.gather(*(work(turn) for turn in range(30)))
-    assert [(await queues.stats(name)).acked for name in names] == [30, 30, 30]
-    await check_log(owner)
-
-
-async def test_a_repeated_transaction_is_answered_as_the_first(queues: Queues) -> None:
-    subscription, (delivery,) = await taken(queues)
-    first = await transact(queues, output(key="k"), subscription, delivery)
-    again = await transact(queues, output(key="k"), subscription, delivery)
-    assert isinstance(first, Appended)
-    assert isinstance(again, Appended)
-    assert again.replayed
-    assert again.positions[0].id == first.positions[0].id
-
-
-async def test_at_once_with_one_key(queues: Queues, owner: asyncpg.Connection) -> None:
-    subscription, (delivery,) = await taken(queues)
-    many = await asyncio.gather(
-        *(transact(queues, output(key="k"), subscription, delivery) for _ in range(8))
-    )
-    ids = {answer.positions[0].id for answer in many if isinstance(answer, Appended)}
-    assert (len(ids), [a for a in many if isinstance(a, GaplessError)]) == (1, [])
-    assert len([row for row in await rows(owner) if row["channel"] == "out"]) == 1
-
-
-async def test_acks_alone(queues: Queues) -> None:
-    subscription, deliveries = await taken(queues, 2)
-    assert await transact(queues, None, subscription, *deliveries) == Appended(())
-    assert conflict(await transact(queues, None, subscription, deliveries[0])) == ["ack[0].receipts[0]"]
-    assert (await queues.stats("q")).acked == 2

@@ -1,0 +1,78 @@
+"""`HintBus` within one process: what one bus sends is heard by all of its topic, itself included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+MAX_QUEUED = 1000
+
+
+class MemoryHub:
+    """What carries hints between buses."""
+
+    def __init__(self) -> None:
+        self.joined: list[MemoryBus] = []
+
+    def open(self, topic: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]) -> MemoryBus:
+        return MemoryBus(self, topic, heard, maybe_missed)
+
+    def listeners(self, topic: str) -> list[MemoryBus]:
+        return [bus for bus in self.joined if bus.topic == topic]
+
+    async def cut(self) -> None:
+        """Everybody is thrown out, and joins again."""
+        for bus in self.joined:
+            bus.rejoin()
+
+
+class MemoryBus:
+    """Implements `HintBus`; made by `MemoryHub.open`."""
+
+    def __init__(
+        self,
+        hub: MemoryHub,
+        topic: str,
+        heard: Callable[[bytes], None],
+        maybe_missed: Callable[[], None],
+    ) -> None:
+        self.topic = topic
+        self.heard = heard
+        self._hub = hub
+        self._maybe_missed = maybe_missed
+        self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
+        self._arrived = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self in self._hub.joined
+
+    @property
+    def alone(self) -> bool:
+        return self._hub.listeners(self.topic) == [self]
+
+    async def run(self) -> None:
+        self._hub.joined.append(self)
+        self._maybe_missed()
+        try:
+            while True:
+                while self._queue:
+                    self._carry(self._queue.popleft())
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            self._hub.joined.remove(self)
+
+    def send(self, payload: bytes) -> None:
+        self._queue.append(payload)
+        self._arrived.set()
+
+    def rejoin(self) -> None:
+        """What was about to be sent is lost, and what others sent may be."""
+        self._queue.clear()
+        self._maybe_missed()
+
+    def _carry(self, payload: bytes) -> None:
+        for bus in self._hub.listeners(self.topic):
+            bus.heard(payload)

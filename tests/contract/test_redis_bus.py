@@ -1,0 +1,90 @@
+"""The real bus outlives whatever happens to Redis. What every bus does: tests/contract/test_bus.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cache import bus as bus_module
+from cache import link as link_module
+from cache.bus import RedisBus
+from cache.link import Link
+from tests.contract.freezing_proxy import FreezingProxy
+from tests.contract.listener import Listener
+from tests.support import eventually
+
+
+@pytest.fixture
+async def proxy(redis_url: str) -> AsyncIterator[FreezingProxy]:
+    made = FreezingProxy(redis_url)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None:
+    bus = RedisBus(redis_url, "t", lambda payload: None, lambda: None)
+    for number in range(bus_module.MAX_QUEUED + 10):
+        bus.send(b"%d" % number)
+    assert list(bus._queue)[:1] == [b"10"]
+    assert len(bus._queue) == bus_module.MAX_QUEUED
+    for _ in range(10):
+        bus.send(b"x" * (bus_module.MAX_QUEUED_BYTES // 4))
+    assert len(bus._queue) == 4
+    assert bus._queued_bytes == 4 * (bus_module.MAX_QUEUED_BYTES // 4)
+
+
+async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes nothing and says nothing, with more to send than sockets hold; afterwards all is as before."""
+    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
+    listener = Listener(proxy.url)
+    await listener.connected()
+    proxy.freeze()
+    dropped = bus_module.DROPPED._value.get()
+    for _ in range(3):
+        listener.bus.send(b"x" * 8_000_000)
+    await eventually(lambda: bus_module.DROPPED._value.get() > dropped or listener.task.done())
+    assert not listener.task.done(), listener.task.exception()
+    proxy.thaw()
+
+    def heard_again() -> bool:
+        listener.bus.send(b"again")
+        return b"again" in listener.heard
+
+    await eventually(heard_again)
+    await listener.stop()
+
+
+async def test_silence_is_asked_about(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that died without a word is given up, and what may have been missed meanwhile is told."""
+    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
+    monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.1)
+    monkeypatch.setattr(bus_module, "MAX_SILENCE_S", 0.3)
+    listener = Listener(proxy.url)
+    await listener.connected()
+    proxy.freeze()
+    await eventually(lambda: not listener.bus.connected, 5.0)
+    proxy.thaw()
+    await eventually(lambda: listener.missed == 2)
+    await listener.stop()
+
+
+async def test_a_quiet_redis_is_not_a_dead_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.02)
+    listener = Listener(redis_url)
+    await listener.connected()
+    pings = 0
+    tell = Link.tell
+
+    async def counted(self: Link, *command: bytes | str) -> None:
+        nonlocal pings
+        pings += command == ("PING",)
+        await tell(self, *command)
+
+    monkeypatch.setattr(Link, "tell", counted)
+    await eventually(lambda: pings >= 10)
+    assert listener.missed == 1
+    await listener.stop()
