@@ -34,6 +34,7 @@ from subscriptions.ports import (
     DeparturePort,
     HistoryPort,
     HistoryQuery,
+    PolicyPort,
     ReapPort,
     TransactionPort,
 )
@@ -42,6 +43,7 @@ from tests.contract.memory import MemoryAppender, MemoryHistory
 from tests.contract.memory_dead_letters import MemoryDeadLetters
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_policies import MemoryPolicies
 from tests.contract.memory_queues import MemoryQueues
 from tests.contract.memory_transactions import MemoryTransactions
 from tests.race.laws import check_queues
@@ -113,6 +115,7 @@ class Bench:
         dead_letters: DeadLetterPort,
         transactions: TransactionPort,
         careful: TransactionPort,
+        policies: PolicyPort,
         history: HistoryPort,
     ) -> None:
         self.port = port
@@ -122,6 +125,7 @@ class Bench:
         self.transactions = transactions
         self.careful = careful
         """Makes no channels."""
+        self.policies = policies
         self.history = history
 
     async def publish(self, channel: str, *data: Any, **members: Any) -> list[int]:
@@ -361,6 +365,7 @@ def in_memory() -> Bench:
         MemoryDeadLetters(memory.queues),
         MemoryTransactions(memory.queues),
         MemoryTransactions(memory.queues, create_channels=False),
+        MemoryPolicies(memory.queues),
         MemoryHistory(memory.log),
     )
 
@@ -377,6 +382,7 @@ async def in_postgres(database: Database) -> AsyncIterator[Bench]:
             queues.dead_letters,
             queues.transactions,
             Transactions(queues.pool, queues.namespaces, create_channels=False),
+            queues.policies,
             queues.history,
         )
         store.close()

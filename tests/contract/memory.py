@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 from subscriptions.domain.delivery import Tags
@@ -16,6 +17,7 @@ from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
 from subscriptions.ports import Head, HistoryQuery, Lost, Page, Span, Trim
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
+from tests.contract.memory_settings import changed
 
 Pause = Callable[[str], Awaitable[None]]
 """Called with a step's name before it and after it: may take time, or raise as the step would."""
@@ -273,18 +275,18 @@ class MemoryHistory:
             _expect(self._row(namespace, name), if_match)
         row = self._log.row((namespace, name), create=True)
         assert row is not None
-        row.retention, row.message_ttl = retention, message_ttl
-        return row.value(), made
+        return self._set(row, {**asdict(retention), "message_ttl": message_ttl}), made
 
     async def patch_channel(
         self, namespace: str, name: str, settings: dict[str, float | None], *, if_match: Tags | None = None
     ) -> Channel:
         row = self._row(namespace, name)
         _expect(row, if_match)
-        age = settings.get("max_age", row.retention.max_age)
-        count = settings.get("max_messages", row.retention.max_messages)
-        row.retention = Retention(None if age is None else int(age), None if count is None else int(count))
-        row.message_ttl = settings.get("message_ttl", row.message_ttl)
+        return self._set(row, settings)
+
+    def _set(self, row: Row, settings: Mapping[str, float | None]) -> Channel:
+        row.own = changed(row.own, settings)
+        self._log.refresh(row)
         return row.value()
 
     async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:

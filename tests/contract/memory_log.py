@@ -12,11 +12,13 @@ import itertools
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from subscriptions.domain.delivery import AppliesTo, Policy
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Channel, Message, NewMessage, Position, Retention
 from subscriptions.domain.watermark import Tick
+from tests.contract.memory_settings import in_force
 
 JOURNAL_S = 0.2
 JUMP = 1000
@@ -44,8 +46,11 @@ class Row:
     last_seq: int = 0
     first_seq: int = 1
     trimmed_id: int = 0
+    own: dict[str, Any] = field(default_factory=dict)
+    """Its own settings; those in force follow."""
     retention: Retention = field(default_factory=Retention)
     message_ttl: float | None = None
+    origins: dict[str, str] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -73,18 +78,19 @@ class Row:
             created_at_us=self.created_at_us,
             retention=self.retention,
             message_ttl=self.message_ttl,
+            origins=self.origins,
             tag=self.tag,
         )
 
     @property
     def is_untouched(self) -> bool:
         """Whether nobody has published to it or said how it is to be."""
-        return self.last_seq == 0 and self.retention == Retention() and self.message_ttl is None
+        return self.last_seq == 0 and not self.own
 
     @property
     def tag(self) -> str:
         """What its settings are, in short."""
-        return f"{self.id} {self.retention} {self.message_ttl}"
+        return f"{self.id} {sorted(self.own.items())}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ class MemoryLog:
         self.rows: dict[Place, Row] = {}
         self.by_id: dict[int, tuple[Row, Message]] = {}
         self.ids: list[int] = []
+        self.policies: dict[Place, Policy] = {}
         self.keys: dict[Place, Key] = {}
         self.key_writers: dict[Place, Transaction] = {}
         self.running: dict[str, Transaction] = {}
@@ -145,7 +152,15 @@ class MemoryLog:
         if row is None and create:
             row = Row(next(self._channel_ids), *place, created_at_us=self.now_us())
             self.rows[place] = row
+            self.refresh(row)
         return row
+
+    def refresh(self, row: Row) -> None:
+        """The settings in force are those of now."""
+        policies = [policy for (namespace, _), policy in self.policies.items() if namespace == row.namespace]
+        settings, row.origins = in_force(policies, AppliesTo.CHANNELS, row.name, row.own, {})
+        row.retention = Retention(settings.get("max_age"), settings.get("max_messages"))
+        row.message_ttl = settings.get("message_ttl")
 
     def take_id(self) -> int:
         """The next id: it stays taken whatever becomes of the transaction."""

@@ -14,7 +14,9 @@ from operator import attrgetter
 from typing import Any
 
 from subscriptions.domain.delivery import (
+    AppliesTo,
     DeadLetter,
+    Definition,
     Delivery,
     Loss,
     Reason,
@@ -28,6 +30,7 @@ from tests.contract.memory import MemoryAppender
 from tests.contract.memory_burial import Death, Entry, copy_of, letter_of, published
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_log import Row as LogRow
+from tests.contract.memory_settings import changed, in_force
 
 DEFAULTS = {
     "ack_wait": 30,
@@ -81,6 +84,8 @@ class Queue:
     """One subscription, and its progress. Whoever decides holds the lock."""
 
     subscription: Subscription
+    """With the settings in force."""
+    own: dict[str, Any]
     frontier: int
     rows: dict[int, Row] = field(default_factory=dict)
     ahead: set[int] = field(default_factory=set)
@@ -217,12 +222,42 @@ class MemoryQueues:
             start=start,
             paused=False,
             created_at_us=self.log.now_us(),
-            settings=DEFAULTS | settings,
+            settings={},
             origins={},
         )
-        frontier = self.log.sequence if start == "latest" else 0
-        self.queues[subscription.id] = Queue(subscription, frontier)
-        return subscription
+        frontier = self.log.sequence if start == "latest" else int(start) if start.isdigit() else 0
+        queue = self.queues[subscription.id] = Queue(subscription, changed({}, settings), frontier)
+        self._refresh(queue)
+        return queue.subscription
+
+    def define(self, namespace: str, definition: Definition, *, paused: bool) -> None:
+        """As an import does. A push without a secret keeps the one that is there."""
+        queue, own = self.find(namespace, definition.name), dict(definition.settings)
+        if queue is None:
+            channels = definition.channels
+            self.subscribe(definition.name, *channels, start=definition.start, namespace=namespace, **own)
+            queue = self.find(namespace, definition.name)
+            assert queue is not None
+        elif "push" in own and "push" in queue.own:
+            own["push"] = {**queue.own["push"], **own["push"]}
+        queue.own = own
+        queue.subscription = replace(queue.subscription, channels=definition.channels, paused=paused)
+        self._refresh(queue)
+
+    def follow_policies(self, namespace: str) -> None:
+        """They have changed."""
+        for (there, _), row in self.log.rows.items():
+            if there == namespace:
+                self.log.refresh(row)
+        for queue in self.queues.values():
+            if queue.subscription.namespace == namespace:
+                self._refresh(queue)
+
+    def _refresh(self, queue: Queue) -> None:
+        namespace, name = queue.subscription.namespace, queue.subscription.name
+        policies = [policy for (there, _), policy in self.log.policies.items() if there == namespace]
+        settings, origins = in_force(policies, AppliesTo.SUBSCRIPTIONS, name, queue.own, DEFAULTS)
+        queue.subscription = replace(queue.subscription, settings=settings, origins=origins)
 
     def find(self, namespace: str, name: str) -> Queue | None:
         for queue in self.queues.values():
@@ -239,7 +274,8 @@ class MemoryQueues:
         """The settings given; what a filter says is followed by the next decision."""
         queue = self.find("default", name)
         assert queue is not None
-        queue.subscription = replace(queue.subscription, settings={**queue.subscription.settings, **settings})
+        queue.own = changed(queue.own, settings)
+        self._refresh(queue)
 
     def delete(self, name: str) -> None:
         queue = self.find("default", name)

@@ -3,8 +3,6 @@ tests/contract/test_dead_letters.py."""
 
 from __future__ import annotations
 
-import json
-
 import asyncpg
 import pytest
 
@@ -40,21 +38,6 @@ async def test_the_entry_and_its_copy_come_together(
     )
     assert [copy["data"] for copy in await copies(queues, "dead")] == (["1", "2"] if commits else ["2"])
     await check_log(owner)
-
-
-async def test_the_route_is_the_one_in_force(queues: Queues) -> None:
-    """A policy, an own setting, none at all: whatever stands when the message dies."""
-    subscription = await queues.subscribe("q", ordering="none")
-    await queues.publish("q", *range(4))
-    await queues.bury(subscription)
-    await queues.policy("p", "*", dead_letter={"channel": "by-policy"})
-    await queues.bury(subscription)
-    await queues.subscriptions.patch("default", "q", None, {"dead_letter": {"channel": "own"}})
-    await queues.bury(subscription)
-    await queues.subscriptions.patch("default", "q", None, {"dead_letter": {"channel": None}})
-    await queues.bury(subscription)
-    routes = [json.loads(letter.published or b"{}").get("channel") for letter in await queues.letters()]
-    assert routes == [None, "by-policy", "own", None]
 
 
 async def test_a_claim_that_finds_more_dead_than_one_transaction_holds(queues: Queues) -> None:

@@ -1,4 +1,5 @@
-"""Whole definitions are imported while others publish, define and take: all of a document, or nothing."""
+"""Whole definitions are imported while others publish, define and take: all of a document, or nothing. What
+an import does alone: tests/contract/test_definitions.py."""
 
 from __future__ import annotations
 
@@ -13,13 +14,12 @@ from subscriptions.domain.delivery import (
     Definition,
     Definitions,
     Policy,
-    Subscription,
 )
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from tests.conftest import Database
 from tests.race.queues import Queues, step
-from tests.race.support import check_log, one, sessions, stored, until_waiting
+from tests.race.support import check_log, sessions, stored, until_waiting
 
 TIMEOUT_S = 20
 
@@ -110,18 +110,6 @@ async def test_imports_at_once_and_everything_else(queues: Queues, owner: asyncp
         assert len(counts) == 1, "one document, whole"
         assert await queues.policies.apply("default", document(counts.pop()), dry_run=False) == ([], 7)
     await check_log(owner)
-
-
-async def test_a_document_with_a_mistake_changes_nothing(queues: Queues) -> None:
-    wanted = Definitions(channels("a"), (Definition("q", ("q",), "999999", {}),))
-    with pytest.raises(GaplessError) as refused:
-        await queues.policies.apply("default", wanted, dry_run=False)
-    assert refused.value.code is Code.INVALID_REQUEST
-    there = await queues.policies.definitions("default")
-    assert (there.channels, there.subscriptions) == ((), ())
-    assert isinstance(await queues.subscribe("q"), Subscription)
-    (answer,) = await queues.appender.append([one("a")])
-    stored(answer)
 
 
 async def test_a_file_undoes_nothing_that_was_changed_since(queues: Queues) -> None:

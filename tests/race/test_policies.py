@@ -1,4 +1,5 @@
-"""Policies and definitions change under those who decide: each decision follows one version, whole."""
+"""Policies and definitions change under those who decide: each decision follows one version, whole. What they
+do alone: tests/contract/test_policies.py."""
 
 from __future__ import annotations
 
@@ -31,62 +32,6 @@ def put(name: str, definition: dict[str, Any], applies_to: str = "subscriptions"
 async def settings(queues: Queues, name: str = "q") -> tuple[Any, Any, Any]:
     found = await queues.subscriptions.get("default", name, stats=False)
     return found.settings["ack_wait"], found.settings["max_deliver"], found.origins["ack_wait"]
-
-
-# --- what beats what
-
-
-async def test_own_beats_policy_and_higher_beats_lower(queues: Queues) -> None:
-    await queues.subscribe("q", max_deliver=7)
-    assert await settings(queues) == (30, 7, "default")
-    await queues.policy("low", "*", 1, ack_wait=10, max_deliver=1)
-    await queues.policy("b", "q", 2, ack_wait=20)
-    await queues.policy("a", "*", 2, ack_wait=21)
-    await queues.policy("other", "x.*", 9, ack_wait=99)
-    assert await settings(queues) == (21, 7, "policy:a"), "equal priority: the lesser name"
-    await queues.policies.delete("default", "a")
-    assert await settings(queues) == (20, 7, "policy:b")
-    await queues.policy("b", "other", 2, ack_wait=20)
-    assert await settings(queues) == (10, 7, "policy:low"), "it matches no longer"
-    await queues.subscriptions.patch("default", "q", None, {"max_deliver": None, "ack_wait": 5})
-    assert await settings(queues) == (5, 1, "own")
-    await queues.policies.delete("default", "low")
-    await queues.subscriptions.patch("default", "q", None, {"ack_wait": None})
-    assert await settings(queues) == (30, 5, "default")
-
-
-async def test_what_is_made_later_begins_with_its_policies(queues: Queues, owner: asyncpg.Connection) -> None:
-    await queues.policy("p", "*", ack_wait=10)
-    policy = Policy("c", "*", AppliesTo.CHANNELS, 0, {"max_messages": 3, "message_ttl": 60})
-    await queues.policies.put("default", policy)
-    await queues.publish("new", 1)
-    await queues.subscribe("q")
-    assert (await settings(queues))[0] == 10
-    (row,) = await owner.fetch("select max_messages, message_ttl, origins from gapless.channels")
-    assert (row["max_messages"], row["message_ttl"]) == (3, 60)
-    assert json.loads(row["origins"]) == {"max_messages": "policy:c", "message_ttl": "policy:c"}
-    assert await owner.fetchval("select expires_at is not null from gapless.messages")
-    await queues.policies.delete("default", "c")
-    (row,) = await owner.fetch("select max_messages, message_ttl, origins from gapless.channels")
-    assert (row["max_messages"], row["message_ttl"], json.loads(row["origins"])) == (None, None, {})
-
-
-@pytest.mark.parametrize("pattern", ["new.*", "moved"])
-async def test_a_policy_that_changes_lets_go_of_what_it_had(queues: Queues, pattern: str) -> None:
-    """It matches others, or is about something else now."""
-    for channel in ("old", "moved", "new.x"):
-        await queues.publish(channel, 1)
-    await queues.subscribe("old")
-    before = Policy("p", "*", AppliesTo.CHANNELS, 0, {"max_messages": 3})
-    await queues.policies.put("default", before)
-    after = Policy("p", pattern, AppliesTo.CHANNELS, 0, {"max_messages": 5})
-    assert (await queues.policies.put("default", after))[0] is False
-    kept = await queues.owner.fetch("select name, max_messages from gapless.channels order by id")
-    wanted = {"new.*": [None, None, 5], "moved": [None, 5, None]}[pattern]
-    assert [row["max_messages"] for row in kept] == wanted
-    await queues.policies.put("default", Policy("p", "*", AppliesTo.SUBSCRIPTIONS, 0, {"ack_wait": 1}))
-    assert await queues.owner.fetchval("select count(max_messages) from gapless.channels") == 0
-    assert (await settings(queues, "old"))[0] == 1
 
 
 # --- while others decide
@@ -172,20 +117,6 @@ async def test_policies_flap_under_load(queues: Queues) -> None:
     for letter in letters:
         route = json.loads(letter.published or b"")["channel"]
         assert (route, letter.attempts) != ("two", 1), "the second version allows two attempts"
-
-
-async def test_put_at_once(queues: Queues) -> None:
-    made = await asyncio.gather(
-        *(
-            queues.policies.put("default", Policy("p", "*", AppliesTo.SUBSCRIPTIONS, n, {"ack_wait": n + 1}))
-            for n in range(8)
-        ),
-        *(queues.subscribe(f"q{n}") for n in range(8)),
-    )
-    assert sum(isinstance(answer, tuple) and answer[0] for answer in made) == 1
-    (policy,) = await queues.policies.all("default")
-    for number in range(8):
-        assert (await settings(queues, f"q{number}"))[0] == policy.definition["ack_wait"]
 
 
 async def test_a_subscription_made_while_a_policy_comes(
