@@ -104,7 +104,8 @@ class Policies:
                 ):
                     await transaction.rollback()
                     return [], 0
-                there = await self._read(connection, namespace_id)
+                named = [channel.name for channel in wanted.channels]
+                there = await self._read(connection, namespace_id, named)
                 if if_match is not None and "*" not in if_match and there.tag not in if_match:
                     detail = "the definitions are not what If-Match names; nothing was changed"
                     raise GaplessError(Code.PRECONDITION_FAILED, detail)
@@ -119,8 +120,9 @@ class Policies:
         except FAILURES as error:
             raise translate(error) from error
 
-    async def _read(self, connection: Any, namespace_id: int) -> Definitions:
-        channels = await connection.fetch(self._blocks["defined_channels"], namespace_id)
+    async def _read(self, connection: Any, namespace_id: int, named: Sequence[str] = ()) -> Definitions:
+        """All definitions. Channels without settings are read only if they are `named`."""
+        channels = await connection.fetch(self._blocks["defined_channels"], namespace_id, list(named))
         subscriptions = await connection.fetch(self._blocks["defined_subscriptions"], namespace_id)
         policies = await connection.fetch(self._blocks["policies"], namespace_id)
         return Definitions(
@@ -131,7 +133,7 @@ class Policies:
             ),
             tuple(_policy(r) for r in policies),
             frozenset(r["name"] for r in subscriptions if r["paused"]),
-            _tag(channels, subscriptions, policies),
+            _tag([row for row in channels if row["own"] != "{}"], subscriptions, policies),
         )
 
 

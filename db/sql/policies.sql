@@ -35,7 +35,9 @@ select gapless.import_once($1, $2)
 select gapless.lock_defined_channels($1, $2, $3)
 
 -- name: defined_channels
-select c.name, c.own from gapless.channels c where c.namespace_id = $1 and c.own <> '{}' order by c.name
+-- Those with settings of their own, and those of the names $2.
+select c.name, c.own from gapless.channels c
+where c.namespace_id = $1 and (c.own <> '{}' or c.name = any($2)) order by c.name
 
 -- name: defined_subscriptions
 select s.name, s.channels, s.start, s.own, s.paused, gapless.subscription_tag(s) as tag from gapless.subscriptions s

@@ -116,6 +116,18 @@ async def test_what_differs_is_changed_and_what_is_not_named_stays(bench: Bench)
     assert (q.id, q.channels, q.settings["max_deliver"], q.settings["ack_wait"]) == (seen.id, ("c",), 5, 4)
 
 
+async def test_a_channel_without_settings_is_made_once(bench: Bench) -> None:
+    bare = Definitions((ChannelDefinition("bare", {}),))
+    assert await apply(bench, bare) == (["channel:bare"], 0)
+    assert (await bench.history.channel("default", "bare")).last_seq == 0
+    assert await apply(bench, bare) == ([], 1)
+    given = Definitions((ChannelDefinition("bare", {"max_messages": 5}),))
+    assert await apply(bench, given) == (["~channel:bare"], 0)
+    assert await apply(bench, bare) == (["~channel:bare"], 0)
+    assert await apply(bench, bare) == ([], 1)
+    assert (await bench.history.channel("default", "bare")).retention == Retention()
+
+
 async def test_a_push_without_a_secret_keeps_the_one_that_is_there(bench: Bench) -> None:
     q = Definition("q", ("q",), "latest", {"push": PUSH})
     await apply(bench, Definitions(subscriptions=(q,)))
