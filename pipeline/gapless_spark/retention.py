@@ -57,7 +57,7 @@ def lost(connection: Connection, selection: Selection, id_: int) -> NoReturn:
         (id_,),
     )
     where = (
-        f"channel {found[0][0]} has lost everything up to id {found[0][1]}, its first seq is {found[0][2]}"
+        f"channel {found[0][0]} has lost everything up to id {found[0][1]} and begins with seq {found[0][2]}"
         if found
         else "their channel was deleted too"
     )

@@ -206,7 +206,7 @@ def test_what_retention_took_is_an_error(plain_log: Log) -> None:
     assert stream.step() == ids[2:4]
     keep(plain_log, "a", 3)
     with pytest.raises(
-        DataLoss, match=r"after id 4 .*channel a everything up to id 7 .*failOnDataLoss to false"
+        DataLoss, match=r"after id 4 .*channel a has lost everything up to id 7 .*failOnDataLoss to false"
     ):
         stream.step()
     careless = follow(plain_log, at=stream.at, channels="a", failOnDataLoss="false")
@@ -219,7 +219,7 @@ def test_loss_is_noticed_before_a_planned_batch_is_read(plain_log: Log) -> None:
     end = stream.reader.latestOffset(stream.at, ReadAllAvailable())
     parts = stream.reader.partitions(stream.at, end)
     keep(plain_log, "a", 3)
-    with pytest.raises(DataLoss, match="channel a everything up to id 7"):
+    with pytest.raises(DataLoss, match="channel a has lost everything up to id 7"):
         list(stream.reader.read(parts[0]))
     with pytest.raises(DataLoss):
         stream.reader.partitions(stream.at, end)
