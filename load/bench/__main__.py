@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from load import drill
-from load.bench import batch, fanout, herd, latency, memory, publish
+from load.bench import batch, fanout, herd, latency, memory, opening, publish
 from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
 from load.drill import say
@@ -31,6 +31,7 @@ ALL: dict[str, Bench] = {
     "latency": latency.run,
     "memory": memory.run,
     "herd": herd.run,
+    "opening": opening.run,
     "queue": rates.run,
     "bloat": bloat.run,
 }

@@ -14,15 +14,15 @@ class SingleFlight(Generic[T]):
     """Runs `ask` at most once at a time. Every caller gets an answer whose `ask` began after its call.
 
     So an answer is never older than its question, and a thousand callers at once cost one or two runs of
-    `ask`. Two runs begin at least `pace_s` seconds apart, so callers that come one after another share them
-    too. A single caller does not wait.
+    `ask`. A run begins at least `pace_s` seconds after the one before it; `ask` may change that for the next
+    run. So callers that come one after another share a run too. A single caller does not wait.
     """
 
-    __slots__ = ("_ask", "_began", "_current", "_next", "_pace_s")
+    __slots__ = ("_ask", "_began", "_current", "_next", "pace_s")
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], pace_s: float = 0.0) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+        self.pace_s = 0.0
         self._ask = ask
-        self._pace_s = pace_s
         self._began = float("-inf")
         self._current: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
@@ -39,7 +39,7 @@ class SingleFlight(Generic[T]):
             with contextlib.suppress(Exception):
                 await asyncio.shield(previous)
         clock = asyncio.get_running_loop().time
-        if (wait_s := self._began + self._pace_s - clock()) > 0:
+        if (wait_s := self._began + self.pace_s - clock()) > 0:
             await asyncio.sleep(wait_s)
         self._began = clock()
         # A caller from here on gets another run of `ask`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from subscriptions.domain.errors import Code, GaplessError, unavailable
@@ -18,6 +18,7 @@ from subscriptions.engine.entry import Encode, Entry, Wire
 from subscriptions.engine.hints import ChannelHint, EphemeralHint
 from subscriptions.engine.live.feed import ChannelFeed, Feed, LogFeed
 from subscriptions.engine.live.follower import LogFollower
+from subscriptions.engine.live.heads import NOWHERE, Channel, HeadLookup
 from subscriptions.engine.live.live_subscription import HistoryChanged, LiveSubscription
 from subscriptions.engine.live.starts import After, Carried, Earliest, Last, Latest, Since, Start
 from subscriptions.engine.single_flight import SingleFlight
@@ -27,14 +28,12 @@ log = logging.getLogger(__name__)
 
 TICK_IDLE_S = 0.05
 TICK_HOLE_S = 0.01
-SWEEP_PACE_S = 0.1
 RETRY_S = 0.5
 LINGER_S = 10.0
 """A feed without readers is kept this long: a client that lost its connection finds it still warm."""
 START_TIMEOUT_S = 8.0
 MIN_TAIL_BYTES = 8 * 1024
 MAX_TAIL_BYTES = 8 * 1024 * 1024
-NOWHERE = Head(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +81,11 @@ class LiveEngine:
         self.on_history: Callable[[int], None] = lambda seen: None
         """Called when the log's history has changed, with the largest id that was seen of it."""
         self.tick = SingleFlight(self._tick)
-        self.sweep = SingleFlight(self._sweep, SWEEP_PACE_S)
+        self.sweep = SingleFlight(self._sweep)
+        self._head = HeadLookup(self._heads)
         self._limits = limits or LiveLimits()
         self._clock = clock
-        self._channels: dict[tuple[str, str], dict[Selection, ChannelFeed]] = {}
+        self._channels: dict[Channel, dict[Selection, ChannelFeed]] = {}
         self._feeds: dict[Selection, Feed] = {}
         self._opening: dict[Selection, asyncio.Task[Feed]] = {}
         self._attention = asyncio.Event()
@@ -161,8 +161,8 @@ class LiveEngine:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 carried = await self._carry(selection, start)
-                feed = await self._open(selection)
-                begin = await self._begin(feed, start, carried)
+                feed, latest = await self._open(selection)
+                begin = await self._begin(feed, latest, start, carried)
                 lost = await self.read.lost(selection, start.cursor) if isinstance(start, After) else None
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
@@ -208,10 +208,11 @@ class LiveEngine:
         for subscription in self.subscriptions:
             subscription.dismiss(Goodbye.SHUTDOWN)
 
-    async def _begin(self, feed: Feed, start: Start, carried: Carried | None) -> Begin:
+    async def _begin(self, feed: Feed, latest: int | None, start: Start, carried: Carried | None) -> Begin:
         feed.joining += 1
         try:
-            latest = await self._latest(feed)
+            if latest is None:
+                latest = await self._latest(feed)
             match start:
                 case After(cursor):
                     if carried is None:
@@ -255,10 +256,9 @@ class LiveEngine:
         """An id: all messages committed before this call lie at or below it, and no message will appear at or
         below it later."""
         if isinstance(feed, ChannelFeed):
-            heads = await self.sweep()
             name = feed.selection.single
             assert name is not None, "a channel feed has one channel"
-            return heads.get((feed.selection.namespace, name), NOWHERE).last_id
+            return (await self._head((feed.selection.namespace, name))).last_id
         return await self._last_id_settled()
 
     async def look(self) -> tuple[int, int]:
@@ -278,15 +278,18 @@ class LiveEngine:
 
     # --- feeds
 
-    async def _open(self, selection: Selection) -> Feed:
+    async def _open(self, selection: Selection) -> tuple[Feed, int | None]:
+        """The feed. If this call opened it for a channel, also the last id of that channel, read since."""
         feed = self._feeds.get(selection)
         if feed is not None:
-            return feed
+            return feed, None
         opening = self._opening.get(selection)
-        if opening is None:
-            opening = self._opening[selection] = asyncio.create_task(self._open_new(selection))
-            opening.add_done_callback(lambda task: self._opened(selection, task))
-        return await asyncio.shield(opening)
+        if opening is not None:
+            return await asyncio.shield(opening), None
+        opening = self._opening[selection] = asyncio.create_task(self._open_new(selection))
+        opening.add_done_callback(lambda task: self._opened(selection, task))
+        feed = await asyncio.shield(opening)
+        return feed, feed.began_at if isinstance(feed, ChannelFeed) else None
 
     def _opened(self, selection: Selection, opening: asyncio.Task[Feed]) -> None:
         self._opening.pop(selection, None)
@@ -310,15 +313,13 @@ class LiveEngine:
         self._attention.set()
         return feed
 
-    async def _open_channel(self, selection: Selection, channel: tuple[str, str]) -> ChannelFeed:
+    async def _open_channel(self, selection: Selection, channel: Channel) -> ChannelFeed:
         feed = ChannelFeed(selection, self.read, self._encode, self._clock, self._tail_bytes())
         # The feed takes hints from before the head is read, so that none is lost in between.
         feeds = self._channels.setdefault(channel, {})
         feeds[selection] = feed
         try:
-            head = (await self.read.heads([channel])).get(channel, NOWHERE)
-            self.watermark.saw(head.last_id)
-            feed.begin(head)
+            feed.begin(await self._head(channel))
         except BaseException:
             self._drop_channel(selection)
             raise
@@ -435,17 +436,21 @@ class LiveEngine:
         self.follower.forget()
         self.on_history(self.watermark.seen)
 
-    async def _sweep(self) -> dict[tuple[str, str], Head]:
+    async def _sweep(self) -> None:
         """Compare what the database has in every followed channel with what was delivered."""
         settled = self.watermark.settled
-        channels = list(self._channels)
+        if self._channels:
+            await self._heads(list(self._channels))
+        self._sweeps.swept(settled, self._clock())
+
+    async def _heads(self, channels: Collection[Channel]) -> dict[Channel, Head]:
+        """Read where channels stand, and let their feeds find messages for which no hint came."""
         epoch = self.epoch
-        heads = await self.read.heads(channels) if channels else {}
+        heads = await self.read.heads(list(channels))
         for channel in channels if epoch == self.epoch else ():
             self.watermark.saw(heads.get(channel, NOWHERE).last_id)
             for feed in (self._channels.get(channel) or {}).values():
                 self.unhinted += feed.swept(heads.get(channel, NOWHERE))
-        self._sweeps.swept(settled, self._clock())
         return heads
 
     async def beat(self) -> None:
