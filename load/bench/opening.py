@@ -42,6 +42,7 @@ async def run(short: bool) -> list[Figure]:
     async with serving() as server:
         face = faces.gapless(server.target)
         followed = await faces.follow(face, [f"bench.opening.{n}" for n in range(CHANNELS // 2)])
+        await asyncio.sleep(1)  # Those came in a crowd, and the first new readers would share its pace.
         opening = []
         for _ in range(seconds * OPENS_PER_S):
             channel = f"bench.opening.{chance.randrange(CHANNELS)}"

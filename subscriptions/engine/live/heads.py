@@ -1,11 +1,13 @@
 """Asks where channels stand now, for readers that are being opened. Readers that come together share a query.
 
-One reader every ten milliseconds gets an answer at once. When thousands come back together, they make about
-ten queries a second.
+A hundred readers a second get their answers at once. Thousands that come back together make a few queries a
+second: the more readers came lately, the longer a query waits for others to share it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -16,31 +18,35 @@ Channel = tuple[str, str]
 """A namespace, and a name in it."""
 
 NOWHERE: Final = Head(0, 0, 0)
-PACE_S: Final = 0.004
-MAX_PACE_S: Final = 0.1
-"""After a query that served n readers, the next one begins `PACE_S` x n later, but at most `MAX_PACE_S`."""
+LATELY_S: Final = 0.1
+PACE_S: Final = 2e-5
+MAX_PACE_S: Final = 0.2
+"""A query begins `PACE_S` x n² after the one before, at most `MAX_PACE_S`. n is the number of readers that came
+in about the last `LATELY_S`. So the pace is 2 ms at a hundred readers a second, and 200 ms from a thousand on."""
 
 
 class HeadLookup:
     """`ask` reads the heads of channels; those that do not exist are not in its answer."""
 
-    __slots__ = ("_ask", "_askers", "_flight", "_wanted")
+    __slots__ = ("_ask", "_asked_at", "_flight", "_lately", "_wanted")
 
     def __init__(self, ask: Callable[[Collection[Channel]], Awaitable[dict[Channel, Head]]]) -> None:
         self._ask = ask
-        self._askers = 0
+        self._asked_at = 0.0
+        self._lately = 0.0
         self._wanted: set[Channel] = set()
         self._flight = SingleFlight(self._ask_for_all)
 
     async def __call__(self, channel: Channel) -> Head:
         """The channel's head, read after this call; `NOWHERE` if the channel does not exist. Raises what
         `ask` raised."""
-        self._askers += 1
+        now = asyncio.get_running_loop().time()
+        self._lately = self._lately * math.exp((self._asked_at - now) / LATELY_S) + 1
+        self._asked_at = now
         self._wanted.add(channel)
         return (await self._flight()).get(channel, NOWHERE)
 
     async def _ask_for_all(self) -> dict[Channel, Head]:
         wanted, self._wanted = self._wanted, set()
-        self._flight.pace_s = min(MAX_PACE_S, self._askers * PACE_S)
-        self._askers = 0
+        self._flight.pace_s = min(MAX_PACE_S, PACE_S * self._lately**2)
         return await self._ask(wanted)
