@@ -16,7 +16,7 @@ from subscriptions.domain.model import Message
 from subscriptions.domain.pattern import to_regex
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
-from subscriptions.ports import Head, Lost, Page, Span, Trim
+from subscriptions.ports import Head, Lost, Page, Place, Span, Trim
 
 PAGE_BYTES = 4 * 1024 * 1024
 """A page ends with the message that reaches this many bytes of payload, even below its limit of messages."""
@@ -186,6 +186,10 @@ class Reader:
 
     async def seq_at(self, channel_id: int, message_id: int) -> int:
         return int(await self._pages.fetchval("seq_at", channel_id, message_id))
+
+    async def place_of_seq(self, namespace: str, channel: str, seq: int) -> Place | None:
+        rows = await self._pages.fetch("place_of_seq", namespace, channel, seq, check=self._is_current)
+        return Place(**rows[0]) if rows else None
 
 
 def _regex(selection: Selection) -> str | None:

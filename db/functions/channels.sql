@@ -143,5 +143,6 @@ begin
         return false;
     end if;
     insert into gapless.deleted_channels (channel_id, last_id) values (gone.id, gone.last_id);
+    update gapless.namespaces n set deletion_id = gapless_internal.last_id() where n.id = p_namespace_id;
     return true;
 end $$;

@@ -78,6 +78,47 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
                   order by t.last_id desc limit 1), 0))
 $$;
 
+-- The id of a channel's newest message at or below a seq. If retention removed that message, the id of the
+-- newest one that it removed. Binary search over the channel's index, with the bounds of gapless.seq_at.
+create or replace function gapless.id_at_seq(p_channel_id bigint, p_seq bigint) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    channel record;
+    -- At or below `lo` no message has a larger seq than p_seq; the first message from `hi` on has.
+    lo bigint;
+    hi bigint;
+    mid bigint;
+    probe record;
+begin
+    select c.last_id, c.last_seq, c.first_seq, c.trimmed_id into channel
+    from gapless.channels c where c.id = p_channel_id;
+    if p_seq >= channel.last_seq then
+        return channel.last_id;
+    end if;
+    lo := channel.trimmed_id;
+    hi := channel.last_id;
+    if p_seq < channel.first_seq then
+        return lo;
+    end if;
+    while hi - lo > 1 loop
+        mid := lo + (hi - lo) / 2;
+        select m.id, m.seq into probe from gapless.messages m
+        where (m.channel_id, m.id) >= (p_channel_id, mid) and (m.channel_id, m.id) <= (p_channel_id, hi)
+          and m.id >= mid - mid % 16777216
+        order by m.channel_id, m.id limit 1;
+        if probe.seq = p_seq then
+            return probe.id;
+        end if;
+        if probe.seq > p_seq then
+            hi := mid;
+        else
+            lo := probe.id;
+        end if;
+    end loop;
+    -- Retention removed it meanwhile.
+    return lo;
+end $$;
+
 -- An id such that all messages at or below it were created before p_time; the nearest such id, up to the few
 -- seconds by which the clocks of concurrent writers may differ. Binary search over the primary key.
 create or replace function gapless.id_before(p_time timestamptz) returns bigint

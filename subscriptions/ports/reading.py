@@ -33,6 +33,21 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A position of a channel, found by its seq: `id` is that of the newest message at or below the seq. If
+    retention removed that message, `id` is `trimmed_id`. `deletion_id`: an id that was taken when a channel
+    was last deleted in the namespace."""
+
+    channel_id: int
+    last_id: int
+    last_seq: int
+    first_seq: int
+    trimmed_id: int
+    deletion_id: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Ids from `first_id` to `last_id`. Messages of an earlier history may have had them, and the log does
     not hold those messages any more."""
@@ -127,6 +142,10 @@ class ReadPort(Protocol):
 
     async def seq_at(self, channel_id: int, message_id: int) -> int:
         """The seq of a channel's newest message at or below this id; removed messages count too."""
+        ...
+
+    async def place_of_seq(self, namespace: str, channel: str, seq: int) -> Place | None:
+        """Where a seq of this channel lies. None if the channel does not exist."""
         ...
 
 

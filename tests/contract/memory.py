@@ -15,7 +15,7 @@ from subscriptions.domain.model import Append, Appended, Channel, Message, Reten
 from subscriptions.domain.pattern import compile_pattern
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
-from subscriptions.ports import Head, HistoryQuery, Lost, Page, Span, Trim
+from subscriptions.ports import Head, HistoryQuery, Lost, Page, Place, Span, Trim
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
 from tests.contract.memory_settings import changed
 
@@ -207,6 +207,26 @@ class MemoryReader:
         seqs = [row.seq_at(message_id) for row in self._log.rows.values() if row.id == channel_id]
         await self._pause("seq_was")
         return max(seqs, default=0)
+
+    async def place_of_seq(self, namespace: str, channel: str, seq: int) -> Place | None:
+        await self._pause("place_of_seq")
+        self._check_fences()
+        row = self._log.rows.get((namespace, channel))
+        if row is None:
+            return None
+        ids = [m.id for m in row.after(0) if m.seq <= seq]
+        deletion_id = self._log.deletion_ids.get(namespace, 0)
+        place = Place(
+            row.id,
+            row.last_id,
+            row.last_seq,
+            row.first_seq,
+            row.trimmed_id,
+            deletion_id,
+            max(ids, default=row.trimmed_id),
+        )
+        await self._pause("placed")
+        return place
 
     def _followed(self, selection: Selection) -> list[Row]:
         patterns = [compile_pattern(p) for p in selection.patterns]

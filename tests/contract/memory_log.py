@@ -115,6 +115,7 @@ class MemoryLog:
         self.sequence = 0
         self.rows: dict[Place, Row] = {}
         self.by_id: dict[int, tuple[Row, Message]] = {}
+        self.deletion_ids: dict[str, int] = {}
         self.ids: list[int] = []
         self.policies: dict[Place, Policy] = {}
         self.keys: dict[Place, Key] = {}
@@ -254,6 +255,7 @@ class MemoryLog:
             return False
         assert not row.lock.locked(), "a channel is deleted under its lock"
         row.deleted = True
+        self.deletion_ids[place[0]] = self.sequence
         del self.rows[place]
         for message in row.messages:
             self.ids.remove(message.id)

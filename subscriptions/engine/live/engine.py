@@ -16,11 +16,21 @@ from subscriptions.domain.sweeping import SWEEP_S, SweepSchedule
 from subscriptions.domain.watermark import Tick, Watermark
 from subscriptions.engine.entry import Encode, Entry, Wire
 from subscriptions.engine.hints import ChannelHint, EphemeralHint
+from subscriptions.engine.live.beginning import Begin, after_seq, opened_at
 from subscriptions.engine.live.feed import ChannelFeed, Feed, LogFeed
 from subscriptions.engine.live.follower import LogFollower
 from subscriptions.engine.live.heads import NOWHERE, Channel, HeadLookup
 from subscriptions.engine.live.live_subscription import HistoryChanged, LiveSubscription
-from subscriptions.engine.live.starts import After, Carried, Earliest, Last, Latest, Since, Start
+from subscriptions.engine.live.starts import (
+    After,
+    AfterSeq,
+    Carried,
+    Earliest,
+    Last,
+    Latest,
+    Since,
+    Start,
+)
 from subscriptions.engine.single_flight import SingleFlight
 from subscriptions.ports import Clock, Head, ReadPort
 
@@ -42,17 +52,6 @@ class LiveLimits:
 
     max_streams: int = 10_000
     tail_bytes: int = 128 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Where a reader begins: its cursor, the id up to which there is history, the channels' own starts (for
-    `last`), and the cursor that the client sent, if it is not settled."""
-
-    cursor: int
-    latest: int
-    starts: dict[int, int] | None = None
-    carried: Carried | None = None
 
 
 class LiveEngine:
@@ -161,8 +160,9 @@ class LiveEngine:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 carried = await self._carry(selection, start)
-                feed, latest = await self._open(selection)
-                begin = await self._begin(feed, latest, start, carried)
+                unborn_at = self.watermark.settled
+                feed, head = await self._open(selection)
+                begin = await self._begin(feed, head, start, carried, unborn_at)
                 lost = await self.read.lost(selection, start.cursor) if isinstance(start, After) else None
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
@@ -172,8 +172,11 @@ class LiveEngine:
         subscription = LiveSubscription(
             feed, begin.cursor, wire, heartbeat_s, begin.latest, begin.starts, begin.carried
         )
+        subscription.opened = begin.opened
         if lost is not None:
             subscription.say_first(HistoryChanged(selection.single, lost.first_id, lost.last_id))
+        elif begin.gap is not None:
+            subscription.say_first(begin.gap)
         subscription.spoke_at = self._clock()
         feed.subscribers[subscription] = None
         feed.idle_since = None
@@ -208,11 +211,16 @@ class LiveEngine:
         for subscription in self.subscriptions:
             subscription.dismiss(Goodbye.SHUTDOWN)
 
-    async def _begin(self, feed: Feed, latest: int | None, start: Start, carried: Carried | None) -> Begin:
+    async def _begin(
+        self, feed: Feed, head: Head | None, start: Start, carried: Carried | None, unborn_at: int
+    ) -> Begin:
         feed.joining += 1
         try:
-            if latest is None:
-                latest = await self._latest(feed)
+            if isinstance(feed, ChannelFeed):
+                head = head or await self._head((feed.selection.namespace, feed.channel))
+                latest = head.last_id
+            else:
+                latest = await self._last_id_settled()
             match start:
                 case After(cursor):
                     if carried is None:
@@ -221,8 +229,14 @@ class LiveEngine:
                         # What the feed handed out counts, even if the channel was deleted since.
                         return Begin(min(cursor, max(latest, carried.settled, feed.tail.head)), latest)
                     return Begin(carried.settled, latest, carried=carried)
+                case AfterSeq():
+                    assert isinstance(feed, ChannelFeed), "a seq is of one channel"
+                    return await after_seq(
+                        self.read, feed.selection, head or NOWHERE, start, self.epoch, unborn_at
+                    )
                 case Latest():
-                    return Begin(latest, latest)
+                    opened = None if head is None else opened_at(self.epoch, head, unborn_at)
+                    return Begin(latest, latest, opened=opened)
                 case Earliest():
                     return Begin(0, latest)
                 case Last(count):
@@ -252,15 +266,6 @@ class LiveEngine:
             start.cursor, settled, await self.read.heads_above(selection, settled) if several else {}
         )
 
-    async def _latest(self, feed: Feed) -> int:
-        """An id: all messages committed before this call lie at or below it, and no message will appear at or
-        below it later."""
-        if isinstance(feed, ChannelFeed):
-            name = feed.selection.single
-            assert name is not None, "a channel feed has one channel"
-            return (await self._head((feed.selection.namespace, name))).last_id
-        return await self._last_id_settled()
-
     async def look(self) -> tuple[int, int]:
         """Where the log stands, asked now: the settled id, and the last id taken."""
         tick = await self.tick()
@@ -278,8 +283,8 @@ class LiveEngine:
 
     # --- feeds
 
-    async def _open(self, selection: Selection) -> tuple[Feed, int | None]:
-        """The feed. If this call opened it for a channel, also the last id of that channel, read since."""
+    async def _open(self, selection: Selection) -> tuple[Feed, Head | None]:
+        """The feed. If this call opened it for a channel, also where that channel stands, read since."""
         feed = self._feeds.get(selection)
         if feed is not None:
             return feed, None

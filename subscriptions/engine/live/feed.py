@@ -279,8 +279,9 @@ class ChannelFeed(Feed):
         super().__init__(selection, read, encode, clock, tail_bytes)
         self.merge: Merge[Entry] = Merge(0)
         self.channel_id = 0
-        self.began_at = 0
-        """The channel's last id when this feed began."""
+        self.channel = selection.names[0]
+        self.began_at = Head(0, 0, 0)
+        """Where the channel stood when this feed began."""
         self._last_id = 0
         self._early: list[tuple[ChannelHint, list[Entry]]] | None = []
         self._catching_up: asyncio.Task[None] | None = None
@@ -292,7 +293,7 @@ class ChannelFeed(Feed):
         self.tail = Tail(head.last_id, self.tail.max_bytes)
         self.merge = Merge(head.last_seq)
         self.channel_id = head.channel_id
-        self.began_at = head.last_id
+        self.began_at = head
         for hint, entries in early:
             self.hint(hint, entries)
 

@@ -21,8 +21,8 @@ NOWHERE: Final = Head(0, 0, 0)
 LATELY_S: Final = 0.1
 PACE_S: Final = 2e-5
 MAX_PACE_S: Final = 0.2
-"""A query begins `PACE_S` x n² after the one before, at most `MAX_PACE_S`. n is the number of readers that came
-in about the last `LATELY_S`. So the pace is 2 ms at a hundred readers a second, and 200 ms from a thousand on."""
+"""A query begins `PACE_S` x n² after the one before, at most `MAX_PACE_S`. n is the number of readers that
+came in about the last `LATELY_S`. That is 2 ms at a hundred readers a second, 200 ms from a thousand on."""
 
 
 class HeadLookup:

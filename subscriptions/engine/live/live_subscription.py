@@ -11,7 +11,7 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.entry import Entry, Wire
 from subscriptions.engine.live.feed import CHUNK_BYTES, RETRY_S, Feed
-from subscriptions.engine.live.starts import Carried
+from subscriptions.engine.live.starts import Carried, Opened
 from subscriptions.ports import ReadPort, Trim
 
 STARTS_LIMIT = 4000
@@ -98,6 +98,7 @@ class LiveSubscription:
         "feed",
         "gone",
         "heartbeat_s",
+        "opened",
         "rested",
         "spoke_at",
         "write",
@@ -118,6 +119,8 @@ class LiveSubscription:
         self.heartbeat_s = heartbeat_s
         self.spoke_at = 0.0
         self.gone = False
+        self.opened: Opened | None = None
+        """Where it began as a seq, if it reads one channel and began at its head or after a seq."""
         self.write: Write | None = None
         """A face's callback that writes at once: true when it took all bytes, false when it took none."""
         self.rested = True
@@ -138,7 +141,7 @@ class LiveSubscription:
     def __repr__(self) -> str:
         return f"LiveSubscription(at {self.cursor} of {self.feed!r})"
 
-    def say_first(self, event: HistoryChanged) -> None:
+    def say_first(self, event: Gap | HistoryChanged) -> None:
         """Set the event that `next` returns before all others."""
         self._pending = iter((event,))
 

@@ -6,12 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from subscriptions.domain.channel_epoch import ChannelEpoch
+
 
 @dataclass(frozen=True, slots=True)
 class After:
     """Begin after this id."""
 
     cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSeq:
+    """Begin after this seq of one channel. `epoch` is a `ChannelEpoch` as text; empty: the channel that has
+    the name now."""
+
+    seq: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Where a reader of one channel began: after the message `seq` of the channel named by `epoch`. `holds`:
+    that is where it wanted to go on. If not, messages that it wants are gone, or its position was none of
+    this channel."""
+
+    epoch: ChannelEpoch
+    seq: int
+    holds: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +75,4 @@ class Carried:
         return id_ <= min(self.cursor, self.heads.get(channel, 0))
 
 
-Start = After | Latest | Earliest | Last | Since
+Start = After | AfterSeq | Latest | Earliest | Last | Since

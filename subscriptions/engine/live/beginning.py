@@ -1,0 +1,69 @@
+"""Turns a seq at which a reader of one channel wants to go on into a cursor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from subscriptions.domain.channel_epoch import ChannelEpoch, Standing, judge, parse_channel_epoch
+from subscriptions.domain.selection import Selection
+from subscriptions.engine.live.heads import NOWHERE
+from subscriptions.engine.live.live_subscription import Gap
+from subscriptions.engine.live.starts import AfterSeq, Carried, Opened
+from subscriptions.ports import Head, Place, ReadPort
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a reader begins: its cursor, the id up to which there is history, the channels' own starts (for
+    `last`), and the cursor that the client sent, if it is not settled. `opened` is its beginning as a seq.
+    `gap` is sent before all else."""
+
+    cursor: int
+    latest: int
+    starts: dict[int, int] | None = None
+    carried: Carried | None = None
+    opened: Opened | None = None
+    gap: Gap | None = None
+
+
+def opened_at(epoch: str, head: Head, unborn_at: int, *, holds: bool = True) -> Opened:
+    """At the head of a channel. If the channel does not exist: before its first message."""
+    if head.channel_id:
+        return Opened(ChannelEpoch(epoch, head.channel_id), head.last_seq, holds)
+    return Opened(ChannelEpoch(epoch, 0, unborn_at), 0, holds)
+
+
+async def after_seq(
+    read: ReadPort, selection: Selection, head: Head, start: AfterSeq, epoch: str, unborn_at: int
+) -> Begin:
+    """Go on after a seq, if it is a position of this channel. If it is none, begin at the head, and if the
+    channel was created again, at its first message: `Opened.holds` tells the reader.
+
+    `head` was read for this call, `epoch` is the log's, and `unborn_at` was settled before `head` was read.
+    """
+    name = selection.names[0]
+    place = await read.place_of_seq(selection.namespace, name, start.seq)
+    standing = _standing(start, epoch, place)
+    if place is None:
+        opened = opened_at(epoch, NOWHERE, unborn_at, holds=standing is Standing.HOLDS)
+        return Begin(0, head.last_id, opened=opened)
+    if standing is Standing.UNKNOWN:
+        opened = opened_at(epoch, head, unborn_at, holds=False)
+        return Begin(head.last_id, head.last_id, opened=opened)
+    remade = standing is Standing.REMADE
+    seq, cursor, gap = (0, 0, None) if remade else (start.seq, place.id, None)
+    missed = place.first_seq - 1 - seq
+    if missed > 0:
+        gap = Gap(name, place.first_seq, missed)
+        seq, cursor = place.first_seq - 1, place.trimmed_id
+    opened = Opened(ChannelEpoch(epoch, place.channel_id), seq, holds=not remade and gap is None)
+    return Begin(cursor, max(head.last_id, place.last_id), opened=opened, gap=gap)
+
+
+def _standing(start: AfterSeq, epoch: str, place: Place | None) -> Standing:
+    named = parse_channel_epoch(start.epoch)
+    if named is None and start.epoch:
+        return Standing.UNKNOWN
+    if place is None:
+        return judge(named, start.seq, epoch, 0, 0, 0)
+    return judge(named, start.seq, epoch, place.channel_id, place.last_seq, place.deletion_id)
