@@ -63,6 +63,16 @@ class Holder(Protocol):
         """Releases its bytes at once, because they are needed."""
 
 
+class Connection(Holder, Protocol):
+    """A connection of which something is expected."""
+
+    def timed_out(self, now: float) -> None:
+        """Its client sent nothing, or too little, for too long; `now` is loop time."""
+
+    def not_taken(self, now: float) -> None:
+        """Its client took nothing of its bytes for too long; `now` is loop time."""
+
+
 class Budget:
     """The bytes that are held for connections, all together at most `limit_bytes`.
 
@@ -128,20 +138,13 @@ class Budget:
             self._shared[id(shared)] = holders + by
 
 
-class Shared(Generic[T]):
+class Shared:
     """The shared state of the connections of one server."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        tick_s: float,
-        buffer_bytes: int,
-        timed_out: Callable[[T, float], None],
-        not_taken: Callable[[T, float], None],
-    ) -> None:
-        self.senders: Watch[T] = Watch(loop, tick_s, timed_out)
+    def __init__(self, loop: asyncio.AbstractEventLoop, tick_s: float, buffer_bytes: int) -> None:
+        self.senders: Watch[Connection] = Watch(loop, tick_s, lambda one, now: one.timed_out(now))
         """The connections that still owe bytes of a request."""
-        self.readers: Watch[T] = Watch(loop, tick_s, not_taken)
+        self.readers: Watch[Connection] = Watch(loop, tick_s, lambda one, now: one.not_taken(now))
         """The connections that have not taken all written bytes."""
         self.budget = Budget(buffer_bytes)
         self.look_at = 0.0

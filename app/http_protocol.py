@@ -34,10 +34,11 @@ from uvicorn.server import ServerState
 
 from app import problem
 from app.browsers.rules import Browsers
-from app.connections import Shared, unacknowledged_bytes
+from app.connections import Shared
 from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_request, framed
 from app.problem import Headers
 from app.telemetry import CUT_OFF
+from app.unread import Unread
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -79,7 +80,7 @@ class _RefusedError(Exception):
         self.error = error
 
 
-_shared: WeakKeyDictionary[ServerState, Shared[GaplessHttpProtocol]] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[ServerState, Shared] = WeakKeyDictionary()
 
 
 def buffers() -> tuple[int, int]:
@@ -88,7 +89,7 @@ def buffers() -> tuple[int, int]:
     return sum(b.held_bytes for b in budgets), sum(b.gave_way for b in budgets)
 
 
-class GaplessHttpProtocol(HttpToolsProtocol):
+class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     """One connection. A server makes a subclass with its own `browsers`; the other class attributes are in
     seconds, and tests make them shorter."""
 
@@ -104,7 +105,6 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         "_segment",
         "_shared",
         "_silent",
-        "_untaken",
         "_watch",
         "goodbye",
         "on_lost",
@@ -130,9 +130,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         shared = _shared.get(server_state)
         if shared is None:
             kind = type(self)
-            shared = _shared[server_state] = Shared(
-                self.loop, kind.tick_s, kind.buffer_bytes, kind.timed_out, kind.not_taken
-            )
+            shared = _shared[server_state] = Shared(self.loop, kind.tick_s, kind.buffer_bytes)
         self._shared = shared
         self._watch = shared.senders
         self.pipeline = Pipeline()  # type: ignore[assignment]
@@ -144,7 +142,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
         self._begun = 0  # Requests that began in the segment being parsed.
-        self._untaken = 0  # Bytes that were written and not taken, when last looked at.
+        self._untaken = 0
         self._phase_began = 0.0
         self._received = 0  # Bytes of this request before the segment being parsed.
         self._segment = 0  # Bytes of that segment.
@@ -152,25 +150,14 @@ class GaplessHttpProtocol(HttpToolsProtocol):
 
     # What the application may do with the connection.
 
-    def abort(self) -> None:
-        """Closes at once and drops buffered bytes."""
-        self.transport.abort()
-
     def write_chunk(self, data: bytes) -> bool:
         """Writes a chunk of a streamed answer at once and returns True. If bytes still wait here, or if the
         answer has not begun or is over, it only returns False. Connections may share the same `data`."""
         cycle = self.cycle
         if self.transport.get_write_buffer_size() or not cycle.response_started or cycle.response_complete:
             return False
-        chunk = framed(data) if cycle.chunked_encoding else data
-        self.transport.write(chunk)
-        if self.flow.write_paused:
-            self._shared.budget.hold(self, 0, chunk)
+        self._write_shared(framed(data) if cycle.chunked_encoding else data)
         return True
-
-    def write_buffer_size(self) -> int:
-        """Bytes written and not yet taken by the kernel."""
-        return self.transport.get_write_buffer_size()
 
     # Called by the transport.
 
@@ -195,18 +182,6 @@ class GaplessHttpProtocol(HttpToolsProtocol):
         told, self.on_lost = self.on_lost, None
         if told is not None:
             told()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._untaken = self._untaken_bytes()
-        self._shared.readers.expect(self, self.loop.time() + self.slow_reader_s)
-        held_bytes = max(self.transport.get_write_buffer_size(), self.flow.written_bytes)
-        self._shared.budget.hold(self, held_bytes)
-
-    def resume_writing(self) -> None:
-        self._shared.readers.drop(self)
-        self._shared.budget.release(self)
-        super().resume_writing()
 
     def on_response_complete(self) -> None:
         if not self.flow.write_paused:
@@ -307,15 +282,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
             self._watch.drop(self)
             self._close()
 
-    def not_taken(self, now: float) -> None:
-        """The client took nothing of its bytes for `slow_reader_s`; `now` is loop time."""
-        left = self._untaken_bytes()
-        if left < self._untaken:
-            self._untaken = left
-            self._shared.readers.expect(self, now + self.slow_reader_s)
-            return
-        self._shared.readers.drop(self)
-        CUT_OFF.labels("slow_consumer").inc()
+    def cut_off(self) -> None:
         if self.goodbye is None or self.transport.is_closing():
             self.abort()
             return
@@ -335,12 +302,7 @@ class GaplessHttpProtocol(HttpToolsProtocol):
                 GaplessError(Code.RATE_LIMITED, "too many unfinished requests at once", retry_after=1)
             )
         else:
-            CUT_OFF.labels("buffers_full").inc()
-            self.abort()
-
-    def _untaken_bytes(self) -> int:
-        socket = self.transport.get_extra_info("socket")
-        return self.transport.get_write_buffer_size() + unacknowledged_bytes(socket.fileno())
+            super().give_way()
 
     def _make_room(self) -> None:
         """Handles one connection too many: idle ones are closed, or else the new one is refused."""

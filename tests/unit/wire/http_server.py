@@ -99,7 +99,7 @@ class Running(uvicorn.Server):
         self.thread.join(10)
 
     @property
-    def shared(self) -> Shared[GaplessHttpProtocol]:
+    def shared(self) -> Shared:
         """Made with the first connection."""
         deadline = time.monotonic() + 10
         while self.server_state not in _shared and time.monotonic() < deadline:
