@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.gatekeeping import Gatekeeper
+from app.websocket.sessions import Sessions
 from app.wire.receipts import ReceiptCodec
 from subscriptions.engine.durable.announcing import (
     AnnouncingDeadLetters,
@@ -38,6 +39,7 @@ class Dependencies:
     dead_letters: AnnouncingDeadLetters
     schedules: AnnouncingSchedule
     transactions: AnnouncingTransactions
+    sessions: Sessions
     gate: Gate
     gatekeeper: Gatekeeper
     allow_private: bool

@@ -39,6 +39,7 @@ from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_requ
 from app.problem import Headers
 from app.telemetry import CUT_OFF
 from app.unread import Unread
+from app.websocket_protocol import WebSocketConnection
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -107,6 +108,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         "_silent",
         "_watch",
         "goodbye",
+        "offers_websocket",
         "on_lost",
     )
 
@@ -139,6 +141,9 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         """Called once when the connection is gone; a stream handler sets it instead of watching `receive`."""
         self.goodbye: bytes | None = None
         """The last bytes that a stream sends to a client that was too slow."""
+        self.offers_websocket = False
+        """Whether the request offers to upgrade to a WebSocket. Its `Upgrade` header is not among the others:
+        all offers are ignored, until a route takes this one."""
         self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
         self._begun = 0  # Requests that began in the segment being parsed.
@@ -158,6 +163,21 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             return False
         self._write_shared(framed(data) if cycle.chunked_encoding else data)
         return True
+
+    def hand_over(self, head: bytes) -> WebSocketConnection:
+        """Answers the current request with the head of a 101, and gives the transport to a WebSocket. Nothing
+        else may be under way."""
+        cycle = self.cycle
+        cycle.response_started = cycle.response_complete = True
+        self._unset_keepalive_if_required()
+        self._watch.drop(self)
+        self._shared.budget.release(self)
+        self.connections.discard(self)
+        lines = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
+        self.transport.write(head[:-2] + lines + b"\r\n")
+        return WebSocketConnection(
+            self.transport, self.loop, self._shared, self.server_state, self.slow_reader_s
+        )
 
     # Called by the transport.
 
@@ -230,6 +250,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._begun += 1
+        self.offers_websocket = False
         self._unset_keepalive_if_required()
         self.scope["extensions"] = self._extensions
         self._default_headers = self.server_state.default_headers
@@ -392,13 +413,14 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             )
 
     def _parsed_again(self) -> bool:
-        """Ignore an offer that is not WebSocket (Java's HttpClient makes one for HTTP/2 with each request).
+        """Read a request with an offer again (Java's HttpClient offers HTTP/2 with each request).
         Since the parser takes no body after one, it gets the head again, without the offer."""
         line = b"%b %b HTTP/%b\r\n" % (
             self.parser.get_method(),
             self.url,
             self.parser.get_http_version().encode(),
         )
+        is_websocket = self._get_upgrade() == b"websocket"
         fields = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -407,6 +429,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse(self._why(error, memoryview(line)))
             return False
+        self.offers_websocket = is_websocket
         return True
 
     # Refusals.

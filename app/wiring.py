@@ -20,6 +20,8 @@ from app.telemetry import (
 from app.webhooks.push import PushDependencies
 from app.webhooks.runner import Webhooks
 from app.webhooks.sender import Sender
+from app.websocket.session import Parts
+from app.websocket.sessions import Sessions
 from app.wire.encode import encode_message
 from app.wire.receipts import ReceiptCodec
 from cache.bus import RedisBus
@@ -145,12 +147,16 @@ class Service:
         touched = self._exchange.touched
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(self._deciding, self._namespaces)
+        history = History(self._history_pool)
+        self._sessions = Sessions(
+            Parts(self._live, self._reader, self._publisher, self._exchange, history, settings.namespace)
+        )
         return Dependencies(
             publisher=self._publisher,
             exchange=self._exchange,
             live=self._live,
             read=self._reader,
-            history=History(self._history_pool),
+            history=history,
             consumers=self._consumers,
             receipts=self._receipts,
             subscriptions=subscriptions,
@@ -158,6 +164,7 @@ class Service:
             dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),
             schedules=AnnouncingSchedule(schedule, self._scheduler, touched, _now_us),
             transactions=AnnouncingTransactions(transactions, self._publisher, self._consumers),
+            sessions=self._sessions,
             gate=self._gate,
             gatekeeper=self._gatekeeper,
             allow_private=settings.webhook_allow_private,
@@ -203,6 +210,7 @@ class Service:
             ("departures", departures.run),
             ("scheduler", self._scheduler.run),
             ("webhooks", self._webhooks.run),
+            ("websockets", self._sessions.run),
             *self._measurements(),
         ):
             self._loops.start(name, run)

@@ -187,8 +187,8 @@ class Reader:
     async def seq_at(self, channel_id: int, message_id: int) -> int:
         return int(await self._pages.fetchval("seq_at", channel_id, message_id))
 
-    async def place_of_seq(self, namespace: str, channel: str, seq: int) -> Place | None:
-        rows = await self._pages.fetch("place_of_seq", namespace, channel, seq, check=self._is_current)
+    async def place_at(self, namespace: str, channel: str, seq: int) -> Place | None:
+        rows = await self._pages.fetch("place_at", namespace, channel, seq, check=self._is_current)
         return Place(**rows[0]) if rows else None
 
 

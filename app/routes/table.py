@@ -28,6 +28,7 @@ from app.routes.history import CLOUDEVENT, CLOUDEVENTS, HISTORY_CHANGED, NDJSON
 from app.routes.route import Body, Header, Returns, Route, json_body, returns
 from app.stream.consume import consume
 from app.stream.sse import subscribe
+from app.websocket.sessions import websocket
 from app.wire import answers, checks, consuming, parameters
 from app.wire import dead_letters as dead
 from app.wire.definitions import (
@@ -134,6 +135,10 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("GET", "/v1/subscribe", subscribe,
               {200: Returns("Events: message (unnamed), ready, gap, ephemeral, goodbye.", {_STREAM: str})},
               query=parameters.SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse"),
+        Route("GET", "/v1/ws", websocket,
+              {101: Returns("Frames of the client protocol, both ways."),
+               426: Returns("This is no WebSocket.", {"application/problem+json": answers.Problem})},
+              face="websocket"),
     ),
     "channels": (
         Route("GET", "/v1/channels", channels.list_channels,

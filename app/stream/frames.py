@@ -30,6 +30,7 @@ class MessageWire:
     """Messages as `id:` and `data:` with no `event:` field, so that `onmessage` gets them."""
 
     name: Final = "sse"
+    shared: Final = True
 
     def frame(self, entry: Entry) -> bytes:
         return b"id: %d\ndata: %b\n\n" % (entry.id, entry.body)
@@ -39,6 +40,7 @@ class CloudEventWire:
     """The same with CloudEvents as data."""
 
     name: Final = "sse cloudevents"
+    shared: Final = True
 
     def frame(self, entry: Entry) -> bytes:
         return b"id: %d\ndata: %b\n\n" % (entry.id, to_cloudevent(decode_message(entry.body)))

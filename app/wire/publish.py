@@ -129,6 +129,15 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
     return messages
 
 
+def parse_addressed(item: AddressedMessage, body: bytes) -> tuple[NewMessage, int]:
+    """The message of a command, and the number of its object keys. Raises as `parse_batch`."""
+    check_channel(item.channel)
+    if _schedule(item) is not None:
+        raise invalid(_asked(item)[0], "is not for this way of publishing")
+    message, keys = _message(item, item.channel, None, _is_plain(body))
+    return message, keys + 1
+
+
 def addressed(
     items: list[AddressedMessage], place: str, sender: str | None, body: bytes
 ) -> tuple[tuple[NewMessage, ...], int]:

@@ -190,7 +190,7 @@ where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
 -- name: seq_at
 select gapless.seq_at($1, $2)
 
--- name: place_of_seq
+-- name: place_at
 -- $1 namespace, $2 channel, $3 seq.
 select c.id as channel_id, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, n.deletion_id,
        gapless.id_at_seq(c.id, $3) as id

@@ -41,6 +41,8 @@ class Entry:
 
     def frame(self, wire: Wire) -> bytes:
         """This message as `wire` sends it."""
+        if not wire.shared:
+            return wire.frame(self)
         if self._frames is None:
             self._frames = {}
         frame = self._frames.get(wire.name)
@@ -50,10 +52,14 @@ class Entry:
 
 
 class Wire(Protocol):
-    """How a face writes messages. `frame` must return bytes that can be concatenated."""
+    """How a face writes messages. `frame` must return bytes that can be concatenated. The frames of a
+    `shared` wire are kept with their messages; such wires must be few."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def shared(self) -> bool: ...
 
     def frame(self, entry: Entry) -> bytes: ...
 

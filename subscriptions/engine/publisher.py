@@ -90,10 +90,16 @@ class Publisher:
             await asyncio.gather(*self._workers)
 
     async def publish(self, append: Append) -> Appended:
-        """Store the request's messages; the answer comes after the commit.
+        """Store the request's messages; the answer comes after the commit. Raises as `submit`, or what its
+        future holds. Cancelling the caller does not cancel the request: it is still committed."""
+        return await self.submit(append)
 
-        Raises the GaplessError that `AppendPort.append` gives, or `rate_limited` when too much is queued.
-        Cancelling the caller does not cancel the request: it is still committed.
+    def submit(self, append: Append) -> asyncio.Future[Appended]:
+        """Queue the request. The future holds the answer after the commit, or the GaplessError that
+        `AppendPort.append` gives. Requests are stored in the order in which they are queued, unless they
+        are refused.
+
+        Raises `rate_limited` when too much is queued, and `unavailable` when the server stops.
         """
         if self._closed:
             raise unavailable("the server is stopping; nothing was stored")
@@ -104,7 +110,7 @@ class Publisher:
         self._queue.append(waiting)
         self._queued_bytes += waiting.size_bytes
         self._arrived.set()
-        return await waiting.outcome
+        return waiting.outcome
 
     def announce(self, append: Append, appended: Appended) -> None:
         """Send hints for a request that was committed in another way than by `publish`."""

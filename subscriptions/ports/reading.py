@@ -144,7 +144,7 @@ class ReadPort(Protocol):
         """The seq of a channel's newest message at or below this id; removed messages count too."""
         ...
 
-    async def place_of_seq(self, namespace: str, channel: str, seq: int) -> Place | None:
+    async def place_at(self, namespace: str, channel: str, seq: int) -> Place | None:
         """Where a seq of this channel lies. None if the channel does not exist."""
         ...
 

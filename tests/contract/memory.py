@@ -208,8 +208,8 @@ class MemoryReader:
         await self._pause("seq_was")
         return max(seqs, default=0)
 
-    async def place_of_seq(self, namespace: str, channel: str, seq: int) -> Place | None:
-        await self._pause("place_of_seq")
+    async def place_at(self, namespace: str, channel: str, seq: int) -> Place | None:
+        await self._pause("place_at")
         self._check_fences()
         row = self._log.rows.get((namespace, channel))
         if row is None:

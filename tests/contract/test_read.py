@@ -151,15 +151,15 @@ async def test_what_retention_took_is_named(log: Log) -> None:
 async def test_a_seq_is_found(log: Log) -> None:
     await log.store(request(*"ab" * 40))
     for seq in range(41):
-        place = await log.read.place_of_seq("default", "a", seq)
+        place = await log.read.place_at("default", "a", seq)
         assert place is not None
         assert (place.id, place.last_seq, place.last_id) == (max(0, 2 * seq - 1), 40, 79)
-    future = await log.read.place_of_seq("default", "a", 2**53)
+    future = await log.read.place_at("default", "a", 2**53)
     assert future is not None
     assert future.id == 79
-    assert await log.read.place_of_seq("default", "none", 1) is None
+    assert await log.read.place_at("default", "none", 1) is None
     await log.trim("a", 10)
-    placed = [await log.read.place_of_seq("default", "a", seq) for seq in (0, 29, 30, 31, 40)]
+    placed = [await log.read.place_at("default", "a", seq) for seq in (0, 29, 30, 31, 40)]
     assert [place and (place.id, place.first_seq, place.trimmed_id) for place in placed] == [
         (59, 31, 59), (59, 31, 59), (59, 31, 59), (61, 31, 59), (79, 31, 59)
     ]  # fmt: skip
@@ -167,9 +167,9 @@ async def test_a_seq_is_found(log: Log) -> None:
 
 async def test_the_id_of_the_last_deletion_tells_channels_of_one_name_apart(log: Log) -> None:
     await log.store(request("a", "b"))
-    before = await log.read.place_of_seq("default", "a", 1)
+    before = await log.read.place_at("default", "a", 1)
     await log.history.delete_channel("default", "b")
-    after = await log.read.place_of_seq("default", "a", 1)
+    after = await log.read.place_at("default", "a", 1)
     assert before is not None
     assert after is not None
     assert (before.deletion_id, after.deletion_id) == (0, 2)

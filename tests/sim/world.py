@@ -94,6 +94,7 @@ class Wire:
     """Writes messages so that a client of the test can read them back."""
 
     name = "test"
+    shared = True
 
     def frame(self, entry: Entry) -> bytes:
         return entry.body

@@ -42,8 +42,8 @@ async def after_seq(
     `head` was read for this call, `epoch` is the log's, and `unborn_at` was settled before `head` was read.
     """
     name = selection.names[0]
-    place = await read.place_of_seq(selection.namespace, name, start.seq)
-    standing = _standing(start, epoch, place)
+    place = await read.place_at(selection.namespace, name, start.seq)
+    standing = standing_of(start, epoch, place)
     if place is None:
         opened = opened_at(epoch, NOWHERE, unborn_at, holds=standing is Standing.HOLDS)
         return Begin(0, head.last_id, opened=opened)
@@ -60,7 +60,8 @@ async def after_seq(
     return Begin(cursor, max(head.last_id, place.last_id), opened=opened, gap=gap)
 
 
-def _standing(start: AfterSeq, epoch: str, place: Place | None) -> Standing:
+def standing_of(start: AfterSeq, epoch: str, place: Place | None) -> Standing:
+    """What this position is worth in a log of this epoch; `place` is what was found there."""
     named = parse_channel_epoch(start.epoch)
     if named is None and start.epoch:
         return Standing.UNKNOWN

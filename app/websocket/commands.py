@@ -1,0 +1,140 @@
+"""The commands of the client protocol: their forms, and how they are read.
+
+Source: `client.proto` of the Centrifugo protocol, in its JSON form: one command on a line, several lines in a
+message. Members that are extensions of Gapless say so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from app.wire import checks
+from app.wire.publish import AddressedMessage
+
+MAX_COMMAND_ID: Final = 2**32 - 1
+_Offset = Annotated[int, Meta(ge=0, le=2**53)]
+_Text = Annotated[str, Meta(max_length=4096)]
+
+
+class SelectionRequest(Struct, forbid_unknown_fields=True):
+    """Extension: several channels and patterns as one subscription, and filters."""
+
+    channel: list[str]
+    type: list[str] = []
+    key: list[str] = []
+
+
+class SubscribeRequest(Struct):
+    """Follow a channel. `recover`: go on after `offset`, which is a position of the channel named by `epoch`.
+
+    A pattern, and a `selection`, are followed in the order of ids: their offset is an id.
+    """
+
+    channel: str = ""
+    token: _Text = ""
+    recover: bool = False
+    epoch: _Text = ""
+    offset: _Offset = 0
+    flag: int = 0
+    selection: SelectionRequest | None = None
+
+
+class ConnectRequest(Struct):
+    """Comes first. `subs` are subscriptions that begin with the connection."""
+
+    token: _Text = ""
+    subs: dict[str, SubscribeRequest] = {}
+    name: _Text = ""
+    version: _Text = ""
+
+
+class ChannelRequest(Struct):
+    """A command about one channel that needs no more than its name."""
+
+    channel: str
+
+
+class Since(Struct):
+    """A position in a channel."""
+
+    offset: _Offset = 0
+    epoch: _Text = ""
+
+
+class HistoryRequest(Struct):
+    """Read a channel. Without `limit` only the position is asked for; below 0 it is the most there can be."""
+
+    channel: str
+    limit: int = 0
+    since: Since | None = None
+    reverse: bool = False
+
+
+class TokenRequest(Struct):
+    """A new token."""
+
+    token: _Text = ""
+    channel: str = ""
+
+
+class Nothing(Struct):
+    """A command whose members do not matter."""
+
+
+class Command(Struct, forbid_unknown_fields=True):
+    """A command: one of its members, and an id that the answer will carry. Empty, it is a pong."""
+
+    id: Annotated[int, Meta(ge=0, le=MAX_COMMAND_ID)] | UnsetType = UNSET
+    connect: ConnectRequest | UnsetType = UNSET
+    subscribe: SubscribeRequest | UnsetType = UNSET
+    unsubscribe: ChannelRequest | UnsetType = UNSET
+    publish: AddressedMessage | UnsetType = UNSET
+    presence: ChannelRequest | UnsetType = UNSET
+    presence_stats: ChannelRequest | UnsetType = UNSET
+    history: HistoryRequest | UnsetType = UNSET
+    ping: Nothing | UnsetType = UNSET
+    send: Nothing | UnsetType = UNSET
+    rpc: Nothing | UnsetType = UNSET
+    refresh: TokenRequest | UnsetType = UNSET
+    sub_refresh: TokenRequest | UnsetType = UNSET
+
+
+class _OnlyId(Struct):
+    id: Annotated[int, Meta(ge=0, le=MAX_COMMAND_ID)] = 0
+
+
+METHODS: Final = tuple(name for name in Command.__struct_fields__ if name != "id")
+_decode: Final = msgspec.json.Decoder(Command).decode
+_decode_id: Final = msgspec.json.Decoder(_OnlyId).decode
+
+
+def read_command(line: bytes) -> Command:
+    """Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError."""
+    return _decode(line)
+
+
+def method_of(command: Command) -> str:
+    """The name of the member that is set; empty if none is. If several are, the first one."""
+    return next((name for name in METHODS if getattr(command, name) is not UNSET), "")
+
+
+def id_of(line: bytes) -> int:
+    """The id of a command that is refused; 0 if it has none."""
+    try:
+        return _decode_id(line).id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
+
+
+def split(message: bytes) -> list[bytes]:
+    """The commands of a message. Every line is one."""
+    return [line for line in message.split(b"\n") if line.strip()]
+
+
+def check_name(text: str) -> str:
+    """Refuse a name that no answer should repeat. Raises `invalid_request`."""
+    checks.check_printable(text, "channel")
+    return text

@@ -1,0 +1,156 @@
+"""One subscription of a WebSocket client: a live subscription, written as publications."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from app.telemetry import CUT_OFF, STREAMS
+from app.websocket import codes
+from app.websocket.codes import Ending
+from app.websocket.publications import SEQ_WIRE, IdWire, event
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.selection import Selection
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.feed import ChannelFeed
+from subscriptions.engine.live.live_subscription import Chunk, Event, Gap, Heartbeat, LiveSubscription
+from subscriptions.engine.live.starts import Start
+from subscriptions.ports import ReadPort
+
+logger = logging.getLogger("gapless.http")
+
+NEVER: Final = float("inf")
+
+
+class Client(Protocol):
+    """The connection of a client, as its subscriptions see it."""
+
+    def write_chunk(self, frames: bytes) -> bool:
+        """Writes whole frames at once, behind all answers, and returns True. If bytes still wait, it only
+        returns False."""
+
+    async def send(self, frames: bytes) -> None:
+        """Writes whole frames once the bytes before them are taken."""
+
+    def say(self, text: bytes) -> None:
+        """Writes a short reply or push."""
+
+    def close(self, ending: Ending) -> None:
+        """Ends the connection."""
+
+    def unsubscribed(self, channel: str, ending: Ending) -> None:
+        """The server ended a subscription: tells the client."""
+
+
+class Following:
+    """One subscription, from its opening to its end. It is one task, which `follow` runs."""
+
+    __slots__ = ("_channel_id", "_client", "_live", "_read", "_subscription", "channel", "task")
+
+    def __init__(self, channel: str, client: Client, live: LiveEngine, read: ReadPort) -> None:
+        self.channel = channel
+        self.task: asyncio.Task[None] | None = None
+        self._client = client
+        self._live = live
+        self._read = read
+        self._subscription: LiveSubscription | None = None
+        self._channel_id = 0
+
+    def __repr__(self) -> str:
+        return f"Following({self.channel}, {self._subscription!r})"
+
+    async def follow(
+        self,
+        selection: Selection,
+        start: Start,
+        opened: Callable[[LiveSubscription], Awaitable[None]],
+        refused: Callable[[GaplessError], None],
+    ) -> None:
+        """Open the live subscription, report it to `opened` or `refused`, and write its events until it ends
+        or this is cancelled."""
+        wire = SEQ_WIRE if selection.single is not None else IdWire(self.channel)
+        try:
+            subscription = await self._live.subscribe(selection, start, wire, NEVER)
+        except GaplessError as error:
+            refused(error)
+            return
+        self._subscription = subscription
+        if subscription.opened is not None:
+            self._channel_id = subscription.opened.epoch.channel_id
+        STREAMS.inc()
+        try:
+            await opened(subscription)
+            subscription.write = self._write
+            await self._write_events(subscription)
+        except ConnectionResetError:
+            pass
+        except Exception:
+            # The subscription is answered already. Its client connects again and goes on.
+            logger.exception("a subscription failed")
+            self._client.close(codes.SERVER_ERROR)
+        finally:
+            STREAMS.dec()
+            subscription.write = None
+            self._live.unsubscribe(subscription)
+
+    def stop(self) -> None:
+        """End it without a word."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def _write_events(self, subscription: LiveSubscription) -> None:
+        first = True
+        while True:
+            if not subscription.rested:
+                # A replay of history from memory must not delay other subscriptions.
+                await asyncio.sleep(0)
+            subscription.rested = False
+            said = await subscription.next(self._read)
+            ending = self._ending(said, first)
+            if ending is not None:
+                CUT_OFF.labels(ending.reason.replace(" ", "_")).inc()
+                self._end(said, ending)
+                return
+            await self._say(said)
+            first = False
+
+    def _ending(self, said: Event, first: bool) -> Ending | None:
+        """Whether the subscription ends with this event."""
+        if isinstance(said, Goodbye):
+            return codes.GOODBYES.get(said, codes.INSUFFICIENT_STATE)
+        # The client was told that it can go on without a gap: it has to come again to learn of this one.
+        is_late_gap = isinstance(said, Gap) and not first and self._is_one_channel()
+        return codes.INSUFFICIENT_STATE if is_late_gap or self._is_another_channel() else None
+
+    def _end(self, said: Event, ending: Ending) -> None:
+        if isinstance(said, Goodbye) and said in codes.GOODBYES:
+            self._client.close(ending)
+        else:
+            self._client.unsubscribed(self.channel, ending)
+
+    async def _say(self, said: Event) -> None:
+        match said:
+            case Chunk(data):
+                await self._client.send(data)
+            case Heartbeat() | Goodbye():
+                raise AssertionError("a connection has pings of its own, and a goodbye is an ending")
+            case _:
+                self._client.say(event(self.channel, said))
+
+    def _write(self, frames: bytes) -> bool:
+        return not self._is_another_channel() and self._client.write_chunk(frames)
+
+    def _is_one_channel(self) -> bool:
+        assert self._subscription is not None, "it is open"
+        return isinstance(self._subscription.feed, ChannelFeed)
+
+    def _is_another_channel(self) -> bool:
+        """Whether the channel was deleted and created again: its seqs begin again, so the client has to."""
+        feed = self._subscription.feed if self._subscription is not None else None
+        if not isinstance(feed, ChannelFeed):
+            return False
+        self._channel_id = self._channel_id or feed.channel_id
+        return self._channel_id != feed.channel_id

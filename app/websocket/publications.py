@@ -1,0 +1,69 @@
+"""Writes messages as publications of the client protocol, in whole frames."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from app.websocket_protocol import text_frame
+from subscriptions.domain.model import Message
+from subscriptions.engine.entry import Encode, Entry
+from subscriptions.engine.live.live_subscription import Ephemeral, Gap, HistoryChanged, Ready
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class SeqWire:
+    """The messages of one channel. Their offset is the seq."""
+
+    name: Final = "ws"
+    shared: Final = True
+
+    def frame(self, entry: Entry) -> bytes:
+        channel = entry.channel.encode()
+        body = entry.body[:-1]
+        return text_frame(b'{"push":{"channel":"%b","pub":%b,"offset":%d}}}' % (channel, body, entry.seq))
+
+
+class IdWire:
+    """The messages of several channels, followed under one name. Their offset is the id."""
+
+    shared: Final = False
+
+    def __init__(self, channel: str) -> None:
+        self.name = f"ws {channel}"
+        self._channel = _encode(channel)
+
+    def frame(self, entry: Entry) -> bytes:
+        body = entry.body[:-1]
+        return text_frame(b'{"push":{"channel":%b,"pub":%b,"offset":%d}}}' % (self._channel, body, entry.id))
+
+
+SEQ_WIRE: Final = SeqWire()
+
+
+def publication(message: Message, encode: Encode) -> bytes:
+    """A message of one channel in the answer to a command."""
+    return b'%b,"offset":%d}' % (encode(message)[:-1], message.seq)
+
+
+def push(channel: str, member: bytes, content: bytes) -> bytes:
+    """Something that the server says about a channel."""
+    return b'{"push":{"channel":%b,"%b":%b}}' % (_encode(channel), member, content)
+
+
+def event(channel: str, said: Ephemeral | Gap | HistoryChanged | Ready) -> bytes:
+    """An event of a live subscription. An ephemeral message is a publication without an offset; the others
+    are extensions, which clients of the protocol pass over."""
+    match said:
+        case Ephemeral(body):
+            return push(channel, b"pub", body)
+        case Gap():
+            content = {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed}
+            return push(channel, b"gap", _encode(content))
+        case HistoryChanged():
+            changed = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
+            return push(channel, b"gap", _encode(changed))
+        case Ready():
+            return push(channel, b"ready", b'{"cursor":%d}' % said.cursor)

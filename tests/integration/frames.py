@@ -1,0 +1,88 @@
+"""A client of the WebSocket face that sends and reads plain frames."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from typing import Any
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+
+class Frames:
+    """One connection: what it sends are commands, what it gets are replies and pushes."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.pushes: list[dict[str, Any]] = []
+        self._ids = itertools.count(1)
+        self._read: deque[dict[str, Any]] = deque()
+
+    @classmethod
+    async def open(cls, url: str, *, connected: bool = True, **options: Any) -> Frames:
+        """Connect to the service at an http URL; with `connected` also say so."""
+        address = url.replace("http", "ws", 1) + "/v1/ws"
+        frames = cls(await connect(address, compression=None, max_size=None, **options))
+        if connected:
+            await frames.ask("connect")
+        return frames
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    def drop(self) -> None:
+        """End it without a word."""
+        self.connection.transport.abort()
+
+    async def send(self, *commands: dict[str, Any]) -> None:
+        """Commands in one message, a line for each."""
+        await self.connection.send("\n".join(msgspec.json.encode(command).decode() for command in commands))
+
+    async def next(self) -> dict[str, Any]:
+        """The next reply or push."""
+        if not self._read:
+            text = await asyncio.wait_for(self.connection.recv(), 20)
+            assert isinstance(text, str)
+            self._read.extend(map(msgspec.json.decode, text.split("\n")))
+        return self._read.popleft()
+
+    async def rest(self) -> tuple[list[dict[str, Any]], int]:
+        """All that still comes, and the code with which the server closes; 0 if it gives none."""
+        said: list[dict[str, Any]] = []
+        try:
+            while True:
+                said.append(await self.next())
+        except ConnectionClosed as closed:
+            return said, 0 if closed.rcvd is None else closed.rcvd.code
+
+    async def reply(self, id_: int) -> dict[str, Any]:
+        """The reply to a command; pushes that come before it are kept."""
+        while True:
+            said = await self.next()
+            if said.get("id") == id_:
+                return said
+            if "push" in said:
+                self.pushes.append(said["push"])
+
+    async def ask(self, method: str, /, **members: Any) -> dict[str, Any]:
+        """The reply to one command, error included."""
+        id_ = next(self._ids)
+        await self.send({"id": id_, method: members})
+        return await self.reply(id_)
+
+    async def push(self, member: str = "pub") -> dict[str, Any]:
+        """The next push with this member, kept or to come."""
+        while True:
+            for index, said in enumerate(self.pushes):
+                if member in said:
+                    return self.pushes.pop(index)
+            said = await self.next()
+            if "push" in said:
+                self.pushes.append(said["push"])
+
+    async def offsets(self, count: int) -> list[int]:
+        """The offsets of the next publications."""
+        return [(await self.push())["pub"]["offset"] for _ in range(count)]
