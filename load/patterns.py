@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
+def is_pattern(text: str) -> bool:
+    """Whether it is more than a name."""
+    return "*" in text or ">" in text
+
+
 def matches(pattern: str, channel: str) -> bool:
     """Whether `channel` fits `pattern`: `*` stands for one token, a final `>` for one or more."""
-    if "*" not in pattern and ">" not in pattern:
+    if not is_pattern(pattern):
         return pattern == channel
     wanted, given = pattern.split("."), channel.split(".")
     if wanted[-1] == ">":

@@ -69,6 +69,7 @@ SLOW: Final = Ending(3008, "slow")
 NO_PONG: Final = Ending(3012, "no pong")
 STALE: Final = Ending(3502, "stale")
 """No `connect` came in time."""
+TOO_MANY_COMMANDS: Final = Ending(1008, "too many commands in a message")
 TOO_MANY_ERRORS: Final = Ending(1008, "too many malformed commands")
 
 GOODBYES: Final = {

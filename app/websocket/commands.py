@@ -14,6 +14,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.wire import checks
 from app.wire.publish import AddressedMessage
 
+MAX_COMMANDS: Final = 1000
+"""Commands in one message."""
 MAX_COMMAND_ID: Final = 2**32 - 1
 _Offset = Annotated[int, Meta(ge=0, le=2**53)]
 _Text = Annotated[str, Meta(max_length=4096)]
@@ -129,8 +131,10 @@ def id_of(line: bytes) -> int:
         return 0
 
 
-def split(message: bytes) -> list[bytes]:
-    """The commands of a message. Every line is one."""
+def split(message: bytes) -> list[bytes] | None:
+    """The commands of a message: every line is one. None if they are more than `MAX_COMMANDS`."""
+    if message.count(b"\n") > MAX_COMMANDS:
+        return None
     return [line for line in message.split(b"\n") if line.strip()]
 
 

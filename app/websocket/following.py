@@ -97,32 +97,37 @@ class Following:
             self._live.unsubscribe(subscription)
 
     def stop(self) -> None:
-        """End it without a word."""
+        """End it without a word. Nothing of it is written any more."""
+        if self._subscription is not None:
+            self._subscription.write = None
         if self.task is not None:
             self.task.cancel()
 
     async def _write_events(self, subscription: LiveSubscription) -> None:
-        first = True
+        # The reply says that messages are gone, and this gap says which. Several channels have gaps of their
+        # own at any time.
+        several = not isinstance(subscription.feed, ChannelFeed)
+        is_expected = several or not (subscription.opened and subscription.opened.holds)
         while True:
             if not subscription.rested:
                 # A replay of history from memory must not delay other subscriptions.
                 await asyncio.sleep(0)
             subscription.rested = False
             said = await subscription.next(self._read)
-            ending = self._ending(said, first)
+            ending = self._ending(said, is_expected)
             if ending is not None:
                 CUT_OFF.labels(ending.reason.replace(" ", "_")).inc()
                 self._end(said, ending)
                 return
             await self._say(said)
-            first = False
+            is_expected = several
 
-    def _ending(self, said: Event, first: bool) -> Ending | None:
-        """Whether the subscription ends with this event."""
+    def _ending(self, said: Event, is_expected: bool) -> Ending | None:
+        """Whether the subscription ends with this event. `is_expected`: a gap may come now."""
         if isinstance(said, Goodbye):
             return codes.GOODBYES.get(said, codes.INSUFFICIENT_STATE)
-        # The client was told that it can go on without a gap: it has to come again to learn of this one.
-        is_late_gap = isinstance(said, Gap) and not first and self._is_one_channel()
+        # The client was told that it goes on without a gap: it has to come again to learn of this one.
+        is_late_gap = isinstance(said, Gap) and not is_expected
         return codes.INSUFFICIENT_STATE if is_late_gap or self._is_another_channel() else None
 
     def _end(self, said: Event, ending: Ending) -> None:
@@ -142,10 +147,6 @@ class Following:
 
     def _write(self, frames: bytes) -> bool:
         return not self._is_another_channel() and self._client.write_chunk(frames)
-
-    def _is_one_channel(self) -> bool:
-        assert self._subscription is not None, "it is open"
-        return isinstance(self._subscription.feed, ChannelFeed)
 
     def _is_another_channel(self) -> bool:
         """Whether the channel was deleted and created again: its seqs begin again, so the client has to."""

@@ -92,6 +92,7 @@ class Session:
         "_followings",
         "_out",
         "_parts",
+        "_reading",
         "_strikes",
         "_tasks",
         "_unanswered",
@@ -119,6 +120,7 @@ class Session:
         self._flushing = False
         self._strikes = 0
         self._unanswered = 0
+        self._reading: asyncio.Lock | None = None
 
     def __repr__(self) -> str:
         return f"Session({self.id}, {len(self._followings)} subscriptions, {self._unanswered} unanswered)"
@@ -126,7 +128,11 @@ class Session:
     # What its connection tells.
 
     def received(self, message: bytes) -> None:
-        for line in split(message):
+        lines = split(message)
+        if lines is None:
+            self.close(codes.TOO_MANY_COMMANDS)
+            return
+        for line in lines:
             if self._connection.is_closing:
                 return
             try:
@@ -210,7 +216,7 @@ class Session:
             case "publish":
                 self._publish(command, line)
             case "history" if command.history is not UNSET:
-                self._run(id_, self._history(id_, command.history))
+                self._run(id_, self._read_history(id_, command.history))
             case "ping":
                 self._answer(id_, b"ping", b"{}")
             case "refresh":
@@ -250,7 +256,7 @@ class Session:
             known = asyncio.Event()
 
             async def opened(subscription: LiveSubscription) -> None:
-                found[request.channel] = self._subscribed(request, subscription)
+                found[request.channel] = _subscribed(request, subscription)
                 known.set()
                 await answered.wait()
 
@@ -280,7 +286,7 @@ class Session:
             return
 
         async def opened(subscription: LiveSubscription) -> None:
-            found = self._subscribed(request, subscription)
+            found = _subscribed(request, subscription)
             if request.flag & NEEDS_RECOVERY and found.get("was_recovering") and not found.get("recovered"):
                 self._refuse(id_, codes.UNRECOVERABLE_POSITION)
                 raise ConnectionResetError
@@ -303,7 +309,7 @@ class Session:
         channel = request.channel
         selection = _selection(self._parts.namespace, request)
         following = Following(channel, self, self._parts.live, self._parts.read)
-        start = _start(request, selection, self._parts.live.epoch)
+        start = _start(request, selection)
 
         def ended(_: asyncio.Task[None]) -> None:
             if self._followings.get(channel) is following:
@@ -319,20 +325,6 @@ class Session:
         if following is not None:
             following.stop()
         self._answer(id_, b"unsubscribe", b"{}")
-
-    def _subscribed(self, request: SubscribeRequest, subscription: LiveSubscription) -> dict[str, Any]:
-        """The answer to a subscribe."""
-        opened = subscription.opened
-        found: dict[str, Any] = {"recoverable": True, "positioned": True}
-        if opened is not None:
-            found |= {"epoch": str(opened.epoch), "offset": opened.seq}
-            recovered = opened.holds
-        else:
-            found |= {"epoch": self._parts.live.epoch, "offset": subscription.cursor}
-            recovered = subscription.cursor <= request.offset
-        if request.recover:
-            found |= {"was_recovering": True, "recovered": recovered}
-        return found
 
     # Publishing.
 
@@ -370,6 +362,14 @@ class Session:
             self._refuse(id_, error_code(known))
 
     # History.
+
+    async def _read_history(self, id_: int, request: HistoryRequest) -> None:
+        """One at a time: the messages of an answer are held until the client has taken the ones before."""
+        if self._reading is None:
+            self._reading = asyncio.Lock()
+        async with self._reading:
+            await self._history(id_, request)
+            self._flush()
 
     async def _history(self, id_: int, request: HistoryRequest) -> None:
         """Answer with publications, and with the position at which the channel stands; no publication lies
@@ -475,9 +475,20 @@ def _selection(namespace: str, request: SubscribeRequest) -> Selection:
     return select(namespace, plain, patterns, list(map(check_type, types)), list(map(check_key, keys)))
 
 
-def _start(request: SubscribeRequest, selection: Selection, epoch: str) -> Start:
+def _start(request: SubscribeRequest, selection: Selection) -> Start:
     if not request.recover:
         return Latest()
     if selection.single is not None:
         return AfterSeq(request.offset, request.epoch)
-    return After(request.offset) if request.epoch in ("", epoch) else Latest()
+    return After(request.offset)
+
+
+def _subscribed(request: SubscribeRequest, subscription: LiveSubscription) -> dict[str, Any]:
+    """The answer to a subscribe."""
+    opened = subscription.opened
+    assert opened is not None, "every start of a session has one"
+    found: dict[str, Any] = {"recoverable": True, "positioned": True}
+    found |= {"epoch": str(opened.epoch), "offset": opened.seq}
+    if request.recover:
+        found |= {"was_recovering": True, "recovered": opened.holds}
+    return found

@@ -20,6 +20,7 @@ from load import archive, drill
 from load.chat import messages, plan
 from load.chat.drain import drain
 from load.chat.follower import LATEST, Crowd, Follower
+from load.chat.websocket_follower import WebSocketFollower
 from load.checker import Truth, check
 from load.children import Child, kill, tree
 from load.drill import say
@@ -85,7 +86,8 @@ class Chat:
         for each in plans:
             cursor = self.history.cursor(each.name, each.patterns, each.start)
             seeded = random.Random(self.chance.random())
-            self.followers.append(Follower(self.crowd, cursor, seeded, each.delay))
+            kind = WebSocketFollower if each.over_websocket else Follower
+            self.followers.append(kind(self.crowd, cursor, seeded, each.delay))
         tasks = [asyncio.create_task(follower.run()) for follower in self.followers]
         present = [f for f, p in zip(self.followers, plans, strict=True) if p.delay == 0]
         async with asyncio.timeout(60):

@@ -14,6 +14,7 @@ import msgspec
 
 from load.history import Cursor, Gap, History, Odd, digest_of
 from load.sse import Event, Stream
+from load.websocket import Stream as WebSocketStream
 from load.wire import Target
 
 LATEST = -1
@@ -64,7 +65,7 @@ class Follower:
         self._crowd = crowd
         self._chance = chance
         self._delay = delay
-        self._stream: Stream | None = None
+        self._stream: Stream | WebSocketStream | None = None
         self._closed = asyncio.Event()
         self.stopping = False
         self._connected_before = False
@@ -89,7 +90,7 @@ class Follower:
             await asyncio.sleep(self._chance.uniform(0.02, 0.4))
 
     async def _connect(self) -> bool:
-        stream = Stream(self._request(), self._opened, self._take, self._closed.set)
+        stream = self._stream = self._make_stream()
         loop = asyncio.get_running_loop()
         target = self._crowd.target
         try:
@@ -98,8 +99,10 @@ class Follower:
         except (OSError, TimeoutError):
             self._crowd.seen["unreachable"] += 1
             return False
-        self._stream = stream
         return True
+
+    def _make_stream(self) -> Stream | WebSocketStream:
+        return Stream(self._request(), self._opened, self._take, self._closed.set)
 
     async def _until_cut(self) -> None:
         """Return when the server ends the connection, or when its random life is over."""

@@ -15,18 +15,20 @@ MOST_IN_A_SET = 40
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One planned reader: its channels, its start, and the delay in seconds before it connects."""
+    """One planned reader: its channels, its start, the delay in seconds before it connects, and its face."""
 
     name: str
     patterns: tuple[str, ...]
     start: int
     delay: float
+    over_websocket: bool
 
 
 def plan(chance: random.Random, sizes: Counter[str], readers: int) -> list[Plan]:
     """Six in ten follow one channel, three a set, one a pattern; one in ten starts at the end of the log.
 
     Busy channels are followed more often, by the square root of their size; one reader in ten comes late.
+    Three in ten read over WebSocket, the others over SSE.
     """
     names = sorted(sizes)
     weights = [sizes[name] ** 0.5 for name in names]
@@ -41,7 +43,9 @@ def plan(chance: random.Random, sizes: Counter[str], readers: int) -> list[Plan]
             patterns = (chance.choice(PATTERNS),)
         start = LATEST if chance.random() < 0.1 else 0
         delay = chance.uniform(0.5, 8) if chance.random() < 0.1 else 0.0
-        plans.append(Plan(f"{kind} {number}", patterns, start, delay))
+        over_websocket = chance.random() < 0.3
+        face = "over WebSocket" if over_websocket else "over SSE"
+        plans.append(Plan(f"{kind} {number} {face}", patterns, start, delay, over_websocket))
     return plans
 
 

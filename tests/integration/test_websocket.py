@@ -283,7 +283,9 @@ async def test_three_malformed_commands_end_the_connection(server_url: str, text
         assert code == (1008 if text.isascii() else 1007)
 
 
-@pytest.mark.parametrize(("message", "code"), [(b"{}", 1003), ("x" * (2 * 1024 * 1024 + 1), 1009)])
+@pytest.mark.parametrize(
+    ("message", "code"), [(b"{}", 1003), ("x" * (2 * 1024 * 1024 + 1), 1009), ("{}\n" * 1002, 1008)]
+)
 async def test_a_message_of_another_kind_or_size_ends_the_connection(
     server_url: str, message: str | bytes, code: int
 ) -> None:

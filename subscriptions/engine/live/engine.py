@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from subscriptions.domain.channel_epoch import ChannelEpoch
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Message
@@ -28,6 +29,7 @@ from subscriptions.engine.live.starts import (
     Earliest,
     Last,
     Latest,
+    Opened,
     Since,
     Start,
 )
@@ -173,6 +175,10 @@ class LiveEngine:
             feed, begin.cursor, wire, heartbeat_s, begin.latest, begin.starts, begin.carried
         )
         subscription.opened = begin.opened
+        if selection.single is None:
+            # Ids mean the same in every history of the log, so a cursor always holds, but for what was lost.
+            cursor = start.cursor if isinstance(start, After) else begin.cursor
+            subscription.opened = Opened(ChannelEpoch(self.epoch), cursor, holds=lost is None)
         if lost is not None:
             subscription.say_first(HistoryChanged(selection.single, lost.first_id, lost.last_id))
         elif begin.gap is not None:

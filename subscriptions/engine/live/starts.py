@@ -27,9 +27,9 @@ class AfterSeq:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Where a reader of one channel began: after the message `seq` of the channel named by `epoch`. `holds`:
-    that is where it wanted to go on. If not, messages that it wants are gone, or its position was none of
-    this channel."""
+    """Where a reader began: after the message `seq` of the channel named by `epoch`; of several channels,
+    after that id. `holds`: that is where it wanted to go on. If not, messages that it wants are gone, or its
+    position was none of this channel."""
 
     epoch: ChannelEpoch
     seq: int

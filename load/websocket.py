@@ -1,0 +1,111 @@
+"""A WebSocket client for load and tests: it reads whole text messages, and writes small ones (RFC 6455).
+
+It shares no code with the client or the server, because a check of the service must not depend on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from load.wire import Target
+
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+_TEXT, _CLOSE = 0x81, 0x88
+
+
+def handshake(target: Target, path: str) -> bytes:
+    """The request that opens a WebSocket."""
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    return target.request("GET", path, headers={**headers, "Sec-WebSocket-Key": KEY})
+
+
+def masked(text: bytes) -> bytes:
+    """A short text message as a client sends it. Its mask is zero, so the text stays as it is."""
+    size = len(text)
+    length = bytes((0x80 | size,)) if size < 126 else bytes((0x80 | 126,)) + size.to_bytes(2, "big")
+    return bytes((_TEXT,)) + length + bytes(4) + text
+
+
+class Messages:
+    """Cuts what a server sends into whole messages. A server neither masks nor, here, splits a message."""
+
+    __slots__ = ("_rest", "closed")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.closed = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The text messages that `data` completes."""
+        data = self._rest + data if self._rest else data
+        found, at, end = [], 0, len(data)
+        while at + 2 <= end:
+            kind, size, head = data[at], data[at + 1], at + 2
+            if size == 126:
+                size, head = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
+            elif size == 127:
+                size, head = int.from_bytes(data[at + 2 : at + 10], "big"), at + 10
+            if head + size > end:
+                break
+            if kind == _TEXT:
+                found.append(data[head : head + size])
+            self.closed |= kind == _CLOSE
+            at = head + size
+        self._rest = data[at:]
+        return found
+
+
+class Stream(asyncio.Protocol):
+    """One connection. `on_open` gets the status and the head of the answer to `request`, `on_lines` the lines
+    of the messages of each read; `on_close` is called at the end."""
+
+    def __init__(
+        self,
+        request: bytes,
+        on_open: Callable[[int, bytes], None],
+        on_lines: Callable[[list[bytes]], None],
+        on_close: Callable[[], None],
+    ) -> None:
+        self._request = request
+        self._on_open, self._on_lines, self._on_close = on_open, on_lines, on_close
+        self._head = b""
+        self._messages: Messages | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        if self._messages is None:
+            self._head += data
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head, data = self._head[:end], self._head[end + 4 :]
+            self._messages, self._head = Messages(), b""
+            self._on_open(int(head[9:12]), head)
+        lines = [line for message in self._messages.feed(data) for line in message.split(b"\n")]
+        if lines:
+            self._on_lines(lines)
+        if self._messages.closed:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self.transport = None
+        self._on_close()
+
+    def send(self, text: bytes) -> None:
+        """Send a short message, if the connection is open."""
+        if self.transport is not None:
+            self.transport.write(masked(text))
+
+    def abort(self) -> None:
+        """Drop the connection without a close."""
+        if self.transport is not None:
+            self.transport.abort()
