@@ -103,7 +103,8 @@ begin
     while hi - lo > 1 loop
         mid := lo + (hi - lo) / 2;
         select m.id, m.seq into probe from gapless.messages m
-        where (m.channel_id, m.id) >= (p_channel_id, mid) and (m.channel_id, m.id) <= (p_channel_id, hi)
+        where (m.channel_id, m.id) >= (p_channel_id, mid)
+          and (m.channel_id, m.id) <= (p_channel_id, channel.last_id)
           and m.id >= mid - mid % 16777216
         order by m.channel_id, m.id limit 1;
         if probe.seq = p_seq then

@@ -165,6 +165,14 @@ async def test_a_seq_is_found(log: Log) -> None:
     ]  # fmt: skip
 
 
+async def test_a_seq_is_found_between_the_messages_of_others(log: Log) -> None:
+    await log.store(request(*("a" + "b" * 17) * 12, *"b" * 100, "a"))
+    for seq in range(1, 13):
+        place = await log.read.place_at("default", "a", seq)
+        assert place is not None
+        assert (place.id, place.last_id) == (18 * seq - 17, 317)
+
+
 async def test_the_id_of_the_last_deletion_tells_channels_of_one_name_apart(log: Log) -> None:
     await log.store(request("a", "b"))
     before = await log.read.place_at("default", "a", 1)

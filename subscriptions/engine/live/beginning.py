@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from subscriptions.domain.channel_epoch import ChannelEpoch, Standing, judge, parse_channel_epoch
-from subscriptions.domain.selection import Selection
+from subscriptions.engine.live.feed import ChannelFeed
 from subscriptions.engine.live.heads import NOWHERE
 from subscriptions.engine.live.live_subscription import Gap
 from subscriptions.engine.live.starts import AfterSeq, Carried, Opened
@@ -34,16 +34,18 @@ def opened_at(epoch: str, head: Head, unborn_at: int, *, holds: bool = True) -> 
 
 
 async def after_seq(
-    read: ReadPort, selection: Selection, head: Head, start: AfterSeq, epoch: str, unborn_at: int
+    read: ReadPort, feed: ChannelFeed, head: Head, start: AfterSeq, epoch: str, unborn_at: int
 ) -> Begin:
     """Go on after a seq, if it is a position of this channel. If it is none, begin at the head, and if the
     channel was created again, at its first message: `Opened.holds` tells the reader.
 
     `head` was read for this call, `epoch` is the log's, and `unborn_at` was settled before `head` was read.
     """
-    name = selection.names[0]
-    place = await read.place_at(selection.namespace, name, start.seq)
+    name = feed.channel
+    place = await read.place_at(feed.selection.namespace, name, start.seq)
     standing = standing_of(start, epoch, place)
+    # If the channel was created again, the feed has to know before this reader takes anything from it.
+    feed.swept(NOWHERE if place is None else Head(place.channel_id, place.last_id, place.last_seq))
     if place is None:
         opened = opened_at(epoch, NOWHERE, unborn_at, holds=standing is Standing.HOLDS)
         return Begin(0, head.last_id, opened=opened)

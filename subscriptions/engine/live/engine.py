@@ -237,9 +237,7 @@ class LiveEngine:
                     return Begin(carried.settled, latest, carried=carried)
                 case AfterSeq():
                     assert isinstance(feed, ChannelFeed), "a seq is of one channel"
-                    return await after_seq(
-                        self.read, feed.selection, head or NOWHERE, start, self.epoch, unborn_at
-                    )
+                    return await after_seq(self.read, feed, head or NOWHERE, start, self.epoch, unborn_at)
                 case Latest():
                     opened = None if head is None else opened_at(self.epoch, head, unborn_at)
                     return Begin(latest, latest, opened=opened)

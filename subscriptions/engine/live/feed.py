@@ -173,6 +173,8 @@ class Feed:
             )
         finally:
             self._fetch = None
+        if not self._is_current(page):
+            return
         entries = self.entries(page)
         # A deleted channel has no history up to where the tail began when this was asked. The channel may
         # have been created again since, and the tail may have moved past its first messages.
@@ -206,6 +208,10 @@ class Feed:
     def _readable_to(self) -> int | None:
         """The id up to which history may be read; None: no limit."""
         raise NotImplementedError
+
+    def _is_current(self, page: Page) -> bool:
+        """Whether this page may be given to readers. If not, it is read again."""
+        return True
 
     # --- growing
 
@@ -300,6 +306,14 @@ class ChannelFeed(Feed):
     def _readable_to(self) -> int | None:
         return None
 
+    def _is_current(self, page: Page) -> bool:
+        if page.channel_id > self.channel_id:
+            self._begin_anew(page.channel_id)
+            self.merge.note(page.complete_seq)
+            self._advance(patient=False)
+        # A page of a channel that was deleted meanwhile shows no reader that another one has its name now.
+        return page.channel_id in (0, self.channel_id)
+
     def hint(self, hint: ChannelHint, entries: list[Entry]) -> None:
         """Take the hint of a commit in this channel."""
         if self._early is not None:
@@ -340,9 +354,14 @@ class ChannelFeed(Feed):
         self.merge = Merge(0)
 
     def _end(self) -> None:
-        """The channel was deleted: unread messages are gone, and its readers have all that there is."""
-        if self._last_id > self.tail.head:
-            self._grow([], self._last_id)
+        """The channel was deleted: unread messages are gone, and its readers have all that there is. None of
+        its messages is given to readers that come later."""
+        end = max(self._last_id, self.tail.head)
+        if end > self.tail.base:
+            self.tail.reset(end)
+            self._forget()
+            self.wake()
+        self._pages.clear()
 
     def _advance(self, *, patient: bool = True) -> None:
         ready = self.merge.take()

@@ -1,0 +1,192 @@
+"""A subscription over WebSocket, on many seeds: a reader that was told that it goes on misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import msgspec
+import pytest
+
+from app.websocket import codes
+from app.websocket.codes import Ending
+from app.websocket.following import Following
+from app.wire.encode import encode_message
+from load.websocket import Messages
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.model import Append, NewMessage
+from subscriptions.domain.selection import select
+from subscriptions.engine.entry import entry_of
+from subscriptions.engine.hints import ChannelHint, Copy
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.live_subscription import LiveSubscription
+from subscriptions.engine.live.starts import AfterSeq, Latest, Opened
+from tests.contract.memory import MemoryAppender, MemoryReader
+from tests.contract.memory_log import MemoryLog
+from tests.sim.loop import SeededLoop, run
+
+LOBBY = ("default", "lobby")
+STEPS = 60
+
+
+class World:
+    """A log with one channel, an engine over it, and chance."""
+
+    def __init__(self, loop: SeededLoop, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.log = MemoryLog()
+        self.reader = MemoryReader(self.log, self._pause)
+        self.engine = LiveEngine(self.reader, encode_message, clock=loop.time)
+        self.running = asyncio.create_task(self.engine.run())
+        self.calm = False
+        self.stored: dict[int, tuple[int, int]] = {}
+        """Every message that ever was: its channel's id, and its seq."""
+        self.faults: list[str] = []
+
+    async def _pause(self, step: str) -> None:
+        await asyncio.sleep(self.chance.random() * 0.02)
+
+    async def publish(self) -> None:
+        """Commit some messages; mostly their hint arrives, sometimes late."""
+        new = tuple(NewMessage("lobby", b"1") for _ in range(self.chance.randint(1, 3)))
+        (answer,) = await MemoryAppender(self.log).append([Append("default", new)])
+        assert not isinstance(answer, GaplessError), answer
+        self.stored |= {p.id: (answer.before["lobby"][0], p.seq) for p in answer.positions}
+        if self.chance.random() < 0.3:
+            return
+        if self.chance.random() < 0.3:
+            await asyncio.sleep(self.chance.random())
+        for position in answer.positions:
+            row, message = self.log.by_id.get(position.id, (None, None))
+            if row is None or message is None or row.deleted:
+                continue
+            entry = entry_of("default", message, encode_message)
+            copy = Copy(entry.id, entry.seq, entry.type, entry.key, entry.body)
+            self.engine.hear([(ChannelHint("default", "lobby", row.id, 0, entry.seq - 1, [copy]), [entry])])
+
+    async def step(self) -> None:
+        """Do something to the channel."""
+        kind = self.chance.random()
+        row = self.log.rows.get(LOBBY)
+        if kind < 0.08 and row is not None and not row.lock.locked():
+            self.log.delete(LOBBY)
+        elif kind < 0.16 and row is not None and row.last_seq > 0:
+            self.log.trim(LOBBY, self.chance.randint(1, 4))
+        else:
+            await self.publish()
+        await asyncio.sleep(self.chance.random() * 0.3)
+
+
+class Reader:
+    """A client of the protocol: it keeps an offset and an epoch, and believes what it is told."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.epoch, self.offset = "", 0
+        self.known = False
+        self.channel_id = 0
+        """The channel of the last publication, which the test knows and the client does not."""
+        self.got = self.held = self.refreshed = 0
+        self._ended = asyncio.Event()
+        self._messages = Messages()
+
+    async def run(self) -> None:
+        """Subscribe, read for a while, and subscribe again."""
+        while True:
+            start = AfterSeq(self.offset, self.epoch) if self.known else Latest()
+            self._ended.clear()
+            self._messages = Messages()
+            following = Following("lobby", self, self.world.engine, self.world.reader)
+            selection = select("default", ("lobby",))
+            following.task = asyncio.create_task(
+                following.follow(selection, start, self.opened, self.refused)
+            )
+            life_s = None if self.world.calm else self.world.chance.expovariate(1 / 1.5)
+            try:
+                await asyncio.wait_for(self._ended.wait(), life_s)
+            except TimeoutError:
+                pass
+            finally:
+                following.stop()
+                await asyncio.gather(following.task, return_exceptions=True)
+
+    async def opened(self, subscription: LiveSubscription) -> None:
+        found = subscription.opened
+        assert isinstance(found, Opened)
+        if self.known and found.holds:
+            if found.seq != self.offset:
+                self.world.faults.append(f"{found} for {self.offset} of {self.epoch}")
+            self.held += 1
+        else:
+            # It is told that it starts anew: whatever it knew of channels does not count.
+            self.channel_id = 0
+            self.refreshed += 1
+        self.known, self.epoch, self.offset = True, str(found.epoch), found.seq
+
+    def refused(self, error: GaplessError) -> None:
+        self._ended.set()
+
+    def take(self, frames: bytes) -> None:
+        for message in self._messages.feed(frames):
+            pub = msgspec.json.decode(message)["push"]["pub"]
+            channel_id, seq = self.world.stored[pub["id"]]
+            faults = self.world.faults
+            if not pub["offset"] == pub["seq"] == seq == self.offset + 1:
+                faults.append(f"after {self.offset} of {self.epoch} came {pub}, which is {seq}")
+            if self.channel_id not in (0, channel_id):
+                faults.append(f"{pub} is of channel {channel_id} and not {self.channel_id}")
+            self.channel_id, self.offset = channel_id, pub["seq"]
+            self.got += 1
+
+    # What a subscription asks of its client.
+
+    def write_chunk(self, frames: bytes) -> bool:
+        if self.world.chance.random() < 0.3:
+            return False
+        self.take(frames)
+        return True
+
+    async def send(self, frames: bytes) -> None:
+        await asyncio.sleep(self.world.chance.random() * 0.02)
+        self.take(frames)
+
+    def say(self, text: bytes) -> None:
+        assert {"ready", "gap"} & set(msgspec.json.decode(text)["push"])
+
+    def close(self, ending: Ending) -> None:
+        raise AssertionError(ending)
+
+    def unsubscribed(self, channel: str, ending: Ending) -> None:
+        assert ending is codes.INSUFFICIENT_STATE
+        self._ended.set()
+
+
+def play(seed: int) -> Reader:
+    """One world. Its readers end with all that there is."""
+
+    async def program() -> Reader:
+        world = World(loop, seed)
+        readers = [Reader(world) for _ in range(3)]
+        tasks = [asyncio.create_task(reader.run()) for reader in readers]
+        for _ in range(STEPS):
+            await world.step()
+        world.calm = True
+        await world.publish()
+        await asyncio.sleep(30)
+        head = world.log.rows[LOBBY].last_seq
+        assert world.faults == []
+        for task in tasks:
+            assert not task.done(), task.exception()
+        assert [reader.offset for reader in readers] == [head] * 3
+        return max(readers, key=lambda reader: reader.held)
+
+    loop = SeededLoop(seed)
+    return run(program(), loop=loop)
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str)
+def test_a_reader_that_was_told_that_it_goes_on_misses_nothing(seeds: range) -> None:
+    readers = [play(seed) for seed in seeds]
+    assert sum(reader.held for reader in readers) > 25
+    assert sum(reader.refreshed for reader in readers) > 25
+    assert sum(reader.got for reader in readers) > 500
