@@ -104,31 +104,25 @@ class Following:
             self.task.cancel()
 
     async def _write_events(self, subscription: LiveSubscription) -> None:
-        # The reply says that messages are gone, and this gap says which. Several channels have gaps of their
-        # own at any time.
-        several = not isinstance(subscription.feed, ChannelFeed)
-        is_expected = several or not (subscription.opened and subscription.opened.holds)
         while True:
             if not subscription.rested:
                 # A replay of history from memory must not delay other subscriptions.
                 await asyncio.sleep(0)
             subscription.rested = False
             said = await subscription.next(self._read)
-            ending = self._ending(said, is_expected)
+            ending = self._ending(said, subscription)
             if ending is not None:
                 CUT_OFF.labels(ending.reason.replace(" ", "_")).inc()
                 self._end(said, ending)
                 return
             await self._say(said)
-            is_expected = several
 
-    def _ending(self, said: Event, is_expected: bool) -> Ending | None:
-        """Whether the subscription ends with this event. `is_expected`: a gap may come now."""
+    def _ending(self, said: Event, subscription: LiveSubscription) -> Ending | None:
+        """Whether the subscription ends with this event."""
         if isinstance(said, Goodbye):
             return codes.GOODBYES.get(said, codes.INSUFFICIENT_STATE)
-        # The client was told that it goes on without a gap: it has to come again to learn of this one.
-        is_late_gap = isinstance(said, Gap) and not is_expected
-        return codes.INSUFFICIENT_STATE if is_late_gap or self._is_another_channel() else None
+        is_untold = isinstance(said, Gap) and not _is_told(said, subscription)
+        return codes.INSUFFICIENT_STATE if is_untold or self._is_another_channel() else None
 
     def _end(self, said: Event, ending: Ending) -> None:
         if isinstance(said, Goodbye) and said in codes.GOODBYES:
@@ -155,3 +149,13 @@ class Following:
             return False
         self._channel_id = self._channel_id or feed.channel_id
         return self._channel_id != feed.channel_id
+
+
+def _is_told(gap: Gap, subscription: LiveSubscription) -> bool:
+    """Whether the reply to the subscribe covers this gap: it said that messages are gone right before the
+    place where it goes on. If not, the client has to subscribe again to learn of it. Several channels have
+    gaps at any time, each with a push."""
+    opened = subscription.opened
+    if not isinstance(subscription.feed, ChannelFeed) or opened is None:
+        return True
+    return not opened.holds and gap.first_seq == opened.seq + 1
