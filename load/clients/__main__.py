@@ -1,7 +1,8 @@
-"""`python -m load.clients`: tests that five foreign clients get each message once and in order.
+"""`python -m load.clients`: tests that seven foreign clients get each message once and in order.
 
-Each one follows the service through a proxy that cuts every stream after seven messages. Half of the
-messages are there before they connect; the rest is published while they reconnect.
+Five follow an event stream, and two the WebSocket, whose protocol is that of Centrifugo. Each one has a proxy
+that cuts every connection after seven messages. Half of the messages are there before they connect; the rest
+is published while they reconnect.
 """
 
 from __future__ import annotations
@@ -30,9 +31,21 @@ from load.wire import Target
 
 HERE = Path(__file__).resolve().parent
 CHANNEL = "clients.everyone"
-NPM = ("eventsource", "eventsource-client")
-PYPI = ("playwright", "httpx-sse", "httpx", "aiohttp-sse-client", "aiohttp")
+NPM = ("eventsource", "eventsource-client", "centrifuge", "ws")
+PYPI = ("playwright", "httpx-sse", "httpx", "aiohttp-sse-client", "aiohttp", "centrifuge-python")
+PROOF = "import playwright, httpx_sse, aiohttp_sse_client, centrifuge"
 SUBSCRIBE = f"/v1/subscribe?channel={CHANNEL}&from=earliest"
+CHROMIUM = "Chromium EventSource"
+PROGRAMS = {
+    CHROMIUM: ("chromium_page.py", f"http://{{}}{PAGE_PATH}"),
+    "npm eventsource": ("eventsource.mjs", f"http://{{}}{SUBSCRIBE}"),
+    "npm eventsource-client": ("eventsource_client.mjs", f"http://{{}}{SUBSCRIBE}"),
+    "PyPI httpx-sse": ("httpx_sse_loop.py", f"http://{{}}{SUBSCRIBE}"),
+    "PyPI aiohttp-sse-client": ("aiohttp_sse_loop.py", f"http://{{}}{SUBSCRIBE}"),
+    "npm centrifuge": ("centrifuge.mjs", "ws://{}/v1/ws"),
+    "PyPI centrifuge-python": ("centrifuge_python.py", "ws://{}/v1/ws"),
+}
+"""The file of each client and the address it follows, with a place for the host and port of its proxy."""
 
 
 @dataclass(slots=True)
@@ -49,23 +62,20 @@ class Guest:
         return [int(line) for line in lines if line.isdigit()]
 
 
-async def invite(upstream: Target, total: int, folder: Path, modules: Path) -> list[Guest]:
-    """Start the five clients, each behind a proxy of its own."""
+async def invite(
+    upstream: Target, total: int, folder: Path, modules: Path, names: Sequence[str]
+) -> list[Guest]:
+    """Start the clients, each behind a proxy of its own."""
     page = (HERE / "page.html").read_bytes().replace(b"SUBSCRIBE", SUBSCRIBE.encode())
     python, node = str(install.python_of("clients")), shutil.which("node") or "node"
-    programs = {
-        "Chromium EventSource": [python, str(HERE / "chromium_page.py")],
-        "npm eventsource": [node, str(HERE / "eventsource.mjs")],
-        "npm eventsource-client": [node, str(HERE / "eventsource_client.mjs")],
-        "PyPI httpx-sse": [python, str(HERE / "httpx_sse_loop.py")],
-        "PyPI aiohttp-sse-client": [python, str(HERE / "aiohttp_sse_loop.py")],
-    }
     guests = []
-    for number, (name, program) in enumerate(programs.items()):
+    for number, name in enumerate(names):
+        file, address = PROGRAMS[name]
         proxy = CuttingProxy(upstream, page)
         at = await proxy.start()
-        path = PAGE_PATH if name.startswith("Chromium") else SUBSCRIBE
-        command = [*program, f"http://{at.host}:{at.port}{path}", str(total), str(modules)]
+        interpreter = python if file.endswith(".py") else node
+        url = address.format(f"{at.host}:{at.port}")
+        command = [interpreter, str(HERE / file), url, str(total), str(modules), CHANNEL]
         guests.append(Guest(name, proxy, Child(command, folder / f"{number}.log").start()))
     return guests
 
@@ -83,7 +93,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
     async with serving() as server:
         api = Api(server.target)
         await publish(api, range(total // 2))
-        guests = await invite(server.target, total, folder, modules)
+        guests = await invite(server.target, total, folder, modules, options.only or list(PROGRAMS))
         live = asyncio.create_task(publish(api, range(total // 2, total), per_second=10))
 
         def all_ended() -> bool:
@@ -108,14 +118,16 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install, and run once."""
-    parser = drill.parser("clients", __doc__, "", "--messages 100")
+    parser = drill.parser("clients", __doc__, "", "--messages 100", "--only 'npm centrifuge'")
     parser.add_argument("--messages", type=int, default=500)
     parser.add_argument("--patience", type=float, default=300.0, help="seconds until a client has failed")
+    parser.add_argument("--only", action="append", default=[], choices=list(PROGRAMS), metavar="NAME")
     options = parser.parse_args(arguments)
 
     def play() -> Verdict:
-        install.chromium()
-        install.pypi("clients", PYPI, "import playwright, httpx_sse, aiohttp_sse_client")
+        if not options.only or CHROMIUM in options.only:
+            install.chromium()
+        install.pypi("clients", PYPI, PROOF)
         return uvloop.run(run(options, install.npm("clients", NPM)))
 
     return drill.conclude(drill.played(play))

@@ -1,9 +1,15 @@
-"""A TCP proxy that cuts every event stream right after its seventh message, in the middle of the response."""
+"""A TCP proxy that cuts every event stream and every WebSocket right after its seventh message.
+
+An event stream ends in the middle of the response. A WebSocket ends without a close frame: right behind the
+seventh publication, or some bytes later, in the middle of a frame.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
 
 from load.sse import MARK
 from load.wire import Target
@@ -12,9 +18,20 @@ PER_CONNECTION = 7
 
 PAGE_PATH = "/own-page"
 
+PUBLICATION = b'"pub":{"id"'
+"""The mark of every publication of a WebSocket. It can be searched for, since the service neither masks nor
+compresses its frames."""
+
+BEYOND = (0, 1, 40)
+"""How many bytes of what follows the seventh publication are passed on, in turn for each WebSocket: none, a
+part of the next frame's head, a part of its content."""
+
+FindCut = Callable[[bytes], int | None]
+"""Where to cut the bytes that a server has sent, or None as long as they do not reach that place."""
+
 
 class CuttingProxy:
-    """Listens on a port of its own. `cuts` counts the streams it ended; `page` is served at `PAGE_PATH`."""
+    """Listens on a port of its own. `cuts` counts the connections it cut; `page` is served at `PAGE_PATH`."""
 
     def __init__(self, upstream: Target, page: bytes = b"") -> None:
         self.cuts = 0
@@ -54,26 +71,39 @@ class CuttingProxy:
     async def _forward(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, upstream = await asyncio.open_connection(self._upstream.host, self._upstream.port)
         upstream.write(head)
-        stream = asyncio.create_task(self._until_the_seventh(answers, writer))
-        gone = asyncio.create_task(reader.read(1))
+        find_cut: FindCut = partial(end_of_message, number=PER_CONNECTION)
+        if b"\r\nupgrade: websocket\r\n" in head.lower():
+            beyond = BEYOND[self.cuts % len(BEYOND)]
+            find_cut = partial(cut_of_websocket, number=PER_CONNECTION, beyond=beyond)
+        stream = asyncio.create_task(self._until_the_seventh(answers, writer, find_cut))
+        gone = asyncio.create_task(_pass_on(reader, upstream))
         await asyncio.wait({stream, gone}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stream, gone):
             task.cancel()
         await asyncio.gather(stream, gone, return_exceptions=True)
         upstream.transport.abort()
 
-    async def _until_the_seventh(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass bytes on up to the end of the seventh message's block; not one more."""
+    async def _until_the_seventh(
+        self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, find_cut: FindCut
+    ) -> None:
+        """Pass bytes on up to the cut; not one more."""
         seen, passed = b"", 0
         while data := await answers.read(65536):
             seen += data
-            end = end_of_message(seen, PER_CONNECTION)
+            end = find_cut(seen)
             writer.write(seen[passed:end])
             await writer.drain()
             passed = len(seen)
             if end is not None:
                 self.cuts += 1
                 return
+
+
+async def _pass_on(reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    """Pass on what the client sends until it ends."""
+    while data := await reader.read(65536):
+        upstream.write(data)
+        await upstream.drain()
 
 
 def end_of_message(seen: bytes, number: int) -> int | None:
@@ -85,3 +115,34 @@ def end_of_message(seen: bytes, number: int) -> int | None:
             return None
     end = seen.find(b"\n\n", at)
     return end + 2 if end >= 0 else None
+
+
+def cut_of_websocket(seen: bytes, number: int, beyond: int) -> int | None:
+    """The place so many bytes beyond the frame of the so-many-th publication, or nothing while it is not
+    there. `seen` begins with the head of the answer."""
+    head_end = seen.find(b"\r\n\r\n")
+    if head_end < 0:
+        return None
+    at, counted = head_end + 4, 0
+    while counted < number:
+        found = frame_at(seen, at)
+        if found is None:
+            return None
+        start, end = found
+        counted += seen.count(PUBLICATION, start, end)
+        at = end
+    return at + beyond if at + beyond <= len(seen) else None
+
+
+def frame_at(seen: bytes, at: int) -> tuple[int, int] | None:
+    """Where the content of a server's frame begins and ends (RFC 6455, section 5.2), or nothing while it is
+    not all there."""
+    head = seen[at : at + 10]
+    if len(head) < 2:
+        return None
+    more = {126: 2, 127: 8}.get(head[1], 0)  # how many bytes of the length follow
+    if len(head) < 2 + more:
+        return None
+    size = int.from_bytes(head[2 : 2 + more], "big") if more else head[1]
+    start = at + 2 + more
+    return (start, start + size) if start + size <= len(seen) else None

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import random
 from pathlib import Path
 
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosedError
+from websockets.frames import CloseCode, Frame, Opcode
+
 import load
 from load.chat.follower import Crowd, Follower
-from load.clients.proxy import PER_CONNECTION, CuttingProxy, end_of_message
+from load.clients.proxy import BEYOND, PER_CONNECTION, CuttingProxy, cut_of_websocket, end_of_message
 from load.history import History
 from load.sse import Event, Stream
 from load.wire import Connection, Target
@@ -67,6 +74,58 @@ async def test_a_reader_behind_the_proxy_gets_everything() -> None:
         proxy.stop()
     assert follower.cursor.ids.tolist() == list(range(1, 31))
     assert proxy.cuts == 4
+
+
+def _publication(seq: int, text: str = "") -> str:
+    return f'{{"push":{{"channel":"c","pub":{{"id":{seq},"data":"{text}","offset":{seq}}}}}}}'
+
+
+def _frames(*messages: str) -> bytes:
+    return b"".join(Frame(Opcode.TEXT, text.encode()).serialize(mask=False) for text in messages)
+
+
+@pytest.mark.parametrize("size", [0, 200, 70_000], ids=["7 bits", "16 bits", "64 bits"])
+def test_a_websocket_is_cut_right_behind_the_frame_or_so_many_bytes_later(size: int) -> None:
+    answer = b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + _frames('{"id":1,"connect":{}}')
+    whole = answer + _frames(_publication(1), "{}", _publication(2, "x" * size))
+    seen = whole + _frames(_publication(3))
+    assert cut_of_websocket(seen, 2, 0) == len(whole)
+    assert cut_of_websocket(seen, 2, 40) == len(whole) + 40
+
+
+def test_a_websocket_is_not_cut_before_it_has_come_so_far() -> None:
+    whole = b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + _frames(_publication(1), _publication(2, "x" * 200))
+    assert [end for end in range(len(whole)) if cut_of_websocket(whole[:end], 2, 0) is not None] == []
+    assert cut_of_websocket(whole, 2, 0) == len(whole)
+    assert cut_of_websocket(whole, 2, 1) is None
+    assert cut_of_websocket(whole, 3, 0) is None
+
+
+async def test_each_websocket_through_the_proxy_is_cut_after_seven_publications() -> None:
+    asked: list[str | bytes] = []
+
+    async def publish(client: ServerConnection) -> None:
+        asked.append(await client.recv())
+        for seq in range(1, 30):
+            await client.send(_publication(seq))
+        await client.wait_closed()
+
+    async with serve(publish, "127.0.0.1", 0, compression=None) as server:
+        host, port = next(iter(server.sockets)).getsockname()
+        proxy = CuttingProxy(Target(host, port))
+        at = await proxy.start()
+        for number in range(2 * len(BEYOND)):
+            got: list[str | bytes] = []
+            async with connect(f"ws://{at.host}:{at.port}/v1/ws", proxy=None) as client:
+                await client.send(f"command {number}")
+                with contextlib.suppress(ConnectionClosedError):
+                    while True:
+                        got.append(await client.recv())
+                assert client.close_code == CloseCode.ABNORMAL_CLOSURE
+            assert got == [_publication(seq) for seq in range(1, PER_CONNECTION + 1)]
+            assert asked[-1] == f"command {number}"
+            assert proxy.cuts == number + 1
+        proxy.stop()
 
 
 def test_load_imports_nothing_of_the_server() -> None:

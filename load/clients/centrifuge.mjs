@@ -1,0 +1,27 @@
+// npm `centrifuge`: the JavaScript client of Centrifugo; it reconnects and recovers by itself.
+import {createRequire} from 'node:module'
+
+const [url, total, modules, channel] = process.argv.slice(2)
+const require = createRequire(`${modules}/package.json`)
+const {Centrifuge} = require('centrifuge')
+// The WebSocket of npm `ws`, since Node has none of its own before version 22.
+const client = new Centrifuge(url, {
+  websocket: require('ws'),
+  minReconnectDelay: 100,
+  maxReconnectDelay: 500
+})
+const subscription = client.newSubscription(channel, {since: {offset: 0, epoch: ''}})
+subscription.on('subscribed', ({recovered, streamPosition}) => {
+  if (recovered) return
+  console.log('not recovered:', JSON.stringify(streamPosition))
+  process.exit(1)
+})
+subscription.on('publication', ({data: {n}}) => {
+  console.log(n)
+  if (n === total - 1) setTimeout(() => process.exit(0), 2500)
+})
+subscription.on('error', ({error}) => console.log('subscription:', error.code, error.message))
+subscription.on('unsubscribed', ({code, reason}) => console.log('unsubscribed:', code, reason))
+client.on('disconnected', ({code, reason}) => console.log('disconnected:', code, reason))
+subscription.subscribe()
+client.connect()

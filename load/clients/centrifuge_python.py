@@ -1,0 +1,67 @@
+"""PyPI `centrifuge-python`: the Python client of Centrifugo; it reconnects and recovers by itself."""
+
+# It runs in an environment of its own, where the client is installed; the type checker has none of it.
+# mypy: disable-error-code="import-not-found,misc"
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from centrifuge import (
+    Client,
+    PublicationContext,
+    StreamPosition,
+    SubscribedContext,
+    SubscriptionErrorContext,
+    SubscriptionEventHandler,
+    UnsubscribedContext,
+)
+
+
+class Printer(SubscriptionEventHandler):
+    """Prints the number of each message, and sets `over` a moment after the last one."""
+
+    def __init__(self, total: int) -> None:
+        self.over = asyncio.Event()
+        self._total = total
+
+    async def on_publication(self, ctx: PublicationContext) -> None:
+        """Called by the client."""
+        number = ctx.pub.data["n"]
+        print(number, flush=True)
+        if number == self._total - 1:
+            asyncio.get_running_loop().call_later(2.5, self.over.set)
+
+    async def on_subscribed(self, ctx: SubscribedContext) -> None:
+        """Called by the client."""
+        if not ctx.recovered:
+            print("not recovered:", ctx.stream_position, flush=True)
+            self.over.set()
+
+    async def on_error(self, ctx: SubscriptionErrorContext) -> None:
+        """Called by the client."""
+        print("subscription:", ctx.code, ctx.error, flush=True)
+
+    async def on_unsubscribed(self, ctx: UnsubscribedContext) -> None:
+        """Called by the client."""
+        print("unsubscribed:", ctx.code, ctx.reason, flush=True)
+
+
+async def before_the_first(channel: str) -> StreamPosition:
+    """The client asks for a position before its first subscribe, and whenever the service refuses its own.
+    Then messages come twice, and the run fails."""
+    return StreamPosition(offset=0, epoch="")
+
+
+async def follow(url: str, total: int, channel: str) -> None:
+    """Print the number of each message until the last one, and look a moment longer."""
+    printer = Printer(total)
+    client = Client(url, min_reconnect_delay=0.05, max_reconnect_delay=0.2, proxy=None)
+    subscription = client.new_subscription(channel, events=printer, get_state=before_the_first)
+    await client.connect()
+    await subscription.subscribe()
+    await printer.over.wait()
+    await client.disconnect()
+
+
+asyncio.run(follow(sys.argv[1], int(sys.argv[2]), sys.argv[4]))
