@@ -100,6 +100,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         "_begun",
         "_default_headers",
         "_extensions",
+        "_offers_websocket",
         "_phase",
         "_phase_began",
         "_received",
@@ -108,7 +109,6 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         "_silent",
         "_watch",
         "goodbye",
-        "offers_websocket",
         "on_lost",
     )
 
@@ -141,9 +141,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         """Called once when the connection is gone; a stream handler sets it instead of watching `receive`."""
         self.goodbye: bytes | None = None
         """The last bytes that a stream sends to a client that was too slow."""
-        self.offers_websocket = False
-        """Whether the request offers to upgrade to a WebSocket. Its `Upgrade` header is not among the others:
-        all offers are ignored, until a route takes this one."""
+        self._offers_websocket = False  # The request that began last does.
         self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
         self._begun = 0  # Requests that began in the segment being parsed.
@@ -164,20 +162,31 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         self._write_shared(framed(data) if cycle.chunked_encoding else data)
         return True
 
+    @property
+    def offers_websocket(self) -> bool:
+        """Whether the request offers to upgrade to a WebSocket, and is the only one under way. Its `Upgrade`
+        header is not among the others: all offers are ignored, until a route takes this one."""
+        return self._offers_websocket and not self.pipeline
+
     def hand_over(self, head: bytes) -> WebSocketConnection:
         """Answers the current request with the head of a 101, and gives the transport to a WebSocket. Nothing
         else may be under way."""
         cycle = self.cycle
         cycle.response_started = cycle.response_complete = True
         self._unset_keepalive_if_required()
+        if not self.transport.is_closing():
+            lines = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
+            self.transport.write(head[:-2] + lines + b"\r\n")
         self._watch.drop(self)
+        self._shared.readers.drop(self)
         self._shared.budget.release(self)
         self.connections.discard(self)
-        lines = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
-        self.transport.write(head[:-2] + lines + b"\r\n")
-        return WebSocketConnection(
+        connection = WebSocketConnection(
             self.transport, self.loop, self._shared, self.server_state, self.slow_reader_s
         )
+        if self.flow.write_paused:  # The client has not taken the answer to an earlier request.
+            connection.pause_writing()
+        return connection
 
     # Called by the transport.
 
@@ -250,7 +259,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._begun += 1
-        self.offers_websocket = False
+        self._offers_websocket = False
         self._unset_keepalive_if_required()
         self.scope["extensions"] = self._extensions
         self._default_headers = self.server_state.default_headers
@@ -415,12 +424,10 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     def _parsed_again(self) -> bool:
         """Read a request with an offer again (Java's HttpClient offers HTTP/2 with each request).
         Since the parser takes no body after one, it gets the head again, without the offer."""
-        line = b"%b %b HTTP/%b\r\n" % (
-            self.parser.get_method(),
-            self.url,
-            self.parser.get_http_version().encode(),
-        )
-        is_websocket = self._get_upgrade() == b"websocket"
+        version = self.parser.get_http_version()
+        line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())
+        # The bytes of a body would be taken for frames.
+        is_offer = self._get_upgrade() == b"websocket" and version == "1.1" and not _has_body(self.headers)
         fields = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -429,7 +436,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse(self._why(error, memoryview(line)))
             return False
-        self.offers_websocket = is_websocket
+        self._offers_websocket = is_offer
         return True
 
     # Refusals.
@@ -475,6 +482,13 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             headers.append((b"allow", _ALLOW))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body
+
+
+def _has_body(headers: Headers) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in headers
+    )
 
 
 def _too_many_fields() -> GaplessError:

@@ -121,4 +121,6 @@ def configure_logging(level: str) -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    # A line for each request, and one for each WebSocket that is closed.
+    for name in ("uvicorn.access", "websockets.server"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -35,7 +35,7 @@ class Unread:
         self._untaken = self._untaken_bytes()
         self._shared.readers.expect(self, self.loop.time() + self.slow_reader_s)
         held_bytes = max(self.transport.get_write_buffer_size(), self.flow.written_bytes)
-        self._shared.budget.hold(self, held_bytes)
+        self._shared.budget.hold(self, held_bytes + self._received_bytes())
 
     def resume_writing(self) -> None:
         self._shared.readers.drop(self)
@@ -70,7 +70,11 @@ class Unread:
         """Writes bytes that other connections write too: they count once."""
         self.transport.write(data)
         if self.flow.write_paused:
-            self._shared.budget.hold(self, 0, data)
+            self._shared.budget.hold(self, self._received_bytes(), data)
+
+    def _received_bytes(self) -> int:
+        """Bytes of the client that are held beside those for it."""
+        return 0
 
     def _untaken_bytes(self) -> int:
         socket = self.transport.get_extra_info("socket")

@@ -8,7 +8,7 @@ connection would keep a window of 32 KiB.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from uvicorn.server import ServerState
@@ -17,7 +17,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
 from websockets.protocol import OPEN, Side
-from websockets.protocol import Protocol as Frames
+from websockets.protocol import Protocol as LibraryFrames
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -29,8 +29,6 @@ MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of a message from a client: some commands, or one with the largest payload."""
 CLOSE_S: Final = 2.0
 """The time in which a client may answer a close."""
-COUNTED_BYTES: Final = 16 * 1024
-"""A part of a frame that is longer counts among the bytes held for connections."""
 _TEXT_FRAME: Final = 0x81
 
 
@@ -68,6 +66,17 @@ class Receiver(Protocol):
         """The code and the reason for closing: the client is too slow, or else the server stops."""
 
 
+class Frames(LibraryFrames):
+    """The library's reader and writer of frames, except that a client may close within a message."""
+
+    def recv_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            # Control frames may come between the fragments of a message (RFC 6455, section 5.4). The library
+            # would answer a close there with 1002.
+            self.current_size = None
+        super().recv_frame(frame)
+
+
 class WebSocketConnection(Unread, asyncio.Protocol):
     """One connection. It begins when the handshake was answered.
 
@@ -78,6 +87,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_frames",
+        "_kind",
         "_parts",
         "_receiver",
         "_shared",
@@ -107,13 +117,19 @@ class WebSocketConnection(Unread, asyncio.Protocol):
         self._state = state
         self._untaken = 0
         self._frames = Frames(Side.SERVER, state=OPEN, max_size=MAX_MESSAGE_BYTES)
-        self._parts: list[Frame] | None = None  # The fragments of a message that is not complete.
+        self._kind = Opcode.TEXT  # Of the last message that began.
+        self._parts: bytearray | None = None  # What has come of a message that is not complete.
         self._closing = False
         self._receiver: Receiver | None = None
 
     def begin(self, receiver: Receiver) -> None:
         """Passes everything that comes to `receiver` from here on."""
         self._receiver = receiver
+        if self.transport.is_closing():
+            # The client left before its handshake was answered. No `connection_lost` may come any more.
+            self._closing = True
+            self._tell_dropped()
+            return
         self._state.connections.add(self)  # type: ignore[arg-type]
         self.transport.set_protocol(self)
 
@@ -152,7 +168,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
             return
         if self._frames.state is OPEN:
             self._frames.send_close(code, reason)
-        self._send()
+        self._send(self._frames.data_to_send())
         self._end()
 
     # Called by the transport.
@@ -160,18 +176,23 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         frames = self._frames
         frames.receive_data(data)
+        # A pong for each ping, in their order. A close comes last, if there is one.
+        writes = iter(frames.data_to_send())
         for frame in frames.events_received():
-            if isinstance(frame, Frame) and not self._closing:
+            assert isinstance(frame, Frame), "the handshake is over"
+            if frame.opcode is Opcode.PING:
+                self._send([next(writes)])
+            elif not self._closing:
                 self._take(frame)
-        if (unread_bytes := len(frames.reader.buffer)) > COUNTED_BYTES:
-            self._shared.budget.hold(self, unread_bytes)
-        self._send()
+        self._send(writes)
         if frames.close_expected():
             self._end()
+        self._count()
 
     def eof_received(self) -> None:
+        # The transport closes itself once all bytes are taken.
         self._frames.receive_eof()
-        self._frames.events_received()
+        self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.senders.drop(self)
@@ -188,6 +209,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._count()
         self.flow.resume_reading()
 
     def shutdown(self) -> None:
@@ -211,20 +233,34 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     # The rest.
 
     def _take(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.BINARY:
-            self._parts = [frame]
-        elif frame.opcode is Opcode.CONT:
+        if frame.opcode is Opcode.CONT:
             assert self._parts is not None, "the library refuses a continuation of nothing"
-            self._parts.append(frame)
+            self._parts += frame.data
+        elif frame.opcode is Opcode.TEXT or frame.opcode is Opcode.BINARY:
+            self._kind = frame.opcode
+            if frame.fin:
+                self._pass_on(self._kind, bytes(frame.data))
+            else:
+                self._parts = bytearray(frame.data)
+            return
         else:
             return
-        if not frame.fin:
-            self._shared.budget.hold(self, sum(len(part.data) for part in self._parts))
+        if frame.fin:
+            message, self._parts = bytes(self._parts), None
+            self._pass_on(self._kind, message)
+
+    def _received_bytes(self) -> int:
+        return len(self._frames.reader.buffer) + len(self._parts or b"")
+
+    def _count(self) -> None:
+        """Holds the bytes of an incomplete message. Nothing is read while bytes wait to be taken, except by a
+        connection that is being closed."""
+        if self.flow.write_paused:
             return
-        parts, self._parts = self._parts, None
-        if not self.flow.write_paused:
+        if held_bytes := self._received_bytes() + self.transport.get_write_buffer_size():
+            self._shared.budget.hold(self, held_bytes)
+        else:
             self._shared.budget.release(self)
-        self._pass_on(parts[0].opcode, b"".join([part.data for part in parts]))
 
     def _pass_on(self, opcode: Opcode, message: bytes) -> None:
         if opcode is Opcode.BINARY and not self.accepts_binary:
@@ -239,19 +275,24 @@ class WebSocketConnection(Unread, asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.received(message)
 
-    def _send(self) -> None:
-        """Writes what the library has to say: pongs and closes."""
-        for data in self._frames.data_to_send():
-            if data and not self.transport.is_closing():
+    def _send(self, writes: Iterable[bytes]) -> None:
+        """Writes what the library has to say: pongs, closes, and an empty piece for the end."""
+        for data in writes:
+            if self.transport.is_closing():
+                return
+            if data:
                 self.transport.write(data)
+            else:
+                # Bytes that still arrive are dropped until the client closes too: to close here could reset
+                # the connection, and the client would lose the code.
+                self.transport.write_eof()
 
     def _end(self) -> None:
         if self._closing:
             return
         self._closing = True
+        self._parts = None
         self._shared.senders.expect(self, self.loop.time() + CLOSE_S)
-        if self._frames.eof_sent:
-            self.transport.close()
         self.flow.resume_writing()
         self._tell_dropped()
 
