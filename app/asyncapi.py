@@ -1,4 +1,4 @@
-"""The AsyncAPI document, which describes the events of streams."""
+"""The AsyncAPI document, which describes the events of streams, and the frames of WebSockets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from app import VERSION
 from app.openapi import LICENSE, TITLE, Schemas
+from app.websocket.commands import Command
+from app.websocket.forms import Pushed, Reply
 from app.wire import answers
 
 _schemas: Final = Schemas()
@@ -22,7 +24,7 @@ ASYNCAPI: Final[dict[str, Any]] = {
         "version": VERSION,
         "description": "Live subscriptions over server-sent events: ids rise, and a reconnect with "
         "Last-Event-ID misses no message and repeats none. Deliveries of durable subscriptions: leases end "
-        "with the stream.",
+        "with the stream. WebSocket: a message holds one command, reply or push on each line.",
         "license": {"name": LICENSE["identifier"]},
     },
     "defaultContentType": "application/json",
@@ -46,8 +48,24 @@ ASYNCAPI: Final[dict[str, Any]] = {
                 goodbye=answers.StreamGoodbye,
             ),
         },
+        "websocket": {
+            "address": "/v1/ws",
+            "messages": _messages(command=Command, reply=Reply, push=Pushed),
+        },
     },
     "operations": {
+        "say": {
+            "action": "receive",
+            "channel": {"$ref": "#/channels/websocket"},
+            "messages": [{"$ref": "#/channels/websocket/messages/command"}],
+            "summary": "Take a command of the Centrifugo client protocol.",
+        },
+        "reply": {
+            "action": "send",
+            "channel": {"$ref": "#/channels/websocket"},
+            "messages": [{"$ref": f"#/channels/websocket/messages/{name}"} for name in ("reply", "push")],
+            "summary": "Answer it, and push what comes.",
+        },
         "follow": {"action": "send", "channel": {"$ref": "#/channels/subscribe"}, "summary": "Follow."},
         "consume": {"action": "send", "channel": {"$ref": "#/channels/consume"}, "summary": "Consume."},
     },

@@ -1,0 +1,54 @@
+"""What the server says over WebSocket, as types: for the documents. Frames are made around stored bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from app.wire.answers import Message, StreamReady
+
+
+class Publication(Message, kw_only=True):
+    """A message. `offset` is its seq, or its id in a subscription to several channels; an ephemeral message
+    has none, and neither id nor seq."""
+
+    offset: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+
+
+class Unsubscribed(Struct):
+    """The server ended a subscription. From 2500 on its client subscribes again."""
+
+    code: int
+    reason: str
+
+
+class Push(Struct):
+    """Something about a channel: one of the other members."""
+
+    channel: str
+    pub: Publication | UnsetType = UNSET
+    unsubscribe: Unsubscribed | UnsetType = UNSET
+    ready: StreamReady | UnsetType = UNSET
+    gap: Annotated[dict[str, Any], Meta(description="As in the event `gap` of a stream.")] | UnsetType = UNSET
+
+
+class Pushed(Struct):
+    """A push, on a line of its own."""
+
+    push: Push
+
+
+class CommandError(Struct):
+    """Why a command was refused. `temporary`: it may succeed later."""
+
+    code: int
+    message: str
+    temporary: bool = False
+
+
+class Reply(Struct):
+    """The answer to a command: `error`, or a member with the command's name."""
+
+    id: int
+    error: CommandError | UnsetType = UNSET
