@@ -59,7 +59,6 @@ class Ending(NamedTuple):
     reason: str
 
 
-UNSUBSCRIBED: Final = Ending(2000, "server unsubscribe")
 INSUFFICIENT_STATE: Final = Ending(2500, "insufficient state")
 """Messages are gone, or the channel is another one: the client subscribes again from where it is."""
 

@@ -77,6 +77,10 @@ class Following:
         except GaplessError as error:
             refused(error)
             return
+        except Exception:
+            logger.exception("a subscription could not be opened")
+            self._client.close(codes.SERVER_ERROR)
+            return
         self._subscription = subscription
         if subscription.opened is not None:
             self._channel_id = subscription.opened.epoch.channel_id

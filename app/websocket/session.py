@@ -39,7 +39,7 @@ from app.websocket_protocol import WebSocketConnection, text_frame
 from app.wire import json
 from app.wire.checks import check_key, check_type
 from app.wire.encode import encode_ephemeral, encode_message, encode_positions
-from app.wire.publish import FAILURES, parse_addressed
+from app.wire.publish import FAILURES, parse_addressed, refuse
 from subscriptions.domain.channel_epoch import ChannelEpoch, Standing
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended, Message
@@ -333,7 +333,10 @@ class Session:
         order of its commands."""
         assert command.publish is not UNSET, "the command is a publish"
         json.check_parts(line)
-        message, keys = parse_addressed(command.publish, line)
+        try:
+            message, keys = parse_addressed(command.publish, line)
+        except FAILURES as error:
+            refuse(line, error)
         json.check_text(line, keys + 1 + (command.id is not UNSET))
         id_, parts = command.id or 0, self._parts
         if message.ephemeral:

@@ -253,6 +253,17 @@ async def test_what_cannot_be_done_is_refused_and_the_connection_stays(
         assert (await client.ask("ping"))["ping"] == {}
 
 
+@pytest.mark.parametrize(
+    "data",
+    ['"\\ud800"', "[" * 40 + "]" * 40, "[" * 9000 + "]" * 9000, "1e400", "9" * 5000, "NaN", '{"a":1,"a":2}'],
+)
+async def test_data_that_cannot_be_stored_is_refused_as_over_http(server_url: str, data: str) -> None:
+    async with opened(server_url) as client:
+        await client.connection.send('{"id":77,"publish":{"channel":"a","data":' + data + "}}")
+        assert (await client.reply(77))["error"]["code"] == 107
+        assert (await client.ask("ping"))["ping"] == {}
+
+
 async def test_a_channel_is_followed_once_and_128_at_most(server_url: str, channel: str) -> None:
     async with opened(server_url) as client:
         for number in range(128):
