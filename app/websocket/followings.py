@@ -1,0 +1,183 @@
+"""The subscriptions of one client: opens and ends them by its commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from app.websocket import codes
+from app.websocket.codes import error_code
+from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
+from app.websocket.following import Client, Following
+from app.websocket.replies import Replies
+from app.wire.checks import check_key, check_type
+from subscriptions.domain.errors import GaplessError, invalid
+from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
+from subscriptions.domain.selection import Selection, select
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.live_subscription import LiveSubscription
+from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start
+from subscriptions.ports import ReadPort
+
+MAX_CHANNELS: Final = 128
+NEEDS_RECOVERY: Final = 2
+"""The flag of a subscribe that wants an error where it cannot go on without a gap."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Followings:
+    """The subscriptions of one client, by the channel, pattern or selection that names them."""
+
+    __slots__ = ("_client", "_live", "_namespace", "_open", "_read", "_replies")
+
+    def __init__(
+        self, client: Client, replies: Replies, namespace: str, live: LiveEngine, read: ReadPort
+    ) -> None:
+        self._client = client
+        self._replies = replies
+        self._namespace = namespace
+        self._live = live
+        self._read = read
+        self._open: dict[str, Following] = {}
+
+    def __repr__(self) -> str:
+        return f"Followings({len(self._open)})"
+
+    def stop(self) -> None:
+        """The client is gone."""
+        for following in self._open.values():
+            following.stop()
+        self._open.clear()
+
+    def forget(self, channel: str) -> None:
+        """The server ended this subscription."""
+        self._open.pop(channel, None)
+
+    async def open_all(
+        self, subs: dict[str, SubscribeRequest], answer: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Open the subscriptions of a connect, and call `answer` with what was found once all are open. One
+        that is refused is left out. Their events come after the answer."""
+        answered = asyncio.Event()
+        found: dict[str, dict[str, Any]] = {}
+        begun: list[asyncio.Event] = []
+
+        def begin(request: SubscribeRequest) -> None:
+            known = asyncio.Event()
+
+            async def opened(subscription: LiveSubscription) -> None:
+                found[request.channel] = _subscribed(request, subscription)
+                known.set()
+                await answered.wait()
+
+            try:
+                following = self._follow(request, opened, lambda error: None)
+            except GaplessError:
+                return
+            assert following.task is not None, "it was begun"
+            following.task.add_done_callback(lambda _: known.set())
+            begun.append(known)
+
+        for channel, request in subs.items():
+            request.channel = channel
+            begin(request)
+        for known in begun:
+            await known.wait()
+        answer(found)
+        answered.set()
+
+    def subscribe(self, id_: int, request: SubscribeRequest) -> None:
+        """Begin a subscription; the reply comes once it is open. Raises `invalid_request`."""
+        if request.channel in self._open:
+            self._replies.refuse(id_, codes.ALREADY_SUBSCRIBED)
+            return
+        if len(self._open) >= MAX_CHANNELS:
+            self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
+            return
+
+        async def opened(subscription: LiveSubscription) -> None:
+            found = _subscribed(request, subscription)
+            if request.flag & NEEDS_RECOVERY and found.get("was_recovering") and not found.get("recovered"):
+                self._replies.refuse(id_, codes.UNRECOVERABLE_POSITION)
+                raise ConnectionResetError
+            self._replies.answer(id_, b"subscribe", _encode(found))
+
+        def refused(error: GaplessError) -> None:
+            # The engine refuses a cursor that lies in the future. It is no position of this log.
+            is_position = request.recover and error.status == 400
+            self._replies.refuse(id_, codes.UNRECOVERABLE_POSITION if is_position else error_code(error))
+
+        self._follow(request, opened, refused)
+
+    def unsubscribe(self, id_: int, request: ChannelRequest) -> None:
+        """End a subscription, if there is one. Nothing of it comes after the reply."""
+        following = self._open.pop(request.channel, None)
+        if following is not None:
+            following.stop()
+        self._replies.answer(id_, b"unsubscribe", b"{}")
+
+    def _follow(
+        self,
+        request: SubscribeRequest,
+        opened: Callable[[LiveSubscription], Awaitable[None]],
+        refused: Callable[[GaplessError], None],
+    ) -> Following:
+        """Begin a subscription. Raises `invalid_request`."""
+        channel = request.channel
+        selection = _selection(self._namespace, request)
+        following = Following(channel, self._client, self._live, self._read)
+        start = _start(request, selection)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if self._open.get(channel) is following:
+                del self._open[channel]
+
+        self._open[channel] = following
+        following.task = asyncio.create_task(following.follow(selection, start, opened, refused))
+        following.task.add_done_callback(ended)
+        return following
+
+
+def _selection(namespace: str, request: SubscribeRequest) -> Selection:
+    """Raises `invalid_request`."""
+    asked, channel = request.selection, check_name(request.channel)
+    if asked is None:
+        check_pattern(channel)
+        names = [channel]
+        types: list[str] = []
+        keys: list[str] = []
+    else:
+        if not channel:
+            raise invalid("channel", "is the name of the selection, and must not be empty")
+        names, types, keys = asked.channel, asked.type, asked.key
+        if not 0 < len(names) <= MAX_CHANNELS:
+            raise invalid("selection.channel", f"names 1 to {MAX_CHANNELS} channels")
+        for name in names:
+            check_pattern(name)
+    check_budget(names, "channel")
+    plain = [name for name in names if not is_pattern(name)]
+    patterns = [name for name in names if is_pattern(name)]
+    return select(namespace, plain, patterns, list(map(check_type, types)), list(map(check_key, keys)))
+
+
+def _start(request: SubscribeRequest, selection: Selection) -> Start:
+    if not request.recover:
+        return Latest()
+    if selection.single is not None:
+        return AfterSeq(request.offset, request.epoch)
+    return After(request.offset)
+
+
+def _subscribed(request: SubscribeRequest, subscription: LiveSubscription) -> dict[str, Any]:
+    """The answer to a subscribe."""
+    opened = subscription.opened
+    assert opened is not None, "every start of a session has one"
+    found: dict[str, Any] = {"recoverable": True, "positioned": True}
+    found |= {"epoch": str(opened.epoch), "offset": opened.seq}
+    if request.recover:
+        found |= {"was_recovering": True, "recovered": opened.holds}
+    return found

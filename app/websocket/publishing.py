@@ -1,0 +1,45 @@
+"""The command `publish`: a message is confirmed once it is committed."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec import UNSET
+
+from app.telemetry import PUBLISHED
+from app.websocket.commands import Command
+from app.websocket.replies import Replies
+from app.wire import json
+from app.wire.encode import encode_ephemeral, encode_positions
+from app.wire.publish import FAILURES, parse_addressed, refuse
+from subscriptions.domain.model import Append, Appended
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.hints import EphemeralHint
+from subscriptions.engine.publisher import Publisher
+
+
+def publish(
+    command: Command, line: bytes, namespace: str, replies: Replies, publisher: Publisher, exchange: Exchange
+) -> None:
+    """Queue a publish; the reply comes after the commit. Publishes of one client are stored in the order of
+    its commands. Raises the errors of a publish."""
+    assert command.publish is not UNSET, "the command is a publish"
+    json.check_parts(line)
+    try:
+        message, keys = parse_addressed(command.publish, line)
+    except FAILURES as error:
+        refuse(line, error)
+    json.check_text(line, keys + 1 + (command.id is not UNSET))
+    id_ = command.id or 0
+    if message.ephemeral:
+        body = encode_ephemeral(message, time.time_ns() // 1000)
+        exchange.publish_ephemeral(EphemeralHint(namespace, message.channel, message.type, message.key, body))
+        replies.answer(id_, b"publish", b"{}")
+        return
+
+    def committed(appended: Appended) -> None:
+        PUBLISHED.inc()
+        replies.answer(id_, b"publish", encode_positions(appended.positions))
+
+    append = Append(namespace, (message,), None, b"", None, len(line))
+    replies.await_result(id_, publisher.submit(append), committed)
