@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, internal
 
 logger = logging.getLogger("gapless.http")
 
@@ -133,4 +133,4 @@ def on_crash(request: Request, error: Exception) -> Response:
     logger.error(
         "unhandled error", exc_info=error, extra={"request_id": request_id, "path": request.url.path}
     )
-    return response(GaplessError(Code.INTERNAL, "the server failed; what happened is in its log"))
+    return response(internal())

@@ -23,7 +23,7 @@ from app.request import Answer, Request
 from app.routes.route import Bound, Route
 from app.telemetry import REQUESTS
 from app.wire.parameters import read_query
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, internal
 
 logger = logging.getLogger("gapless.http")
 
@@ -110,8 +110,7 @@ class Router:
             pass
         except Exception:
             logger.exception("unhandled error", extra={"request_id": id_.decode(), "path": scope["path"]})
-            detail = "the server failed; what happened is in its log"
-            await _refuse(GaplessError(Code.INTERNAL, detail), face, scope, send, [])
+            await _refuse(internal(), face, scope, send, [])
 
 
 @lru_cache(maxsize=256)

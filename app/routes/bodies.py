@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from app.request import JSON, Request
 from app.wire.body import decompress, read_limited
+from app.wire.checks import MAX_BODY_BYTES
 from app.wire.head import is_gzip
 from subscriptions.domain.errors import Code, GaplessError
-
-MAX_BODY_BYTES: Final = 1024 * 1024
-"""The longest definition of a subscription takes more than half of it, when JSON escapes every character."""
 
 
 async def read_json(

@@ -13,8 +13,8 @@ from app.request import Answer, Plain
 from app.routes.publish import committed
 from app.telemetry import DELIVERED, PUBLISHED, SETTLED
 from app.wire.body import read_body
+from app.wire.checks import MAX_BODY_BYTES
 from app.wire.consuming import (
-    MAX_BODY_BYTES,
     parse_extend,
     parse_nack,
     parse_pull,
@@ -42,7 +42,7 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
     """Lease up to `max` messages, waiting up to `wait` seconds for the first."""
     gate.require()
     connection = request.connection
-    asked = parse_pull(await _body(request, MAX_BODY_BYTES, optional=True))
+    asked = parse_pull(await _body(request, optional=True))
     pulling = consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
     pulled = await _unless_lost(connection, pulling)
     if connection.transport.is_closing():
@@ -67,7 +67,7 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
 async def ack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
     gate.require()
-    texts = parse_receipts(await _body(request, MAX_BODY_BYTES))
+    texts = parse_receipts(await _body(request))
     settled = await consumers.ack(request.namespace, request.name or None, _decoded(receipts, texts))
     return _results(texts, settled)
 
@@ -75,7 +75,7 @@ async def ack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate
 async def nack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Give deliveries back, to be delivered later or as dead letters."""
     gate.require()
-    texts, how = parse_nack(await _body(request, MAX_BODY_BYTES))
+    texts, how = parse_nack(await _body(request))
     named = _decoded(receipts, texts)
     settled = await consumers.nack(request.namespace, request.name or None, named, how)
     return _results(texts, settled)
@@ -84,7 +84,7 @@ async def nack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
 async def extend(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Move the deadlines of deliveries. The new ones count from now."""
     gate.require()
-    texts, ack_wait_s = parse_extend(await _body(request, MAX_BODY_BYTES))
+    texts, ack_wait_s = parse_extend(await _body(request))
     named = _decoded(receipts, texts)
     settled = await consumers.extend(request.namespace, request.name or None, named, ack_wait_s)
     return _results(texts, settled)
@@ -165,13 +165,13 @@ async def _unless_lost(connection: GaplessHttpProtocol, asking: Coroutine[Any, A
         connection.on_lost = None
 
 
-async def _body(request: Plain, limit: int, *, optional: bool = False) -> bytes:
+async def _body(request: Plain, *, optional: bool = False) -> bytes:
     headers = request.scope["headers"]
     if optional and not any(name == b"content-type" for name, _ in headers):
         headers = [*headers, _JSON]
     head = read_head(headers)
     _refuse_unfit(head)
-    return await read_body(request.receive, head, limit)
+    return await read_body(request.receive, head, MAX_BODY_BYTES)
 
 
 def _refuse_unfit(head: PublishHead) -> None:

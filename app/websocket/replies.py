@@ -12,10 +12,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from app.websocket import codes
 from app.websocket.codes import ErrorCode, error_code
 from app.websocket_protocol import text_frame
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import GaplessError, internal
 
 logger = logging.getLogger("gapless.http")
 
@@ -25,7 +24,6 @@ MAX_UNANSWERED: Final = 4096
 """Commands of one client that wait for their replies; more are refused."""
 
 _encode: Final = msgspec.json.Encoder().encode
-_UNEXPECTED: Final = GaplessError(Code.INTERNAL, "the server failed")
 
 
 class Writer(Protocol):
@@ -92,7 +90,7 @@ class Replies:
             if error is None:
                 answer(result.result())
                 return
-            known = error if isinstance(error, GaplessError) else _UNEXPECTED
+            known = error if isinstance(error, GaplessError) else internal()
             self.refuse(id_, error_code(known))
 
         result.add_done_callback(done)
@@ -118,6 +116,6 @@ class Replies:
             self.refuse(id_, error_code(error))
         except Exception:
             logger.exception("a command failed")
-            self.refuse(id_, codes.INTERNAL)
+            self.refuse(id_, error_code(internal()))
         finally:
             self._unanswered -= 1

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from app.wire.checks import MAX_BODY_BYTES
+from app.wire.checks import MAX_BATCH_BYTES
 from app.wire.head import PublishHead
 from subscriptions.domain.errors import Code, GaplessError
 
@@ -16,7 +16,7 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 _MAX_GZIP_MEMBERS: Final = 16
 
 
-async def read_body(receive: Receive, head: PublishHead, limit: int = MAX_BODY_BYTES) -> bytes:
+async def read_body(receive: Receive, head: PublishHead, limit: int = MAX_BATCH_BYTES) -> bytes:
     """The whole body, decompressed, of at most `limit` bytes before and after.
 
     Raises `payload_too_large` as soon as that is certain, `invalid_request` (400) for broken gzip, and

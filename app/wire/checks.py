@@ -12,7 +12,10 @@ from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+MAX_BODY_BYTES: Final = 1024 * 1024
+"""The longest body that is no batch. The longest definition of a subscription takes more than half of it when
+JSON escapes every character."""
 MAX_MESSAGES: Final = 1000
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 8 * 1024

@@ -20,8 +20,6 @@ from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.model import NewMessage
 from subscriptions.domain.names import check_channel
 
-MAX_BODY_BYTES: Final = 1024 * 1024
-"""Limit of a pull, ack, nack or extend. A transaction may be as long as a batch (`checks.MAX_BODY_BYTES`)."""
 MAX_PULL: Final = 1000
 MAX_WAIT_S: Final = 30
 MAX_RECEIPTS: Final = 1000

@@ -92,6 +92,11 @@ def invalid(field: str, message: str) -> GaplessError:
     return GaplessError(Code.INVALID_REQUEST, f"{field}: {message}", errors=(FieldError(field, message),))
 
 
+def internal() -> GaplessError:
+    """`internal`, without details: an unexpected error, which the caller logs."""
+    return GaplessError(Code.INTERNAL, "the server failed; what happened is in its log")
+
+
 def unavailable(
     detail: str = "the database cannot be reached; what was asked for was done as a whole, or not at all",
 ) -> GaplessError:
