@@ -8,11 +8,10 @@ ends the connection. Limits:
   could understand differently (400)
 - head complete within 10 s of its first byte, body never still for 10 s nor slower than 500 bytes/s (408)
 - 64 MiB on the wire for one request, 64 KiB of it without a byte of body (trailers, chunk extensions)
-- limits on connections and on the bytes held for all of them (see `app.connections`): the connection that
-  has held a part for the longest time is refused (429), or cut off
+- connections, and the bytes held for all of them (see `app.connections`): the longest holder has to go
 - a client that takes nothing of its answer for some seconds is cut off
 
-A request's `scope["extensions"]["gapless"]` is the connection itself, for `abort` and `write_buffer_size`.
+A request's `scope["extensions"]["gapless"]` is the connection itself.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ MAX_SILENT_BYTES: Final = 64 * 1024
 MAX_DRAINED_BYTES: Final = 1024 * 1024
 MIN_BODY_BYTES_PER_S: Final = 500
 
-GOODBYE_S: Final = 2.0
-"""The time in which a reader that was too slow may take the bytes left and a last event with the reason."""
+GOODBYE_S: Final = 2.0  # For a reader that was too slow, to take the bytes left and the reason.
 MAX_CLOSED_AT_ONCE: Final = 64
 MAX_LINGERING: Final = 200
 """How many connections beyond the limit may still read why they were refused."""
@@ -94,8 +92,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     """One connection. A server makes a subclass with its own `browsers`; the other class attributes are in
     seconds, and tests make them shorter."""
 
-    # The base class has just fewer attributes than the limit up to which instances share their keys. So new
-    # attributes are slots: the memory of a connection is needed ten thousand times.
+    # With more attributes, instances of the base class would not share their keys. So new ones are slots: the
+    # memory of a connection is needed ten thousand times.
     __slots__ = (
         "_begun",
         "_default_headers",
@@ -161,6 +159,11 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             return False
         self._write_shared(framed(data) if cycle.chunked_encoding else data)
         return True
+
+    def write_part(self, data: bytes) -> None:
+        """Writes a chunk of a streamed answer, behind bytes that wait. Drain before large ones."""
+        self.flow.written_bytes = len(data)
+        self.transport.write(framed(data) if self.cycle.chunked_encoding else data)
 
     @property
     def offers_websocket(self) -> bool:

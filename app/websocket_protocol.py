@@ -62,8 +62,11 @@ class Receiver(Protocol):
     def dropped(self) -> None:
         """The connection is gone, or is being closed. Nothing is sent any more."""
 
-    def ending(self, *, slow: bool) -> tuple[int, str]:
-        """The code and the reason for closing: the client is too slow, or else the server stops."""
+    def stop(self) -> None:
+        """The server stops: close the connection, once the replies that are due are written."""
+
+    def slow_ending(self) -> tuple[int, str]:
+        """The code and the reason for closing if the client is too slow."""
 
 
 class Frames(LibraryFrames):
@@ -215,7 +218,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops."""
         if self._receiver is not None:
-            self.close(*self._receiver.ending(slow=False))
+            self._receiver.stop()
 
     # Limits.
 
@@ -224,7 +227,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
             self.abort()
             return
         # Behind all waiting bytes: a client that soon reads on is told.
-        self.close(*self._receiver.ending(slow=True))
+        self.close(*self._receiver.slow_ending())
 
     def timed_out(self, now: float) -> None:
         self._shared.senders.drop(self)

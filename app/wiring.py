@@ -241,6 +241,7 @@ class Service:
     def dismiss(self) -> None:
         """Tell streams, members and webhooks that this process stops. May be called from a signal handler."""
         self._live.stop()
+        self._sessions.stop()
         self._webhooks.dismiss()
         self._consumers.dismiss()
 

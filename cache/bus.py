@@ -13,12 +13,13 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from cache.link import STEP_TIMEOUT_S, Address, Link, LinkError
+from subscriptions.domain.errors import GaplessError, unavailable
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ MAX_SILENCE_S = 3.0
 """Answers and messages to itself must arrive within this time; if not, the connection is opened again."""
 TELL_EVERY_S = 60.0
 """At most one log line for each connection in this time."""
+SEND_TO_S = 3.0
 MAX_TOLD = 200
 """The most characters of an answer of Redis in a log line."""
 
@@ -42,6 +44,14 @@ FAILURES = Counter("gapless_redis_failures_total", "Connections to Redis that fa
 
 _EXPECTED = (RedisError, OSError, TimeoutError, LinkError)
 """The usual errors of Redis. Other errors are handled in the same way, and logged with a traceback."""
+
+
+class _Queued(NamedTuple):
+    """A payload to publish. `received` gets whether somebody listened."""
+
+    topic: str
+    payload: bytes
+    received: asyncio.Future[bool] | None
 
 
 class RedisBus:
@@ -56,11 +66,12 @@ class RedisBus:
     ) -> None:
         self._address = Address(url)
         self._topic = topic
-        self._own_topic = f"{topic}:{secrets.token_hex(8)}"
-        """A channel that only this process listens to: it shows that sent messages arrive."""
+        self.node = secrets.token_hex(8)
+        self._own_topic = f"{topic}:{self.node}"
+        """A channel that only this process listens to. Empty messages to itself show that messages arrive."""
         self._heard = heard
         self._maybe_missed = maybe_missed
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self.alone = False
@@ -75,11 +86,26 @@ class RedisBus:
 
     def send(self, payload: bytes) -> None:
         """Queue a payload; the oldest are dropped when the queue is full."""
-        self._queue.append(payload)
-        self._queued_bytes += len(payload)
+        self._put(_Queued(self._topic, payload, None))
+
+    async def send_to(self, node: str, payload: bytes) -> bool:
+        """Send a payload to one process, behind what is queued; returns whether it listens. Raises
+        `unavailable`: it may have got the payload or not."""
+        received: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._put(_Queued(f"{self._topic}:{node}", payload, received))
+        try:
+            async with asyncio.timeout(SEND_TO_S):
+                return await received
+        except TimeoutError:
+            raise _away() from None
+
+    def _put(self, queued: _Queued) -> None:
+        self._queue.append(queued)
+        self._queued_bytes += len(queued.payload)
         while len(self._queue) > MAX_QUEUED or self._queued_bytes > MAX_QUEUED_BYTES:
-            self._queued_bytes -= len(self._queue.popleft())
-            DROPPED.inc()
+            oldest = self._queue.popleft()
+            self._queued_bytes -= len(oldest.payload)
+            _drop([oldest])
         self._arrived.set()
 
     async def run(self) -> None:
@@ -140,15 +166,20 @@ class RedisBus:
             _end_if_cancelled()
 
     async def _publish(self, link: Link) -> None:
-        payloads = self._take()
-        sent = 0
+        queued = self._take()
+        refused = queued
         try:
-            answers = await link.ask([("PUBLISH", self._topic, payload) for payload in payloads])
-            sent = sum(isinstance(answer, int) for answer in answers)
+            answers = await link.ask([("PUBLISH", one.topic, one.payload) for one in queued])
+            refused = []
+            for one, answer in zip(queued, answers, strict=True):
+                if not isinstance(answer, int):
+                    refused.append(one)
+                elif one.received is not None and not one.received.done():
+                    one.received.set_result(answer > 0)
             _refuse_errors(answers)
         finally:
-            SENT.inc(sent)
-            DROPPED.inc(len(payloads) - sent)
+            SENT.inc(len(queued) - len(refused))
+            _drop(refused)
 
     async def _look(self, link: Link) -> None:
         """Ask how many listen, and send this process a message through Redis."""
@@ -166,17 +197,17 @@ class RedisBus:
             case _:
                 raise LinkError(f"an answer to something else: {_words(listeners)}")
 
-    def _take(self) -> list[bytes]:
-        payloads = list(self._queue)
+    def _take(self) -> list[_Queued]:
+        queued = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
         self._arrived.clear()
-        return payloads
+        return queued
 
     def _sending_ended(self) -> None:
         self.alone = False
         self._unheard_since = None
-        DROPPED.inc(len(self._take()))
+        _drop(self._take())
 
     # --- listening
 
@@ -204,8 +235,11 @@ class RedisBus:
                 HEARD.inc()
                 self._heard(payload)
                 return False
-            case [b"message", bytes(topic), bytes()] if topic == self._own_topic.encode():
+            case [b"message", bytes(topic), b""] if topic == self._own_topic.encode():
                 self._unheard_since = None
+                return False
+            case [b"message", bytes(topic), bytes(payload)] if topic == self._own_topic.encode():
+                self._heard(payload)
                 return False
             case [b"subscribe", bytes(topic), int()]:
                 if topic == self._own_topic.encode():
@@ -225,6 +259,18 @@ class RedisBus:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _drop(queued: list[_Queued]) -> None:
+    """Count payloads that were not sent, and tell those who wait for them."""
+    DROPPED.inc(len(queued))
+    for one in queued:
+        if one.received is not None and not one.received.done():
+            one.received.set_exception(_away())
+
+
+def _away() -> GaplessError:
+    return unavailable("Redis does not take messages to other processes")
 
 
 def _refuse_errors(answers: list[Any]) -> None:

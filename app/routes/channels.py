@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from app.bodies import read_json
 from app.request import JSON, NO_CONTENT, Answer, Plain, Request
-from app.routes.bodies import read_json
 from app.routes.lists import name_pattern, page_by_name
 from app.wire.definitions import decode
 from app.wire.parameters import NamesQuery

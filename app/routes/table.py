@@ -28,6 +28,13 @@ from app.routes.history import CLOUDEVENT, CLOUDEVENTS, HISTORY_CHANGED, NDJSON
 from app.routes.route import Body, Header, Returns, Route, json_body, returns
 from app.stream.consume import consume
 from app.stream.sse import subscribe
+from app.websocket.emulation import (
+    EmulationRequest,
+    FirstCommand,
+    connect_http_stream,
+    connect_sse,
+    emulation,
+)
 from app.websocket.sessions import websocket
 from app.wire import answers, checks, consuming, parameters
 from app.wire import dead_letters as dead
@@ -139,6 +146,14 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               {101: Returns("Frames of the client protocol, both ways."),
                426: Returns("This is no WebSocket.", {"application/problem+json": answers.Problem})},
               face="websocket"),
+        Route("POST", "/v1/ws/http_stream", connect_http_stream,
+              {200: Returns("Replies and pushes, one on each line.", {NDJSON: str})},
+              body=json_body(FirstCommand, {"id": 1, "connect": {}}), face="websocket"),
+        Route("GET", "/v1/ws/sse", connect_sse,
+              {200: Returns("Replies and pushes, as unnamed events.", {_STREAM: str})},
+              query=parameters.EmulatedConnectQuery, face="websocket"),
+        Route("POST", "/v1/ws/emulation", emulation, {204: Returns("The commands were passed on.")},
+              body=json_body(EmulationRequest, {"session": "k3J…", "node": "9f2c…", "data": "{}"})),
     ),
     "channels": (
         Route("GET", "/v1/channels", channels.list_channels,

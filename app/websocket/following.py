@@ -10,7 +10,8 @@ from typing import Final, Protocol
 from app.telemetry import CUT_OFF, STREAMS
 from app.websocket import codes
 from app.websocket.codes import Ending
-from app.websocket.publications import SEQ_WIRE, IdWire, event
+from app.websocket.framing import Framing
+from app.websocket.publications import IdWire, SeqWire, event
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.selection import Selection
@@ -27,6 +28,10 @@ NEVER: Final = float("inf")
 
 class Client(Protocol):
     """The connection of a client, as its subscriptions see it."""
+
+    @property
+    def framing(self) -> Framing:
+        """How lines are written to it."""
 
     def write_chunk(self, frames: bytes) -> bool:
         """Writes whole frames at once, behind all answers, and returns True. If bytes still wait, it only
@@ -71,7 +76,8 @@ class Following:
     ) -> None:
         """Open the live subscription, report it to `opened` or `refused`, and write its events until it ends
         or this is cancelled."""
-        wire = SEQ_WIRE if selection.single is not None else IdWire(self.channel)
+        framing = self._client.framing
+        wire = SeqWire(framing) if selection.single is not None else IdWire(self.channel, framing)
         try:
             subscription = await self._live.subscribe(selection, start, wire, NEVER)
         except GaplessError as error:

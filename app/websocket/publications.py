@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from app.websocket_protocol import text_frame
+from app.websocket.framing import Framing
 from subscriptions.domain.model import Message
 from subscriptions.engine.entry import Encode, Entry
 from subscriptions.engine.live.live_subscription import Ephemeral, Gap, HistoryChanged, Ready
@@ -17,13 +17,17 @@ _encode: Final = msgspec.json.Encoder().encode
 class SeqWire:
     """The messages of one channel. Their offset is the seq."""
 
-    name: Final = "ws"
     shared: Final = True
+
+    def __init__(self, framing: Framing) -> None:
+        self.name = framing.name
+        self._framing = framing
 
     def frame(self, entry: Entry) -> bytes:
         channel = entry.channel.encode()
         body = entry.body[:-1]
-        return text_frame(b'{"push":{"channel":"%b","pub":%b,"offset":%d}}}' % (channel, body, entry.seq))
+        said = b'{"push":{"channel":"%b","pub":%b,"offset":%d}}}' % (channel, body, entry.seq)
+        return self._framing.frame(said)
 
 
 class IdWire:
@@ -31,16 +35,15 @@ class IdWire:
 
     shared: Final = False
 
-    def __init__(self, channel: str) -> None:
-        self.name = f"ws {channel}"
+    def __init__(self, channel: str, framing: Framing) -> None:
+        self.name = f"{framing.name} {channel}"
+        self._framing = framing
         self._channel = _encode(channel)
 
     def frame(self, entry: Entry) -> bytes:
         body = entry.body[:-1]
-        return text_frame(b'{"push":{"channel":%b,"pub":%b,"offset":%d}}}' % (self._channel, body, entry.id))
-
-
-SEQ_WIRE: Final = SeqWire()
+        said = b'{"push":{"channel":%b,"pub":%b,"offset":%d}}}' % (self._channel, body, entry.id)
+        return self._framing.frame(said)
 
 
 def publication(message: Message, encode: Encode) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from app.websocket.codes import ErrorCode, error_code
-from app.websocket_protocol import text_frame
+from app.websocket.framing import Framing
 from subscriptions.domain.errors import GaplessError, internal
 
 logger = logging.getLogger("gapless.http")
@@ -35,10 +35,13 @@ class Writer(Protocol):
 class Replies:
     """The replies and pushes of one client, and the commands that wait for something."""
 
-    __slots__ = ("_connection", "_flushing", "_out", "_tasks", "_unanswered")
+    __slots__ = ("_connection", "_flushing", "_framing", "_out", "_tasks", "_unanswered", "on_answered")
 
-    def __init__(self, connection: Writer) -> None:
+    def __init__(self, connection: Writer, framing: Framing) -> None:
+        self.on_answered: Callable[[], None] | None = None
+        """Called once no command waits for its reply any more."""
         self._connection = connection
+        self._framing = framing
         self._out: list[bytes] = []
         self._flushing = False
         self._tasks: set[asyncio.Task[None]] | None = None
@@ -52,6 +55,11 @@ class Replies:
         """Whether no further command may be carried out now."""
         return self._unanswered >= MAX_UNANSWERED
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no command waits for its reply."""
+        return not self._unanswered
+
     def say(self, text: bytes) -> None:
         """Say a line: a reply or a push."""
         self._out.append(text)
@@ -64,7 +72,7 @@ class Replies:
         self._flushing = False
         if self._out:
             text, self._out = b"\n".join(self._out), []
-            self._connection.write(text_frame(text))
+            self._connection.write(self._framing.frame(text))
 
     def answer(self, id_: int, method: bytes, content: bytes) -> None:
         """Reply to a command; a command without an id wants no reply."""
@@ -83,15 +91,14 @@ class Replies:
         self._unanswered += 1
 
         def done(result: asyncio.Future[T]) -> None:
-            self._unanswered -= 1
-            if result.cancelled():
-                return
-            error = result.exception()
-            if error is None:
-                answer(result.result())
-                return
-            known = error if isinstance(error, GaplessError) else internal()
-            self.refuse(id_, error_code(known))
+            if not result.cancelled():
+                error = result.exception()
+                if error is None:
+                    answer(result.result())
+                else:
+                    known = error if isinstance(error, GaplessError) else internal()
+                    self.refuse(id_, error_code(known))
+            self._answered()
 
         result.add_done_callback(done)
 
@@ -118,4 +125,9 @@ class Replies:
             logger.exception("a command failed")
             self.refuse(id_, error_code(internal()))
         finally:
-            self._unanswered -= 1
+            self._answered()
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        if not self._unanswered and self.on_answered is not None:
+            self.on_answered()

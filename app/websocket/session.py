@@ -7,7 +7,8 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -25,11 +26,11 @@ from app.websocket.commands import (
     split,
 )
 from app.websocket.followings import MAX_CHANNELS, Followings
+from app.websocket.framing import Framing
 from app.websocket.history import read_history
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
-from app.websocket_protocol import WebSocketConnection
 from app.wire.publish import FAILURES
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.exchange import Exchange
@@ -57,6 +58,21 @@ class Parts:
     namespace: str
 
 
+class Connection(Protocol):
+    """What a session writes to: a WebSocket, or a streamed answer."""
+
+    @property
+    def is_closing(self) -> bool: ...
+
+    def write(self, frames: bytes) -> None: ...
+
+    def write_chunk(self, frames: bytes) -> bool: ...
+
+    async def drain(self) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
 class Session:
     """One client. It is silent until its `connect`."""
 
@@ -67,8 +83,10 @@ class Session:
         "_reading",
         "_replies",
         "_strikes",
+        "_told",
         "began_at",
         "connected",
+        "framing",
         "id",
         "on_dropped",
         "pinged_at",
@@ -76,16 +94,24 @@ class Session:
     )
 
     def __init__(
-        self, connection: WebSocketConnection, parts: Parts, on_dropped: Callable[[Session], None]
+        self,
+        connection: Connection,
+        framing: Framing,
+        parts: Parts,
+        on_dropped: Callable[[Session], None],
+        told: dict[str, str] | None = None,
     ) -> None:
+        """`told` is added to the reply to its connect."""
         self.id = str(uuid.uuid4())
+        self.framing = framing
         self.connected = False
         self.began_at = self.pinged_at = time.monotonic()
         self.ponged = True
         self.on_dropped = on_dropped
         self._connection = connection
         self._parts = parts
-        self._replies = Replies(connection)
+        self._told = told or {}
+        self._replies = Replies(connection, framing)
         self._followings = Followings(self, self._replies, parts.namespace, parts.live, parts.read)
         self._strikes = 0
         self._reading: asyncio.Lock | None = None
@@ -115,8 +141,11 @@ class Session:
         self._replies.stop()
         self.on_dropped(self)
 
-    def ending(self, *, slow: bool) -> tuple[int, str]:
-        return codes.SLOW if slow else codes.SHUTDOWN
+    def stop(self) -> None:
+        self.close(codes.SHUTDOWN)
+
+    def slow_ending(self) -> tuple[int, str]:
+        return codes.SLOW
 
     # What its subscriptions use.
 
@@ -133,6 +162,13 @@ class Session:
         self._replies.say(text)
 
     def close(self, ending: Ending) -> None:
+        """End the connection. If the server stops, commands that are under way are answered first."""
+        if ending is codes.SHUTDOWN and not self._replies.is_empty:
+            self._replies.on_answered = partial(self._end, ending)
+        else:
+            self._end(ending)
+
+    def _end(self, ending: Ending) -> None:
         self._replies.flush()
         self._connection.close(*ending)
 
@@ -157,7 +193,7 @@ class Session:
         if not self.connected and method != "connect":
             self._replies.refuse(id_, codes.UNAUTHORIZED._replace(message="send connect first"))
             return
-        if self._replies.is_full:
+        if self._replies.is_full or self._replies.on_answered is not None:
             self._replies.refuse(id_, codes.TOO_MANY_REQUESTS)
             return
         try:
@@ -197,7 +233,7 @@ class Session:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
         self.connected = True
-        about = self._about() | {"ping": int(PING_S), "pong": True}
+        about = self._about() | {"ping": int(PING_S), "pong": True} | self._told
         if not request.subs:
             self._replies.answer(id_, b"connect", _encode(about))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from typing import Final
 
@@ -10,7 +11,9 @@ from app import problem
 from app.request import Answer, Plain
 from app.telemetry import REQUESTS
 from app.websocket import codes
+from app.websocket.framing import FRAMES, Framing
 from app.websocket.session import CONNECT_S, PING_S, PONG_S, Parts, Session
+from app.websocket.stream_connection import StreamConnection
 from app.websocket_protocol import WebSocketConnection, accept
 from subscriptions.domain.errors import Code, GaplessError
 
@@ -24,15 +27,44 @@ class Sessions:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._sessions: dict[Session, None] = {}
+        self._streams: dict[str, Session] = {}
+        """The sessions whose commands come as requests, by the name that only their clients know."""
+        parts.exchange.on_commands = self._received
 
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
 
     def open(self, connection: WebSocketConnection) -> None:
         """Begin a session on a connection."""
-        session = Session(connection, self._parts, self._forget)
+        session = Session(connection, FRAMES, self._parts, self._forget)
         self._sessions[session] = None
         connection.begin(session)
+
+    def open_stream(self, connection: StreamConnection, framing: Framing) -> Session:
+        """Begin a session on a streamed answer. The reply to its connect tells where to send commands."""
+        name = secrets.token_urlsafe(16)
+
+        def forget(session: Session) -> None:
+            self._streams.pop(name, None)
+            self._forget(session)
+
+        told = {"session": name, "node": self._parts.exchange.node}
+        session = Session(connection, framing, self._parts, forget, told)
+        self._sessions[session] = None
+        self._streams[name] = session
+        connection.begin(session)
+        return session
+
+    def stop(self) -> None:
+        """The server stops: end all sessions. Commands that are under way are answered first."""
+        for session in list(self._sessions):
+            session.stop()
+
+    def _received(self, name: str, commands: bytes) -> None:
+        """Commands that came as a request, to this process or another one."""
+        session = self._streams.get(name)
+        if session is not None:
+            session.received(commands)
 
     def _forget(self, session: Session) -> None:
         self._sessions.pop(session, None)

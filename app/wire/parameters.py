@@ -105,6 +105,17 @@ class HistoryQuery(msgspec.Struct):
     order: Annotated[Literal["asc", "desc"], Meta(description="Oldest or newest first.")] = "asc"
 
 
+class EmulatedConnectQuery(msgspec.Struct):
+    """The first command of a client that cannot open a WebSocket."""
+
+    cf_connect: Annotated[
+        str,
+        Meta(
+            description="The command `connect`, as JSON.", max_length=8192, examples=['{"id":1,"connect":{}}']
+        ),
+    ]
+
+
 class SubscribeQuery(msgspec.Struct, kw_only=True):
     """What a live subscription reads, and from where."""
 

@@ -1,8 +1,8 @@
-"""`python -m load.clients`: tests that seven foreign clients get each message once and in order.
+"""`python -m load.clients`: tests that foreign clients get each message once and in order.
 
-Five follow an event stream, and two the WebSocket, whose protocol is that of Centrifugo. Each one has a proxy
-that cuts every connection after seven messages. Half of the messages are there before they connect; the rest
-is published while they reconnect.
+Five follow an event stream, and two the WebSocket, whose protocol is that of Centrifugo. One of these also
+follows the two streams that replace a WebSocket. Each has a proxy that cuts connections after seven messages.
+Half of the messages are there before they connect; the rest is published while they reconnect.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ PROGRAMS = {
     "PyPI httpx-sse": ("httpx_sse_loop.py", f"http://{{}}{SUBSCRIBE}"),
     "PyPI aiohttp-sse-client": ("aiohttp_sse_loop.py", f"http://{{}}{SUBSCRIBE}"),
     "npm centrifuge": ("centrifuge.mjs", "ws://{}/v1/ws"),
+    "npm centrifuge, HTTP stream": ("centrifuge.mjs", "http://{}/v1/ws/http_stream"),
+    "npm centrifuge, SSE": ("centrifuge.mjs", "http://{}/v1/ws/sse"),
     "PyPI centrifuge-python": ("centrifuge_python.py", "ws://{}/v1/ws"),
 }
 """The file of each client and the address it follows, with a place for the host and port of its proxy."""

@@ -4,9 +4,13 @@ import {createRequire} from 'node:module'
 const [url, total, modules, channel] = process.argv.slice(2)
 const require = createRequire(`${modules}/package.json`)
 const {Centrifuge} = require('centrifuge')
-// The WebSocket of npm `ws`, since Node has none of its own before version 22.
-const client = new Centrifuge(url, {
+const address = url.replace(/^ws/, 'http')
+const transport = address.split('/').pop()
+const client = new Centrifuge(transport === 'ws' ? url : [{transport, endpoint: address}], {
+  // Node has no WebSocket of its own before version 22, and no EventSource.
   websocket: require('ws'),
+  eventsource: require('eventsource').EventSource,
+  emulationEndpoint: address.replace(/[^/]*$/, 'emulation'),
   minReconnectDelay: 100,
   maxReconnectDelay: 500
 })

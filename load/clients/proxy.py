@@ -1,7 +1,7 @@
 """A TCP proxy that cuts every event stream and every WebSocket right after its seventh message.
 
-An event stream ends in the middle of the response. A WebSocket ends without a close frame: right behind the
-seventh publication, or some bytes later, in the middle of a frame.
+A streamed answer ends in the middle. A WebSocket ends without a close frame: right behind the seventh
+publication, or some bytes later, in the middle of a frame.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class CuttingProxy:
         if b"\r\nupgrade: websocket\r\n" in head.lower():
             beyond = BEYOND[self.cuts % len(BEYOND)]
             find_cut = partial(cut_of_websocket, number=PER_CONNECTION, beyond=beyond)
+        elif b" /v1/ws/" in head.partition(b"\r\n")[0]:
+            find_cut = partial(end_of_publication, number=PER_CONNECTION)
         stream = asyncio.create_task(self._until_the_seventh(answers, writer, find_cut))
         gone = asyncio.create_task(_pass_on(reader, upstream))
         await asyncio.wait({stream, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -115,6 +117,16 @@ def end_of_message(seen: bytes, number: int) -> int | None:
             return None
     end = seen.find(b"\n\n", at)
     return end + 2 if end >= 0 else None
+
+
+def end_of_publication(seen: bytes, number: int) -> int | None:
+    """Where the line of the so-many-th publication ends in a stream that replaces a WebSocket."""
+    at = 0
+    for _ in range(number):
+        at = seen.find(PUBLICATION, at) + 1
+        if at == 0:
+            return None
+    return seen.find(b"\n", at) + 1 or None
 
 
 def cut_of_websocket(seen: bytes, number: int, beyond: int) -> int | None:

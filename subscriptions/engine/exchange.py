@@ -49,11 +49,13 @@ class Exchange:
         self._open_bus = open_bus
         self._now_us = now_us
         self._origin = secrets.token_hex(8)
-        self._ephemeral_at_us = 0
+        self._stamped_at_us = 0
         self._replays = Replays()
         self._codec: HintCodec | None = None
         self._bus: HintBus | None = None
         self._listeners: list[Listener] = []
+        self.on_commands: Callable[[str, bytes], None] = lambda session, commands: None
+        """Called with commands for a session of this process."""
         self.forged = 0
         """Payloads received whose sender did not have the log's secret, or that were sent again."""
 
@@ -69,6 +71,11 @@ class Exchange:
     def heard(self) -> bool:
         """Whether another process may listen."""
         return self._bus is not None and not self._bus.alone
+
+    @property
+    def node(self) -> str:
+        """Names this process for `forward`; empty until hints can be exchanged."""
+        return self._bus.node if self._bus is not None else ""
 
     def listen(self, listener: Listener) -> None:
         """Send hints to this listener from here on."""
@@ -137,8 +144,22 @@ class Exchange:
     def publish_ephemeral(self, hint: EphemeralHint) -> None:
         """Send a message that is not stored to the listeners of all processes that can be reached."""
         self._live.hear_ephemeral(hint)
-        self._ephemeral_at_us = max(self._now_us(), self._ephemeral_at_us + 1)
-        self._send(Hints(self._origin, [], [hint], sent_at_us=self._ephemeral_at_us))
+        self._send(Hints(self._origin, [], [hint], sent_at_us=self._stamp()))
+
+    async def forward(self, node: str, session: str, commands: bytes) -> bool:
+        """Give commands to the process that holds a session; returns whether that process is there. Raises
+        `unavailable`: they may have been carried out or not."""
+        if node == self.node:
+            self.on_commands(session, commands)
+            return True
+        if self._bus is None or self._codec is None or not self._codec.is_of(self._live.identity):
+            return False
+        hints = Hints(self._origin, [], [], sent_at_us=self._stamp(), commands=[(session, commands)])
+        return await self._bus.send_to(node, self._codec.encode(hints))
+
+    def _stamp(self) -> int:
+        self._stamped_at_us = max(self._now_us(), self._stamped_at_us + 1)
+        return self._stamped_at_us
 
     def _send(self, hints: Hints) -> None:
         """Send the hints if the bus belongs to the history that is read now."""
@@ -158,9 +179,11 @@ class Exchange:
         self._live.hear((hint, entries_of(hint)) for hint in hints.channels)
         self._tell_listeners(hints.channels)
         self._tell_settled(hints.woken, [Receipt(*lease) for lease in hints.settled])
-        if hints.ephemeral and not self._replays.is_new(hints, self._now_us()):
+        if (hints.ephemeral or hints.commands) and not self._replays.is_new(hints, self._now_us()):
             self.forged += 1
             return
+        for session, commands in hints.commands:
+            self.on_commands(session, commands)
         for ephemeral in hints.ephemeral:
             self._live.hear_ephemeral(ephemeral)
 

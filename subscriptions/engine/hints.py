@@ -65,7 +65,9 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     woken: list[int] = []
     settled: list[tuple[int, int, int]] = []
     sent_at_us: int = 0
-    """When ephemeral hints were sent, by the sender's clock; it rises with each hint of one sender."""
+    """When ephemeral hints or commands were sent, by the sender's clock; it rises with each."""
+    commands: list[tuple[str, bytes]] = []
+    """For the process that gets this: (session, commands of its client), which came to another process."""
 
 
 _encoder = msgspec.msgpack.Encoder()

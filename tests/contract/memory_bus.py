@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable
+
+from subscriptions.domain.errors import unavailable
 
 MAX_QUEUED = 1000
 
@@ -38,6 +41,7 @@ class MemoryBus:
         maybe_missed: Callable[[], None],
     ) -> None:
         self.topic = topic
+        self.node = secrets.token_hex(8)
         self.heard = heard
         self._hub = hub
         self._maybe_missed = maybe_missed
@@ -67,6 +71,16 @@ class MemoryBus:
     def send(self, payload: bytes) -> None:
         self._queue.append(payload)
         self._arrived.set()
+
+    async def send_to(self, node: str, payload: bytes) -> bool:
+        if not self.connected:
+            raise unavailable("not connected")
+        while self._queue:
+            await asyncio.sleep(0)
+        others = [bus for bus in self._hub.listeners(self.topic) if bus.node == node]
+        for bus in others:
+            bus.heard(payload)
+        return bool(others)
 
     def rejoin(self) -> None:
         """What was about to be sent is lost, and what others sent may be."""

@@ -146,6 +146,10 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("POST", "/v1/dead-letters/purge", json={"older_than": 0})
     for verb in ("pause", "resume"):
         call("POST", f"/v1/subscriptions/{{name}}/{verb}", **name)
+    with client.stream("POST", "/v1/ws/http_stream", json={"id": 1, "connect": {}}) as stream:
+        said = json.loads(next(stream.iter_lines()))["connect"]
+        pong = {"session": said["session"], "node": said["node"], "data": "{}"}
+        call("POST", "/v1/ws/emulation", 204, json=pong)
     call("POST", "/v1/subscriptions/{name}/seek", json={"to": "earliest"}, **name)
 
     schedule(call, a)

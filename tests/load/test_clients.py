@@ -16,7 +16,14 @@ from websockets.frames import CloseCode, Frame, Opcode
 
 import load
 from load.chat.follower import Crowd, Follower
-from load.clients.proxy import BEYOND, PER_CONNECTION, CuttingProxy, cut_of_websocket, end_of_message
+from load.clients.proxy import (
+    BEYOND,
+    PER_CONNECTION,
+    CuttingProxy,
+    cut_of_websocket,
+    end_of_message,
+    end_of_publication,
+)
 from load.history import History
 from load.sse import Event, Stream
 from load.wire import Connection, Target
@@ -29,6 +36,14 @@ def test_the_cut_lies_right_behind_the_block() -> None:
     assert end is not None
     assert stream[:end].endswith(b'data: {"id":2}\n\n')
     assert end_of_message(stream, 3) is None
+
+
+def test_the_cut_lies_right_behind_the_line_of_the_publication() -> None:
+    said = b'{"id":1}\n{"push":{"pub":{"id":1}}}\n{"push":{"pub":{"id":2}}}\n{"push":{"pub":{"id":3'
+    end = end_of_publication(said, 2)
+    assert end is not None
+    assert said[:end].endswith(b'{"push":{"pub":{"id":2}}}\n')
+    assert end_of_publication(said, 3) is None
 
 
 async def _one_connection(target: Target) -> list[Event]:

@@ -30,7 +30,7 @@ apply begin cancel change connect count crowded delete drop end failed leave ove
 app buffer clock code codec commit complete config dependency depth error fact field gapless handle job length
 limit listener lock lookup model name page pending pool port queue room row signature split state stats
 system target task time unavailable unreachable version waker
-address availability backup cloud database dump endpoint fetch frame get patch ping poll put query rotate
+address availability backup cloud database dump endpoint fetch get patch ping poll put query rotate
 spark sse topic unacked url
 """
 """They mean in names what they mean everywhere: words of English, of programming, of the systems around."""

@@ -51,8 +51,11 @@ class Echo:
     def dropped(self) -> None:
         self.was_dropped = True
 
-    def ending(self, *, slow: bool) -> tuple[int, str]:
-        return (3008, "slow") if slow else (1001, "going away")
+    def stop(self) -> None:
+        self.connection.close(1001, "going away")
+
+    def slow_ending(self) -> tuple[int, str]:
+        return 3008, "slow"
 
 
 class Application:

@@ -11,6 +11,7 @@ import pytest
 from app.websocket import codes
 from app.websocket.codes import Ending
 from app.websocket.following import Following
+from app.websocket.framing import FRAMES
 from app.wire.encode import encode_message
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
@@ -82,6 +83,7 @@ class Reader:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.framing = FRAMES
         self.epoch, self.offset = "", 0
         self.known = False
         self.channel_id = 0

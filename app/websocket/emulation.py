@@ -1,0 +1,113 @@
+"""The client protocol without WebSocket: the server's half is a streamed answer, the client's half requests.
+
+Where a WebSocket cannot be opened, the official JavaScript client asks for such a stream, and posts its
+commands one request each. They may arrive at another process than the one that holds the stream.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from app.bodies import read_json
+from app.request import NO_CONTENT, Answer, Plain, Request
+from app.stream import frames
+from app.telemetry import REQUESTS
+from app.websocket.commands import MAX_COMMAND_ID, ConnectRequest
+from app.websocket.framing import EVENTS, LINES, Framing
+from app.websocket.sessions import Sessions
+from app.websocket.stream_connection import StreamConnection
+from app.websocket_protocol import MAX_MESSAGE_BYTES
+from app.wire.checks import within
+from app.wire.parameters import EmulatedConnectQuery
+from app.wire.publish import FAILURES, refuse
+from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.engine.exchange import Exchange
+
+_LINES: Final = [(b"content-type", b"application/x-ndjson"), *frames.HEADERS[1:]]
+
+
+class FirstCommand(msgspec.Struct, forbid_unknown_fields=True):
+    """The command with which a stream begins."""
+
+    id: Annotated[int, Meta(ge=1, le=MAX_COMMAND_ID)]
+    connect: ConnectRequest
+
+
+class EmulationRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Commands of a client, one on each line. `session` and `node` are those of the reply to its connect."""
+
+    session: str
+    node: str
+    data: str
+
+
+_decode_first: Final = msgspec.json.Decoder(FirstCommand).decode
+_decode_commands: Final = msgspec.json.Decoder(EmulationRequest).decode
+
+
+async def connect_http_stream(request: Plain, sessions: Sessions) -> None:
+    """Open a stream of replies and pushes, one on each line. The body is the first command, which connects.
+    Later commands go to `emulation`."""
+    command = await read_json(request)
+    _read_first(command)
+    await _stream(request, sessions, command, LINES, _LINES)
+
+
+async def connect_sse(request: Request[EmulatedConnectQuery], sessions: Sessions) -> None:
+    """Open a stream of replies and pushes as server-sent events. `cf_connect` is the first command, which
+    connects. Later commands go to `emulation`."""
+    command = request.query.cf_connect.encode()
+    try:
+        first = _read_first(command)
+    except GaplessError as error:
+        raise within(error, "cf_connect") from None
+    if first.connect.token:
+        raise invalid("cf_connect", "must not hold a token, since URLs are logged; post it instead")
+    await _stream(request, sessions, command, EVENTS, frames.HEADERS)
+
+
+async def emulation(request: Plain, exchange: Exchange) -> Answer:
+    """Carry out commands of a client whose replies are streamed. The answer does not wait for the replies. A
+    session that is gone from a running process is no error: its stream ends."""
+    body = await read_json(request, MAX_MESSAGE_BYTES)
+    try:
+        asked = _decode_commands(body)
+        commands = asked.data.encode()
+    except FAILURES as error:
+        refuse(body, error)
+    if not await exchange.forward(asked.node, asked.session, commands):
+        raise GaplessError(Code.NOT_FOUND, "the process of this session is gone; connect again")
+    return NO_CONTENT
+
+
+def _read_first(command: bytes) -> FirstCommand:
+    """Raises `malformed_json` or `invalid_request`."""
+    try:
+        return _decode_first(command)
+    except FAILURES as error:
+        refuse(command, error)
+
+
+async def _stream(
+    request: Request[Any],
+    sessions: Sessions,
+    command: bytes,
+    framing: Framing,
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    send = request.send
+    started = [*headers, (b"x-request-id", request.id)]
+    if request.scope["method"] == "HEAD":
+        await send({"type": "http.response.start", "status": 200, "headers": started})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": started})
+    await send({"type": "http.response.body", "body": b"", "more_body": True})
+    connection = StreamConnection(request.connection, framing)
+    REQUESTS.labels("websocket", 200).inc()
+    sessions.open_stream(connection, framing).received(command)
+    await connection.ended.wait()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
