@@ -14,6 +14,7 @@ from app.dependencies import Dependencies
 from app.gatekeeping import Gatekeeper
 from app.loops import Loops, Run
 from app.settings import Settings
+from app.settling import Settling
 from app.telemetry import (
     SHELF,
 )
@@ -159,6 +160,7 @@ class Service:
             history=history,
             consumers=self._consumers,
             receipts=self._receipts,
+            settling=Settling(self._consumers, self._receipts),
             subscriptions=subscriptions,
             policies=AnnouncingPolicies(policies, self._consumers),
             dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),
