@@ -95,9 +95,11 @@ class Replies:
                 error = result.exception()
                 if error is None:
                     answer(result.result())
+                elif isinstance(error, GaplessError):
+                    self.refuse(id_, error_code(error))
                 else:
-                    known = error if isinstance(error, GaplessError) else internal()
-                    self.refuse(id_, error_code(known))
+                    logger.error("a command failed", exc_info=error)
+                    self.refuse(id_, error_code(internal()))
             self._answered()
 
         result.add_done_callback(done)

@@ -25,9 +25,11 @@ from app.websocket.commands import (
     read_command,
     split,
 )
+from app.websocket.consuming import Queues
 from app.websocket.followings import MAX_CHANNELS, Followings
 from app.websocket.framing import Framing
 from app.websocket.history import read_history
+from app.websocket.members import COMMANDS, Members
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
@@ -56,6 +58,7 @@ class Parts:
     exchange: Exchange
     history: HistoryPort
     namespace: str
+    queues: Queues
 
 
 class Connection(Protocol):
@@ -79,6 +82,7 @@ class Session:
     __slots__ = (
         "_connection",
         "_followings",
+        "_members",
         "_parts",
         "_reading",
         "_replies",
@@ -113,6 +117,7 @@ class Session:
         self._told = told or {}
         self._replies = Replies(connection, framing)
         self._followings = Followings(self, self._replies, parts.namespace, parts.live, parts.read)
+        self._members: Members | None = None
         self._strikes = 0
         self._reading: asyncio.Lock | None = None
 
@@ -138,6 +143,8 @@ class Session:
 
     def dropped(self) -> None:
         self._followings.stop()
+        if self._members is not None:
+            self._members.stop()
         self._replies.stop()
         self.on_dropped(self)
 
@@ -221,6 +228,10 @@ class Session:
                 replies.answer(id_, b"refresh", _encode(self._about()))
             case "sub_refresh":
                 replies.answer(id_, b"sub_refresh", b"{}")
+            case _ if method in COMMANDS:
+                if self._members is None:
+                    self._members = Members(self, replies, parts.namespace, parts.queues)
+                self._members.take(id_, method, bytes(getattr(command, method)))
             case _:
                 replies.refuse(id_, codes.NOT_AVAILABLE)
 

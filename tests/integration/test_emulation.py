@@ -30,6 +30,7 @@ class Emulated(Frames):
         self.http = http
         self.lines = lines
         self.pushes = []
+        self.replies = {}
         self._ids = itertools.count(2)
         self._read = deque()
         self.session = self.node = ""
