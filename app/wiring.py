@@ -28,7 +28,7 @@ from app.wire.encode import encode_message
 from app.wire.receipts import ReceiptCodec
 from cache.bus import RedisBus
 from db.appender import Appender
-from db.connect import DatabaseConfig, Pool
+from db.connect import DECISION_TIMEOUT_S, DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
 from db.history import History
@@ -62,8 +62,6 @@ PUBLISHERS = 2
 PAGE_CONNECTIONS = 4
 HISTORY_CONNECTIONS = 4
 DELIVERY_CONNECTIONS = 4
-DECISION_TIMEOUT_S = 10.0
-"""Timeout of a statement that decides. It may publish a dead letter, and a publisher must not block long."""
 DEFINITION_CONNECTIONS = 2
 IDENTITY_RETRY_S = 0.5
 

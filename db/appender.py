@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from db.connect import FAILURES, QUERIES, DatabaseConfig, connect, translate
+from db.connect import FAILURES, PUBLISH_TIMEOUT_S, QUERIES, DatabaseConfig, connect, translate
 from db.namespaces import unknown_namespace
 from db.queries import load
 from db.rows import microseconds
@@ -21,8 +21,6 @@ from subscriptions.domain.model import Append, Appended, NewMessage, Position
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-PUBLISH_TIMEOUT_S = 5.0
-"""The database ends a publishing transaction after this: a frozen publisher stalls others no longer."""
 ATTEMPTS = 4
 
 _RETRY_WHOLE = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)

@@ -27,6 +27,11 @@ QUERIES = Counter("gapless_db_queries_total", "Statements sent to Postgres, by b
 
 SERVICE_ROLE = "gapless_service"
 CONNECT_TIMEOUT_S = 5.0
+PUBLISH_TIMEOUT_S = 5.0
+"""The database ends a publishing transaction after this: a frozen publisher stalls others no longer. For a
+publish in SQL, locks.sql sets the same."""
+DECISION_TIMEOUT_S = 10.0
+"""The same for a statement that decides. It may publish dead letters, or scheduled messages."""
 SESSION: Mapping[str, str] = MappingProxyType(
     {
         # Functions take a lock and then read: with one snapshot for all they would read the old state.

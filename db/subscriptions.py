@@ -150,6 +150,7 @@ class Subscriptions:
         *,
         if_match: Tags | None = None,
     ) -> Subscription:
+        """As the port says. Messages under way stay, also those of a channel that is taken away."""
         namespace_id = await self._namespaces.id(namespace)
         done: int | None = 0
         while done == 0:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from db.appender import ATTEMPTS, PUBLISH_TIMEOUT_S, answers_of, arguments_of
-from db.connect import FAILURES, QUERIES, Pool, translate
+from db.appender import ATTEMPTS, answers_of, arguments_of
+from db.connect import FAILURES, PUBLISH_TIMEOUT_S, QUERIES, Pool, translate
 from db.namespaces import Namespaces
 from db.queries import load
 from subscriptions.domain.delivery import Receipt

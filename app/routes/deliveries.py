@@ -20,6 +20,7 @@ from app.wire.deliveries import encode_deliveries
 from app.wire.encode import encode_positions
 from app.wire.fingerprint import fingerprint
 from app.wire.head import Form, PublishHead, read_head
+from app.wire.publish import refuse_expectation
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
@@ -167,9 +168,7 @@ async def _body(request: Plain, *, optional: bool = False) -> bytes:
 def _refuse_unfit(head: PublishHead) -> None:
     if head.form is not Form.JSON:
         raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, "send application/json")
-    if head.expected_last_seq is not None:
-        detail = "Expected-Last-Seq speaks of one channel: publish to /v1/channels/{channel}/messages"
-        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+    refuse_expectation(head)
 
 
 async def _of_transaction(

@@ -9,21 +9,19 @@ from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 
-from app.request import JSON, Answer, Plain, Request
+from app.request import Answer, Plain, Request
 from app.telemetry import REQUESTS
 from app.wire import parameters
+from app.wire.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
 from app.wire.checks import check_key, check_type
 from app.wire.cloudevents import to_cloudevent
 from app.wire.encode import encode_message
 from app.wire.moments import parse_since
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Message
 from subscriptions.domain.selection import select
 from subscriptions.ports import HistoryPort, HistoryQuery, Lost, ReadPort
 
-NDJSON: Final = "application/x-ndjson"
-CLOUDEVENT: Final = "application/cloudevents+json"
-CLOUDEVENTS: Final = "application/cloudevents-batch+json"
 HISTORY_CHANGED: Final = "Gapless-History-Changed"
 """First and last id of messages that a reader at this cursor may have seen and the log does not hold."""
 _EVERYTHING: Final = 2**62
@@ -44,14 +42,13 @@ async def list_messages(
     one is given.
     """
     accept = request.headers.get("accept", "")
-    wanted = _accepted(accept)
+    wanted = form_of_history(accept)
     query = _query(request, _EVERYTHING if wanted == NDJSON else _PAGE)
     lost = await _lost(read, query)
     headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
     if wanted == NDJSON:
-        await _stream(
-            request, query, to_cloudevent if CLOUDEVENT in accept else encode_message, headers, history
-        )
+        encode = to_cloudevent if wants_cloudevent(accept) else encode_message
+        await _stream(request, query, encode, headers, history)
         return None
     raw_headers = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
     messages, has_more = await history.history(query)
@@ -65,7 +62,7 @@ async def list_messages(
 async def get_message(request: Plain, history: HistoryPort) -> Answer:
     """Get one message."""
     found = await history.message(request.namespace, request.name, request.number)
-    if CLOUDEVENT in request.headers.get("accept", ""):
+    if wants_cloudevent(request.headers.get("accept", "")):
         return Answer(to_cloudevent(found), media_type=CLOUDEVENT.encode())
     return Answer(encode_message(found))
 
@@ -84,18 +81,6 @@ def _query(request: Request[parameters.HistoryQuery], limit: int) -> HistoryQuer
         given.limit if isinstance(given.limit, int) else limit,
         given.order == "asc",
     )
-
-
-def _accepted(accept: str) -> str:
-    """The representation to answer with. Raises `not_acceptable`."""
-    ranges = {part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()}
-    if NDJSON in ranges:
-        return NDJSON
-    if ranges & {CLOUDEVENTS, CLOUDEVENT}:
-        return CLOUDEVENTS
-    if not ranges or ranges & {JSON, "application/*", "*/*"}:
-        return JSON
-    raise GaplessError(Code.NOT_ACCEPTABLE, f"history is {JSON}, {NDJSON} or {CLOUDEVENTS}")
 
 
 async def _lost(read: ReadPort, query: HistoryQuery) -> Lost | None:

@@ -9,13 +9,11 @@ import msgspec
 from app.request import Answer, Plain
 from app.telemetry import PUBLISH_SECONDS, PUBLISHED
 from app.wire.body import read_body
-from app.wire.checks import MAX_TTL_S as MAX_AHEAD_S
 from app.wire.deliveries import encode_scheduled_at
 from app.wire.encode import encode_ephemeral, encode_positions
 from app.wire.fingerprint import fingerprint
 from app.wire.head import PublishHead, read_head
-from app.wire.publish import Publication, Schedule, parse_batch, parse_publication
-from subscriptions.domain.errors import Code, GaplessError, invalid
+from app.wire.publish import Publication, parse_batch, parse_publication, refuse_expectation
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.exchange import Exchange
@@ -33,13 +31,11 @@ async def publish(
     commit."""
     head = read_head(request.scope["headers"])
     body = await read_body(request.receive, head)
-    publication = parse_publication(request.name, head, body)
+    publication = parse_publication(request.name, head, body, now_us=time.time_ns() // 1000)
     if publication.ephemeral:
-        return _ephemeral(request, publication.messages[0], head, exchange)
+        return _ephemeral(request, publication.messages[0], exchange)
     if publication.schedules:
         # Even if its time is past: the form of the answer must not depend on whose clock is ahead.
-        for schedule in publication.schedules:
-            _check_schedule(schedule, head, time.time_ns() // 1000)
         return await _later(request, publication, head, body, schedules, gate)
     appended = await _append(request, publication.messages, head, body, publisher)
     content = encode_positions(appended.positions)
@@ -49,9 +45,7 @@ async def publish(
 async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     """Publish to several channels, atomically."""
     head = read_head(request.scope["headers"])
-    if head.expected_last_seq is not None:
-        detail = "Expected-Last-Seq speaks of one channel: publish to /v1/channels/{channel}/messages"
-        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+    refuse_expectation(head)
     body = await read_body(request.receive, head)
     appended = await _append(request, parse_batch(head, body), head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
@@ -85,24 +79,12 @@ async def _append(
     return appended
 
 
-def _ephemeral(request: Plain, message: NewMessage, head: PublishHead, exchange: Exchange) -> Answer:
-    if head.expected_last_seq is not None:
-        detail = "an ephemeral message has no place in the channel: Expected-Last-Seq does not apply"
-        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+def _ephemeral(request: Plain, message: NewMessage, exchange: Exchange) -> Answer:
     body = encode_ephemeral(message, time.time_ns() // 1000)
     exchange.publish_ephemeral(
         EphemeralHint(request.namespace, message.channel, message.type, message.key, body)
     )
     return Answer(b'{"channel":%b,"ephemeral":true}' % msgspec.json.encode(message.channel), 202)
-
-
-def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
-    """Raises `invalid_request`."""
-    name = "delay" if schedule.deliver_at_us is None else "deliver_at"
-    if head.expected_last_seq is not None:
-        raise invalid(name, "cannot be given together with Expected-Last-Seq: nobody knows that seq yet")
-    if schedule.deliver_at_us is not None and schedule.deliver_at_us > now_us + MAX_AHEAD_S * 1_000_000:
-        raise invalid(name, "is more than ten years ahead")
 
 
 async def _later(

@@ -24,7 +24,7 @@ from app.routes import (
     subscriptions,
 )
 from app.routes.channels import MERGE_PATCH, ChannelRequest
-from app.routes.history import CLOUDEVENT, CLOUDEVENTS, HISTORY_CHANGED, NDJSON
+from app.routes.history import HISTORY_CHANGED
 from app.routes.route import Body, Header, Returns, Route, json_body, returns
 from app.stream.consume import consume
 from app.stream.sse import subscribe
@@ -38,6 +38,7 @@ from app.websocket.emulation import (
 from app.websocket.sessions import websocket
 from app.wire import answers, checks, consuming, parameters
 from app.wire import dead_letters as dead
+from app.wire.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
 from app.wire.definitions import (
     BindRequest,
     DefinitionsDocument,

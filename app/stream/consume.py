@@ -10,12 +10,11 @@ from starlette.types import Send
 from app.request import Request
 from app.stream import frames
 from app.stream.deliveries import stream_deliveries
-from app.stream.query import accepts
 from app.telemetry import REQUESTS
+from app.wire.accept import check_deliveries
 from app.wire.parameters import ConsumeQuery
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Loss
-from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
@@ -31,8 +30,7 @@ async def consume(
     """Stream deliveries as server-sent events, at most `prefetch` of them unsettled. Acks go to `ack`; leases
     end with the stream. It ends if the client leaves or is too slow, or if the subscription is deleted."""
     send = request.send
-    if accepts(request.headers.get("accept", "")):
-        raise GaplessError(Code.NOT_ACCEPTABLE, "deliveries are not given as CloudEvents")
+    check_deliveries(request.headers.get("accept", ""))
     gate.require()
     headers = [*frames.HEADERS, (b"x-request-id", request.id)]
     if request.scope["method"] == "HEAD":

@@ -18,8 +18,6 @@ from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 
-_CLOUDEVENTS: Final = "application/cloudevents+json"
-_OFFERED: Final = frozenset({"text/event-stream", "text/*", "*/*", _CLOUDEVENTS})
 _NUMBER: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
@@ -70,11 +68,3 @@ def _from_option(name: str, value: Any) -> Start:
             return Since(parse_since(value, datetime.now(UTC)))
         case _:
             return Earliest() if value == "earliest" else Latest()
-
-
-def accepts(accept: str) -> bool:
-    """Whether the client wants CloudEvents. Raises `not_acceptable` if it does not accept event streams."""
-    ranges = [part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
-    if ranges and not _OFFERED.intersection(ranges):
-        raise GaplessError(Code.NOT_ACCEPTABLE, "this is text/event-stream and nothing else")
-    return _CLOUDEVENTS in ranges

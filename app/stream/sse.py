@@ -11,8 +11,9 @@ from starlette.types import Send
 
 from app.request import Request
 from app.stream import frames
-from app.stream.query import accepts, read_query
+from app.stream.query import read_query
 from app.telemetry import CUT_OFF, REQUESTS, STREAMS
+from app.wire.accept import streams_cloudevents
 from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.live.engine import LiveEngine
@@ -38,7 +39,7 @@ async def subscribe(request: Request[SubscribeQuery], live: LiveEngine, read: Re
     """Follow channels as server-sent events, from a cursor on, without a gap. The stream goes on until the
     client leaves, is too slow, or the server stops."""
     send = request.send
-    wire = _CLOUDEVENTS if accepts(request.headers.get("accept", "")) else _MESSAGES
+    wire = _CLOUDEVENTS if streams_cloudevents(request.headers.get("accept", "")) else _MESSAGES
     selection, start = read_query(request)
     headers = [*frames.HEADERS, (b"x-request-id", request.id)]
     if request.scope["method"] == "HEAD":

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from app.telemetry import DELIVERED, SETTLED
 from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
-from app.webhooks.sender import TIMEOUT_S, Sender, Sending, Target
+from app.webhooks.sender import Sender, Sending, Target
 from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
@@ -22,6 +22,8 @@ from subscriptions.ports import SubscriptionPort
 
 log = logging.getLogger(__name__)
 
+TIMEOUT_S: Final = 15.0
+"""The longest time that a receiver has for its answer."""
 PAUSE_S: Final = 60.0
 RETRY_S: Final = 0.5
 

@@ -25,7 +25,6 @@ from app.webhooks.signature import signed
 from app.webhooks.url import Endpoint, parse_url
 from subscriptions.domain.errors import GaplessError
 
-TIMEOUT_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 16 * 1024
 MAX_DRAIN_S: Final = 1.0
 """The time limit for an answer's body. It is read only so that the connection can be used again."""

@@ -87,8 +87,10 @@ class Publication:
         return self.messages[0].ephemeral
 
 
-def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str | None = None) -> Publication:
-    """Read the body of a publish to one channel.
+def parse_publication(
+    channel: str, head: PublishHead, body: bytes, sender: str | None = None, *, now_us: int
+) -> Publication:
+    """Read the body of a publish to one channel that came at `now_us`, in microseconds since the Unix epoch.
 
     Raises `malformed_json`, `invalid_request` or `payload_too_large`, about a field if one is to blame.
     """
@@ -111,6 +113,11 @@ def parse_publication(channel: str, head: PublishHead, body: bytes, sender: str 
     except FAILURES as error:
         refuse(body, error)
     json.check_text(body, keys)
+    if messages[0].ephemeral and head.expected_last_seq is not None:
+        detail = "an ephemeral message has no place in the channel: Expected-Last-Seq does not apply"
+        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+    for each in schedules:
+        _check_schedule(each, head, now_us)
     return Publication(messages, parsed.__class__ is list, schedules)
 
 
@@ -144,6 +151,13 @@ def addressed(
     """The messages at `place` in a body, and the number of their object keys. Raises as `parse_batch`."""
     messages, keys = _messages([(item, item.channel) for item in items], place, sender, _is_plain(body))
     return messages, keys + len(messages)
+
+
+def refuse_expectation(head: PublishHead) -> None:
+    """Refuse `Expected-Last-Seq` in a request that is not about one channel. Raises `invalid_request`."""
+    if head.expected_last_seq is not None:
+        detail = "Expected-Last-Seq speaks of one channel: publish to /v1/channels/{channel}/messages"
+        raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
 
 
 def _is_plain(body: bytes) -> bool:
@@ -267,6 +281,15 @@ def _schedule(item: MessageToPublish) -> Schedule | None:
     if isinstance(delay, float):
         return Schedule(None, delay)
     return Schedule(microseconds(at), None) if isinstance(at, datetime) else None
+
+
+def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
+    """Raises `invalid_request`."""
+    name = "delay" if schedule.deliver_at_us is None else "deliver_at"
+    if head.expected_last_seq is not None:
+        raise invalid(name, "cannot be given together with Expected-Last-Seq: nobody knows that seq yet")
+    if schedule.deliver_at_us is not None and schedule.deliver_at_us > now_us + checks.MAX_TTL_S * 1_000_000:
+        raise invalid(name, "is more than ten years ahead")
 
 
 def refuse(body: bytes, error: Exception) -> NoReturn:

@@ -1,5 +1,41 @@
 -- Gaps: messages that retention removed from subscriptions, counted, and told to members.
 
+-- Matching messages between two frontiers that retention removed before they were settled, when it has
+-- trimmed these channels up to these ids, and where the rest of each begins. With a filter it is an upper
+-- bound. A claim counts by the trims that it read: messages removed after that have been handed out.
+create or replace function gapless_internal.losses(
+    p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
+) returns table (channel_id bigint, first_seq bigint, missed bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select c.id, x.upto + 1, x.upto - gapless.seq_at(c.id, p_from)
+           - (select count(*) from gapless.settled_ahead a
+              where a.subscription_id = p_subscription_id and a.channel_id = c.id
+                and a.message_id > p_from and a.message_id <= least(c.upto, p_to))
+    from unnest(p_channels, p_trims) as c (id, upto)
+    cross join lateral (select gapless.seq_at(c.id, least(c.upto, p_to)) as upto) x
+    where c.upto > p_from
+$$;
+
+-- The total number of these messages.
+create or replace function gapless_internal.lost(
+    p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
+) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(sum(l.missed), 0)::bigint
+    from gapless_internal.losses(p_subscription_id, p_channels, p_trims, p_from, p_to) l
+$$;
+
+-- The same as of now.
+create or replace function gapless.removed_between(s gapless.subscriptions, p_from bigint, p_to bigint) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select case when p_from < (select l.trimmed_id from gapless.log l) then (
+        select gapless_internal.lost(s.id, array_agg(c.id), array_agg(c.trimmed_id), p_from, p_to)
+        from gapless.channels c
+        where c.namespace_id = s.namespace_id and c.trimmed_id > p_from
+          and (c.name = any(s.names) or c.name ~ s.regex)
+    ) else 0 end
+$$;
+
 -- Notes losses, to be told to members. The caller holds the subscription's lock.
 create or replace function gapless_internal.note_gaps(
     p_subscription_id integer, p_channels bigint[], p_first_seqs bigint[], p_missed bigint[]

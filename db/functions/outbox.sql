@@ -115,7 +115,8 @@ end $$;
 
 -- Runs when a row was added to gapless.commits, just before the commit: moves the transaction's messages into
 -- the log. It must not run earlier, whatever constraint mode the caller sets: from here on ids and channel
--- locks are held, and only the commit itself may follow.
+-- locks are held, and only the commit itself may follow. At `prepare transaction` it runs then, and ids and locks
+-- are held until `commit prepared`: no time limit ends a prepared transaction.
 --
 -- `set constraints all immediate` runs it early. It notices this by adding a second row. A deferred trigger
 -- runs only at the commit: if the trigger of the second row does not run at once, and this one runs, the

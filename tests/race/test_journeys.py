@@ -138,7 +138,7 @@ async def test_a_long_journey_goes_on_being_published(queues: Queues) -> None:
 def _checked(channel: str, headers: dict[str, str]) -> NewMessage:
     """As it comes over HTTP."""
     body = json.dumps({"data": 1, "headers": headers}).encode()
-    (message,) = parse_publication(channel, HEAD, body).messages
+    (message,) = parse_publication(channel, HEAD, body, now_us=0).messages
     return message
 
 

@@ -33,7 +33,7 @@ def head(form: Form = Form.EVENT, media_type: str = "", event: dict[str, bytes] 
 
 
 def parse(event: object, form: Form = Form.EVENT) -> tuple[NewMessage, ...]:
-    return parse_publication("chat.lobby", head(form), json.dumps(event).encode()).messages
+    return parse_publication("chat.lobby", head(form), json.dumps(event).encode(), now_us=0).messages
 
 
 def stored(new: NewMessage) -> Message:
@@ -151,7 +151,7 @@ BINARY = {
     ],
 )
 def test_binary_mode(media_type: str, body: bytes, data: bytes | None, binary: bytes | None) -> None:
-    publication = parse_publication("chat", head(Form.BINARY_EVENT, media_type, BINARY), body)
+    publication = parse_publication("chat", head(Form.BINARY_EVENT, media_type, BINARY), body, now_us=0)
     (message,) = publication.messages
     assert not publication.is_array
     assert (message.data, message.binary, message.type, message.key) == (data, binary, "t", "k")
@@ -175,7 +175,7 @@ def test_binary_mode(media_type: str, body: bytes, data: bytes | None, binary: b
 )
 def test_bad_binary_mode(event: dict[str, bytes], body: bytes) -> None:
     with pytest.raises(GaplessError):
-        parse_publication("chat", head(Form.BINARY_EVENT, "application/json", event), body)
+        parse_publication("chat", head(Form.BINARY_EVENT, "application/json", event), body, now_us=0)
 
 
 def test_a_plain_message_as_an_event() -> None:
@@ -202,7 +202,7 @@ def test_a_plain_message_as_an_event() -> None:
 
 def test_what_we_wrote_can_be_published_again() -> None:
     first = to_cloudevent(stored(parse(EVENT)[0]))
-    (again,) = parse_publication("other", head(), first).messages
+    (again,) = parse_publication("other", head(), first, now_us=0).messages
     came_back = back(again)
     assert {name: came_back[name] for name in EVENT} == EVENT
     assert came_back["gaplesschannel"] == "other"
@@ -225,7 +225,7 @@ def test_the_official_sdk_agrees() -> None:
     for write in (http.to_structured_event, http.to_binary_event):
         request = write(sent)
         headers = [(name.lower().encode(), value.encode()) for name, value in request.headers.items()]
-        (message,) = parse_publication("chat", read_head(headers), bytes(request.body)).messages
+        (message,) = parse_publication("chat", read_head(headers), bytes(request.body), now_us=0).messages
         answer = http.HTTPMessage(
             {"content-type": "application/cloudevents+json"}, to_cloudevent(stored(message))
         )

@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
+from app.wire import checks
 from app.wire.head import Form, PublishHead
 from app.wire.publish import Publication, Schedule, parse_batch, parse_publication
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import NewMessage
 
 HEAD = PublishHead(Form.JSON, "application/json", False, None, None, None, {})
+NOW_US = 1_795_000_000_000_000
 
 
 def publish(body: object, channel: str = "chat") -> Publication:
-    return parse_publication(channel, HEAD, body if isinstance(body, bytes) else json.dumps(body).encode())
+    return parse_publication(
+        channel, HEAD, body if isinstance(body, bytes) else json.dumps(body).encode(), now_us=NOW_US
+    )
 
 
 def refusal(body: object, channel: str = "chat") -> tuple[str, str | None]:
@@ -255,3 +259,32 @@ def test_every_channel_of_a_batch_is_checked(place: int, name: str) -> None:
     with pytest.raises(GaplessError) as refused:
         parse_batch(HEAD, json.dumps({"messages": messages}).encode())
     assert refused.value.errors[0].field == f"messages[{place}].channel"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "field"),
+    [
+        ({"ephemeral": True}, 400, None),
+        ({"delay": 1}, None, "delay"),
+        ({"deliver_at": "2026-11-21T08:00:00Z"}, None, "deliver_at"),
+    ],
+)
+def test_an_expected_seq_is_only_for_messages_that_are_stored_now(
+    asked: dict[str, Any], status: int | None, field: str | None
+) -> None:
+    head = PublishHead(Form.JSON, "application/json", False, None, None, 3, {})
+    with pytest.raises(GaplessError) as caught:
+        parse_publication("chat", head, json.dumps({"data": 1, **asked}).encode(), now_us=NOW_US)
+    assert (caught.value.code, caught.value.status) == (Code.INVALID_REQUEST, status)
+    assert [error.field for error in caught.value.errors] == ([] if field is None else [field])
+
+
+def test_a_time_is_at_most_ten_years_ahead() -> None:
+    body = json.dumps({"data": 1, "deliver_at": "2036-01-01T00:00:00Z"}).encode()
+    at_us = 2_082_758_400_000_000
+    earliest_us = at_us - checks.MAX_TTL_S * 1_000_000
+    found = parse_publication("chat", HEAD, body, now_us=earliest_us)
+    assert found.schedules == (Schedule(at_us, None),)
+    with pytest.raises(GaplessError) as caught:
+        parse_publication("chat", HEAD, body, now_us=earliest_us - 1)
+    assert caught.value.errors[0].field == "deliver_at"
