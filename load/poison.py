@@ -56,7 +56,7 @@ class Member:
         request = self.target.request("GET", path, headers={"Accept": "text/event-stream"})
         self.stream = Stream(request, lambda status, head: None, self._take, self.ended.set)
         stream = self.stream
-        await asyncio.get_running_loop().create_connection(lambda: stream, self.target.host, self.target.port)
+        await self.target.connect(lambda: stream)
 
     def _take(self, events: list[Event]) -> None:
         self.hand += [msgspec.json.decode(data) for _, data, name in events if name == b"delivery"]
