@@ -17,7 +17,6 @@ MARK = b'\ndata: {"id":'
 
 READ_SIZE = 256 * 1024
 
-
 Event = tuple[bytes | None, bytes, bytes]
 """One event: its id or None, its data, and its name, which is empty for a message."""
 
@@ -35,7 +34,7 @@ class Blocks:
         """The beginning of the next block."""
 
     def feed(self, data: bytes) -> bytes:
-        """The blocks that `data` completes, as one text; empty when there is none."""
+        """The blocks that `data` completes, as one text; empty if there is none."""
         data = self.rest + data if self.rest else data
         held = b""
         if b"\r" in data:
@@ -149,10 +148,10 @@ async def follow(
 
 
 class Counter(asyncio.BufferedProtocol):
-    """One subscription that only counts its messages, by their `mark`, at the speed of a byte search.
+    """One subscription that only counts its messages, by searching for their `mark`, which is fast.
 
     All counters of an event loop share one read buffer, since each read is counted before the next.
-    `on_live` is called once, when `live_mark` has been seen.
+    `on_live` is called once, with all bytes up to the read with `live_mark`.
     """
 
     _buffer = bytearray(READ_SIZE)
