@@ -12,11 +12,11 @@ WAIT_S = 15.0
 
 
 class UnreachableError(Exception):
-    """No answer, or a status from 500 on: the request may or may not have been carried out."""
+    """No answer, or a 5xx: the request may or may not have been carried out."""
 
 
 class RefusedError(Exception):
-    """A 4xx: the request was not carried out. `status` is its status."""
+    """A 4xx, in `status`: the request was not carried out."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"{status} {body!r}")
@@ -24,7 +24,7 @@ class RefusedError(Exception):
 
 
 class Api:
-    """Calls one service. Each call uses one connection alone."""
+    """Calls one service. A connection has at most one call in flight."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -39,7 +39,7 @@ class Api:
     async def raw(
         self, method: str, path: str, body: Any = None, wait_s: float = WAIT_S, **named: str
     ) -> bytes:
-        """The answer's bytes."""
+        """The answer's bytes. Otherwise like `call`."""
         content = b"" if body is None else msgspec.json.encode(body)
         headers = {name.replace("_", "-"): value for name, value in named.items()}
         try:

@@ -1,4 +1,4 @@
-"""Checks a history of a log and its readers for breaches of the guarantees, in linear time.
+"""Checks the history of a log and its readers for breaches of the guarantees, in linear time.
 
 `python -m load.checker FILE` checks a stored history again.
 """
@@ -23,7 +23,7 @@ from load.verdict import USUAL, Breach, Verdict
 
 @dataclass(slots=True)
 class Truth:
-    """The messages that readers must get: the log as fresh cursors read it, or without them all messages
+    """The messages that readers must get: those that fresh cursors read, or without such cursors all messages
     seen."""
 
     history: History
@@ -55,7 +55,7 @@ class Truth:
 
 
 def check(history: History) -> Verdict:
-    """Check a whole run: the log itself, what publishers know, and every cursor."""
+    """Check a whole run: the log itself, the answers to publishers, and every cursor."""
     verdict = Verdict((*USUAL, Breach.HOLES))
     truth = Truth.of(history)
     _check_density(truth, verdict)
@@ -123,13 +123,13 @@ def _check_cursor(cursor: Cursor, truth: Truth, verdict: Verdict) -> None:
     for odd in cursor.odd:
         verdict.add(Breach.DISAGREE, f"{cursor.name}: id {odd.id} as seq {odd.seq} of {odd.channel}")
         if not matches_any(cursor.patterns, odd.channel):
-            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {odd.id} of {odd.channel}, never asked for")
+            verdict.add(Breach.PHANTOM, f"{cursor.name}: id {odd.id} of {odd.channel}, not asked for")
     seen = check_given(cursor.name, cursor.ids, set(owed), verdict, after=cursor.start)
     _check_missing(cursor, [i for i in owed if i not in seen], truth, verdict)
 
 
 def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Verdict) -> None:
-    """Count missing messages, and holes in seq that the reader could see itself."""
+    """Count missing messages, and holes in the seqs that a reader got."""
     log = truth.history.log
     seen = (min(cursor.ids), max(cursor.ids)) if cursor.ids else None
     newest: dict[int, int] = {}
@@ -145,12 +145,12 @@ def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Ve
         place = _place(message_id, seen)
         verdict.add(Breach.LOST, f"{cursor.name}: id {message_id}, seq {seq} of {name} ({place})")
         if seq < newest.get(number, 0):
-            verdict.add(Breach.HOLES, f"{cursor.name}: seq {seq} of {name} skipped in silence")
+            verdict.add(Breach.HOLES, f"{cursor.name}: seq {seq} of {name} skipped without a gap event")
 
 
 def _place(message_id: int, seen: tuple[int, int] | None) -> str:
-    """Where a loss is: in the middle, it does not come from a slow reader; before the first, history is
-    lost."""
+    """Where a loss is. One in the middle does not come from a slow reader; one before the first is lost
+    history."""
     if seen is None:
         return "got nothing"
     if message_id < seen[0]:
@@ -158,7 +158,7 @@ def _place(message_id: int, seen: tuple[int, int] | None) -> str:
     return "after its last" if message_id > seen[1] else "in the middle"
 
 
-# --- what publishers know, compared with what is stored
+# --- the outcomes that publishers know, compared with the stored messages
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ def _check_attempts(history: History, stored: list[array[int]], verdict: Verdict
         # The two orders can be compared only if exactly the confirmed messages are stored.
         if history.in_order and found == confirmed and known.order != stored[number]:
             moved = sum(a != b for a, b in zip(known.order, stored[number], strict=True))
-            verdict.add(Breach.OUT_OF_ORDER, f"{name}: {moved} not where they were published", moved)
+            verdict.add(Breach.OUT_OF_ORDER, f"{name}: {moved} not in the order of their publishes", moved)
 
 
 def _tries(history: History, verdict: Verdict) -> dict[int, Tries]:
@@ -213,7 +213,7 @@ def _best_by_key(history: History, verdict: Verdict) -> dict[str, int]:
         other = best.setdefault(key, attempt)
         ids = {attempts.id[attempt], attempts.id[other]} - {UNKNOWN}
         if len(ids) > 1:
-            verdict.add(Breach.DOUBLED, f"key {key} was given the ids {sorted(ids)}")
+            verdict.add(Breach.DOUBLED, f"key {key} got the ids {sorted(ids)}")
         if attempts.outcome_of(attempt) > attempts.outcome_of(other):
             best[key] = attempt
     return best
@@ -237,11 +237,11 @@ def _check_counts(name: str, known: Tries, found: Counter[int], verdict: Verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the history in the file named on the command line."""
+    """Check a stored history."""
     from load.archive import read
 
     options = parser("checker", __doc__, "load/results/chat-20260101-000000/history.jsonl.gz")
-    options.add_argument("history", type=Path, help="as a run left it behind")
+    options.add_argument("history", type=Path, help="the file of a run")
     chosen = options.parse_args(arguments)
     return conclude(played(lambda: check(read(chosen.history))))
 

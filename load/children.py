@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -19,14 +20,19 @@ from load.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
+
+def python_path(checkout: Path = CHECKOUT) -> str:
+    """The PYTHONPATH with which a Python process imports the service, the client and the Spark package."""
+    return os.pathsep.join(str(checkout / name) for name in ("", "client", "pipeline"))
+
+
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _running: list[Child] = []
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files of this process and its future children to the hard limit; returns
-    that."""
+    """Raise the limit of open files of this process and its future children to the hard limit. Returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -57,14 +63,18 @@ def parents() -> dict[int, int]:
     """Every process on this machine and its parent; processes that end meanwhile are left out."""
     found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "stat").read_text()
-            except OSError:
-                continue
-            # The name in brackets may contain anything, so the fields are counted from its closing bracket.
-            found[int(entry.name)] = int(text.rpartition(")")[2].split()[1])
+        if entry.name.isdigit() and (fields := stat_of(int(entry.name))):
+            found[int(entry.name)] = int(fields[1])
     return found
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name, the state first; empty if the process has ended."""
+    try:
+        # The name in brackets may contain anything, so the fields begin after the last closing bracket.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def tree(pid: int) -> list[int]:
@@ -94,6 +104,16 @@ def resident_bytes(pid: int) -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes(pid: int) -> int:
+    """The peak resident memory of a process in bytes; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 def kill(pids: Sequence[int]) -> None:
@@ -142,7 +162,7 @@ class Child:
         return self.process.pid
 
     def code(self) -> int | None:
-        """The exit code, or nothing while it runs."""
+        """The exit code; None while it runs."""
         assert self.process is not None, "not started"
         return self.process.poll()
 

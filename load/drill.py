@@ -1,8 +1,7 @@
 """The common parts of all drills: their arguments, their exit codes, and their files.
 
-A drill is run with `python -m`. Its `main` takes arguments, has `--help` with examples, prints one line with
-a verdict, and exits with 0 without a breach, 1 with one, and 2 if there is no verdict because the run itself
-failed.
+A drill is run with `python -m`. Its `--help` has examples. It prints one line with a verdict, and exits with
+0 without a breach, 1 with one, and 2 if there is no verdict because the run itself failed.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 
 from load.children import CHECKOUT, raise_file_limit
 from load.verdict import NO_VERDICT, Verdict
@@ -30,7 +30,7 @@ def parser(name: str, about: str | None, *examples: str) -> argparse.ArgumentPar
     """The parser of `python -m load.NAME`. Each of `examples` is a line of arguments for the help."""
     program = f"python -m load.{name}"
     lines = "\n".join(f"  {program} {example}".rstrip() for example in examples)
-    codes = "exit codes: 0 the promise held; 1 it did not; 2 no verdict"
+    codes = "exit codes: 0 no breach; 1 a breach; 2 no verdict, because the run failed"
     return argparse.ArgumentParser(
         prog=program,
         description=about,
@@ -42,12 +42,12 @@ def parser(name: str, about: str | None, *examples: str) -> argparse.ArgumentPar
 def add_seed(options: argparse.ArgumentParser) -> None:
     """`--seed`: the same seed makes the same plan, not the same run."""
     seed = random.SystemRandom().randrange(10**6)
-    options.add_argument("--seed", type=int, default=seed, help="makes the same plan again")
+    options.add_argument("--seed", type=int, default=seed, help="the same seed makes the same plan")
 
 
 def add_keep(options: argparse.ArgumentParser) -> None:
-    """`--keep`, for a run that has a home."""
-    options.add_argument("--keep", action="store_true", help="keep the home of a clean run too")
+    """`--keep`, for a run with a folder of its own."""
+    options.add_argument("--keep", action="store_true", help="also keep the files of a clean run")
 
 
 def add_minutes(options: argparse.ArgumentParser, minutes: float) -> None:
@@ -56,7 +56,7 @@ def add_minutes(options: argparse.ArgumentParser, minutes: float) -> None:
 
 
 def played(play: Callable[[], Verdict]) -> Verdict | None:
-    """The verdict of a run; None if the run itself failed, which is printed."""
+    """The verdict of a run; None if the run itself failed. That failure is printed."""
     raise_file_limit()
     try:
         return play()
@@ -74,13 +74,19 @@ def conclude(verdict: Verdict | None) -> int:
 
 
 def home(name: str) -> Path:
-    """A new folder for a run."""
-    return Path(tempfile.mkdtemp(prefix=f"gapless-{name}-"))
+    """A new folder for a run, for `leave`."""
+    return Path(mkdtemp(prefix=f"gapless-{name}-"))
+
+
+@contextmanager
+def temporary_home(name: str) -> Iterator[Path]:
+    """A new folder until the block ends, when it is removed."""
+    with TemporaryDirectory(prefix=f"gapless-{name}-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def leave(folder: Path, name: str, verdict: Verdict | None, *, keep: bool = False) -> None:
-    """Remove the home of a clean run. The home of any other run is kept with its verdict, to find the
-    cause."""
+    """Remove the folder of a clean run. Keep that of any other run with its verdict, to find the cause."""
     if verdict is not None and verdict.ok and not keep:
         shutil.rmtree(folder, ignore_errors=True)
         return

@@ -51,13 +51,13 @@ async def _worker(server: Server, chance: random.Random) -> None:
 
 
 def workers(server: Server) -> list[int]:
-    """The processes that serve: the supervisor's own children among the Python ones."""
+    """The worker processes: the Python processes without the supervisor."""
     own = server.own()
     return [pid for pid in own if pid != own[0]]
 
 
 def flush(path: str | None) -> None:
-    """FLUSHALL on the Redis that listens there."""
+    """Send FLUSHALL to the Redis at this socket. Raises RuntimeError without a socket."""
     if path is None:
         raise RuntimeError("Redis does not listen")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

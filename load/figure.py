@@ -25,8 +25,8 @@ class Word(StrEnum):
 class Figure:
     """A score and its goal: at least the goal if `more_is_better`, else at most.
 
-    `ours` and `peer` are the measured values behind it, in `unit`. `rounds` are the scores of single rounds.
-    `checked` says in words what was verified; a measurement that failed the check is not a figure.
+    `ours` and `peer` are the measured values of the score, in `unit`. `rounds` are the scores of the rounds.
+    `checked` says what was verified; a measurement that fails its check gives no figure.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Figure:
 def versus(
     name: str, unit: str, pairs: Sequence[tuple[float, float]], goal: float, checked: str, more: bool = True
 ) -> Figure:
-    """A figure from rounds of (ours, peer) taken in turn: the median of the rounds' ratios."""
+    """A figure from rounds of (ours, peer): the median of the rounds' ratios."""
     ratios = tuple(ours / peer for ours, peer in pairs)
     ours = statistics.median(pair[0] for pair in pairs)
     peer = statistics.median(pair[1] for pair in pairs)
@@ -70,7 +70,7 @@ def verdict_on(figures: Sequence[Figure]) -> Verdict:
     """The verdict on figures. A missed goal is a breach; a figure without a goal is not."""
     verdict = Verdict((Breach.SHORT,), f"{len(figures)} figures")
     for figure in figures:
-        said = f"{figure.name}: {figure.score:.2f}, and the goal is {figure.goal:g}"
+        said = f"{figure.name}: {figure.score:.2f}, the goal is {figure.goal:g}"
         short = figure.word is Word.SHORT and figure.goal != float("inf")
         verdict.add(Breach.SHORT, said, count=short)
     return verdict
@@ -80,7 +80,7 @@ def show(figures: Sequence[Figure]) -> None:
     """Print the figures as a table."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=180)  # a log has no width that the table must fit
+        console = Console(width=180)  # a file has no width of its own
     console.print(table(figures))
 
 

@@ -55,7 +55,7 @@ def namespace() -> Iterator[None]:
 
 
 async def streams(server: Server) -> int:
-    """The number of live streams in the service's metrics."""
+    """The number of live streams in the service's metrics; -1 without an answer."""
     answer = await server.get("/metrics")
     found = re.search(rb"^gapless_streams ([0-9.]+)$", answer.body if answer else b"", re.M)
     return int(float(found[1])) if found else -1
@@ -98,7 +98,7 @@ async def _let_go(server: Server, verdict: Verdict) -> None:
         verdict.add(Breach.SLOW, str(error))
         return
     verdict.checked = f"both streams were closed {seconds:.1f} s after their client vanished"
-    verdict.add(Breach.SLOW, f"{seconds:.1f} s, where the limit is {LIMIT_S:.0f}", count=seconds > LIMIT_S)
+    verdict.add(Breach.SLOW, f"{seconds:.1f} s, the limit is {LIMIT_S:.0f}", count=seconds > LIMIT_S)
 
 
 async def _until(server: Server, count: int, patience_s: float) -> float:

@@ -1,7 +1,7 @@
 """The events of a run in a compact form: each attempt to publish, and each reader's deliveries.
 
-A delivery takes eight bytes, its id, if it is equal to the other deliveries of that id; otherwise it is
-stored whole. So 200 readers of 200,000 messages fit in memory.
+A delivery that equals the other deliveries of its id takes eight bytes, the id. Any other is stored whole.
+So 200 readers of 200,000 messages fit in memory.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class Log:
-    """Every message that was seen, by id, as it was at the first sight."""
+    """Every message that was seen, by id, as it was when it was first seen."""
 
     names: list[str] = field(default_factory=list)
     number: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Installs other programs if they are missing. Failures raise RuntimeError."""
+"""Installs missing programs. A failure raises RuntimeError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from load.drill import RESULTS, say
 
 
 def debian(*packages: str) -> None:
-    """Install packages of the system (Debian)."""
+    """Install Debian packages."""
     say(f"installing {', '.join(packages)} (Debian)")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages], environment=quiet)

@@ -1,4 +1,4 @@
-"""Matches channels with patterns, independently of the server's code, to find errors in it."""
+"""Matches channels with patterns. It does not use the server's code, so that it finds errors in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it is more than a name."""
+    """Whether a text is a pattern and not a name."""
     return "*" in text or ">" in text
 
 

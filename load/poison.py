@@ -1,9 +1,9 @@
 """`python -m load.poison`: tests messages that kill their members, and members that are killed together.
 
 The poison: one of ten messages with different keys kills the member that handles it, while the member holds
-ten. Only this message must become a dead letter, and nine must be acked. The fleet: a hundred members hold
-ten thousand messages and are killed at once. Another hundred must settle the messages in at most twice the
-time that it takes without the kill.
+all ten. Only this message must become a dead letter, and nine must be acked. The fleet: a hundred members
+hold ten thousand messages and are killed at once. Another hundred must settle the messages in at most twice
+the time that this takes without the kill.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ from load.wire import Target
 FACTOR = 2.0
 PATIENCE_S = 300.0
 MAX_DELIVER = 3
-
-
 TOLD = (Breach.LOST, Breach.DEAD, Breach.SLOW)
 
 
 @dataclass(slots=True)
 class Member:
-    """A stream that works on one message after the other. At the poison it dies with all messages it
-    holds."""
+    """A member on a stream, which handles its messages in order. At the poison it dies with all it holds."""
 
     target: Target
     queue: str
@@ -56,7 +53,7 @@ class Member:
         request = self.target.request("GET", path, headers={"Accept": "text/event-stream"})
         self.stream = Stream(request, lambda status, head: None, self._take, self.ended.set)
         stream = self.stream
-        await asyncio.get_running_loop().create_connection(lambda: stream, self.target.host, self.target.port)
+        await self.target.connect(lambda: stream)
 
     def _take(self, events: list[Event]) -> None:
         self.hand += [msgspec.json.decode(data) for _, data, name in events if name == b"delivery"]
@@ -64,7 +61,7 @@ class Member:
         self.arrived.set()
 
     def die(self) -> None:
-        """Close the connection without a word, as a process does that dies."""
+        """Drop the connection, as when the process dies."""
         if self.stream is not None:
             self.stream.abort()
 
@@ -88,8 +85,7 @@ class Member:
 
 
 async def prepare(api: Api, queue: str, messages: int, poison: int = -1, **settings: Any) -> None:
-    """Make a subscription and publish messages to it, each with its own key. `poison`: the number of the
-    poison."""
+    """Make a subscription and publish messages to it, each with its own key. `poison`: its number."""
     definition = {"channels": [queue], "start": "earliest", "max_deliver": MAX_DELIVER, **settings}
     await api.call("PUT", f"/v1/subscriptions/{queue}", definition)
     for start in range(0, messages, 1000):
@@ -125,21 +121,21 @@ async def poison(api: Api, target: Target, keys: int, at: int, verdict: Verdict)
 
     living = asyncio.create_task(live())
     try:
-        seconds = await until(over, f"the poison at {at} is over", PATIENCE_S)
+        seconds = await until(over, f"all messages around the poison at {at} are settled", PATIENCE_S)
     finally:
         living.cancel()
     counts = await stats(api, queue)
     letters = (await api.call("GET", f"/v1/dead-letters?subscription={queue}"))["dead_letters"]
     dead = [(letter["message"]["data"]["n"], letter["reason"]) for letter in letters]
     attempts = letters[0]["attempts"] if letters else 0
-    say(f"{queue}: {counts['acked']} acked, dead {dead} after {attempts} attempts, hands {hands}")
-    say(f"{queue}: over in {seconds:.1f} s")
+    say(f"{queue}: {counts['acked']} acked, dead {dead} after {attempts} attempts, held at most {hands}")
+    say(f"{queue}: settled in {seconds:.1f} s")
     verdict.add(Breach.DEAD, f"{queue}: {dead}", count=dead != [(at, "max_deliver")])
     verdict.add(Breach.LOST, f"{queue}: {counts}", keys - 1 - counts["acked"])
 
 
 async def settle(api: Api, target: Target, queue: str, messages: int, members: int) -> float:
-    """The seconds in which a new fleet settles so many messages."""
+    """The seconds that a new fleet takes to settle so many messages."""
     fleet = [Member(target, queue, max(1, messages // members)) for _ in range(members)]
     left = messages
     all_done = asyncio.Event()
@@ -179,7 +175,7 @@ async def fleet(
     def full() -> bool:
         return sum(len(member.hand) for member in doomed) == messages // members * members
 
-    await until(full, "the hands of the fleet are full", PATIENCE_S)
+    await until(full, "the fleet holds all messages", PATIENCE_S)
     for member in doomed:
         member.die()
     took = await settle(api, target, "killed", messages, members)
@@ -189,12 +185,12 @@ async def fleet(
     )
     verdict.add(Breach.LOST, f"fleet: {counts}", messages - counts["acked"])
     verdict.add(Breach.DEAD, f"fleet: {counts}", counts["dead_letters"])
-    slow = f"fleet: {took / without:.2f} times as long, where the limit is {factor:g}"
+    slow = f"fleet: {took / without:.2f} times as long, the limit is {factor:g}"
     verdict.add(Breach.SLOW, slow, count=took > factor * without)
 
 
 async def trial(options: argparse.Namespace) -> Verdict:
-    """Run everything on a new service."""
+    """Run both tests on a new service."""
     verdict = Verdict(TOLD)
     async with serving() as server:
         api = Api(server.target)
@@ -207,12 +203,10 @@ async def trial(options: argparse.Namespace) -> Verdict:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run once."""
     parser = drill.parser("poison", __doc__, "", "--keys 6 --messages 400 --members 8 --factor inf")
-    parser.add_argument(
-        "--keys", type=int, default=10, help="messages beside which one is poisonous, itself included"
-    )
-    parser.add_argument("--messages", type=int, default=10_000, help="in the hands of the fleet")
-    parser.add_argument("--members", type=int, default=100, help="of the fleet")
-    parser.add_argument("--factor", type=float, default=FACTOR, help="so much longer it may take")
+    parser.add_argument("--keys", type=int, default=10, help="messages, with the poison")
+    parser.add_argument("--messages", type=int, default=10_000, help="messages that the fleet holds")
+    parser.add_argument("--members", type=int, default=100, help="members of the fleet")
+    parser.add_argument("--factor", type=float, default=FACTOR, help="the limit, as a multiple")
     options = parser.parse_args(arguments)
     return drill.conclude(drill.played(lambda: asyncio.run(trial(options))))
 

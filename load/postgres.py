@@ -1,4 +1,4 @@
-"""A separate Postgres on loopback. Its programs run as a user that Postgres accepts."""
+"""A separate Postgres on loopback. Its programs run as `nobody` if this is root, which Postgres refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import asyncpg
 
-from load.children import CHECKOUT, free_port
+from load.children import free_port, python_path
 
 ROLES = ("gapless_service", "gapless_publisher", "gapless_reader")
 _NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
@@ -41,19 +41,19 @@ def programs() -> Path:
 
 
 def as_nobody(home: Path) -> None:
-    """Give a folder to another user if this is root, which Postgres refuses."""
+    """Give a folder to `nobody` if this is root."""
     if os.getuid() == 0:
         shutil.chown(home, "nobody", "nogroup")
 
 
 def command(words: Sequence[object]) -> list[str]:
-    """The command as that user."""
+    """The command, as `nobody` if this is root."""
     user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     return [*(user if os.getuid() == 0 else []), *map(str, words)]
 
 
 def run(words: Sequence[object]) -> str:
-    """Run a command as that user. Returns its output. Raises RuntimeError if it fails."""
+    """Run a `command`. Returns its output. Raises RuntimeError if it fails."""
     answer = subprocess.run(command(words), capture_output=True, text=True, cwd="/")
     if answer.returncode != 0:
         raise RuntimeError(f"{words[0]} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
@@ -80,7 +80,7 @@ class Postgres:
         return ["-h", "127.0.0.1", "-p", self.port, "-U", "postgres"]
 
     def make(self) -> None:
-        """Make an empty server, and do not start it."""
+        """Make an empty server without starting it."""
         as_nobody(self.data.parent)
         words = ["-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
         run([programs() / "initdb", *words])
@@ -93,7 +93,7 @@ class Postgres:
         run([programs() / "pg_ctl", "-D", self.data, "-l", f"{self.data}.log", "-w", "-o", words, "start"])
 
     def stop(self) -> None:
-        """Stop it at once, as by a failure of its machine."""
+        """Stop it at once, as when its machine fails."""
         words = [programs() / "pg_ctl", "-D", self.data, "-m", "immediate", "stop"]
         subprocess.run(command(words), capture_output=True, cwd="/")
 
@@ -118,9 +118,9 @@ class Postgres:
 
 
 def migrate(url: str) -> None:
-    """Bring the database to the newest schema, as its owner would. Raises RuntimeError."""
+    """Migrate the database, as its owner does. Raises RuntimeError if that fails."""
     environment = {**os.environ, "GAPLESS_DATABASE_URL": url, "GAPLESS_MIGRATE_URL": url}
-    environment["PYTHONPATH"] = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "client")])
+    environment["PYTHONPATH"] = python_path()
     words = [sys.executable, "-P", "-m", "app.cli", "migrate"]
     answer = subprocess.run(words, env=environment, capture_output=True, text=True)
     if answer.returncode != 0:

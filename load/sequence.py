@@ -8,11 +8,11 @@ from load.verdict import Breach, Verdict
 
 
 def check_sequence(who: str, given: Iterable[int], owed: Collection[int], verdict: Verdict) -> None:
-    """Check everything: `given` must have exactly the numbers of `owed`, in order."""
+    """Check that `given` has exactly the numbers of `owed`, in order."""
     seen = check_given(who, given, set(owed), verdict)
     for number in owed:
         if number not in seen:
-            verdict.add(Breach.LOST, f"{who}: {number} never came")
+            verdict.add(Breach.LOST, f"{who}: {number} did not come")
 
 
 def check_given(

@@ -1,9 +1,7 @@
-"""The service under load. It is started as users start it, with its own home, and observed from outside."""
+"""The service under load, started with `./gapless serve` as users do, and observed from outside."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from urllib.parse import quote
 import asyncpg
 
 from load.children import CHECKOUT, Child, command_of, free_port, kill, tree
+from load.drill import temporary_home
 from load.waiting import until
 from load.wire import Connection, Response, Target
 
@@ -66,8 +65,7 @@ class Server:
         self.child = Child(command, self.home / "serve.log", self.env).start()
 
     async def wait_ready(self, patience: float = 60.0) -> float:
-        """Wait until /readyz answers 200. Returns the seconds it took. Raises RuntimeError after
-        `patience`."""
+        """Wait until /readyz answers 200. Returns the seconds. Raises RuntimeError after `patience`."""
 
         async def is_ready() -> bool:
             if self.child is not None and self.child.code() is not None:
@@ -160,12 +158,11 @@ def _program(pid: int) -> str:
 @asynccontextmanager
 async def serving(**settings: str) -> AsyncIterator[Server]:
     """A service on a new home until the block ends. The home is removed afterwards."""
-    home = Path(tempfile.mkdtemp(prefix="gapless-load-"))
-    server = Server(home, settings)
-    try:
-        server.start()
-        await server.wait_ready()
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home("load") as home:
+        server = Server(home, settings)
+        try:
+            server.start()
+            await server.wait_ready()
+            yield server
+        finally:
+            server.stop()

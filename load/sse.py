@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from load.wire import Dechunker, Target, field
+from load.wire import BodyStream, Dechunker, Target, field
 
 MARK = b'\ndata: {"id":'
 """The beginning of the data line of every message. `ready` and `gap` do not have it."""
 
 READ_SIZE = 256 * 1024
-
 
 Event = tuple[bytes | None, bytes, bytes]
 """One event: its id or None, its data, and its name, which is empty for a message."""
@@ -35,7 +34,7 @@ class Blocks:
         """The beginning of the next block."""
 
     def feed(self, data: bytes) -> bytes:
-        """The blocks that `data` completes, as one text; empty when there is none."""
+        """The blocks that `data` completes, as one text; empty if there is none."""
         data = self.rest + data if self.rest else data
         held = b""
         if b"\r" in data:
@@ -94,12 +93,8 @@ def parse(block: bytes) -> Event | None:
     return (event_id, b"\n".join(data_lines), name) if data_lines else None
 
 
-class Stream(asyncio.Protocol):
-    """One subscription connection with full parsing.
-
-    `on_open` gets the status and head of the answer, `on_events` the events of each read; `on_close` is
-    called at the end.
-    """
+class Stream(BodyStream):
+    """One subscription with full parsing. `on_events` gets the events of each read."""
 
     def __init__(
         self,
@@ -108,46 +103,21 @@ class Stream(asyncio.Protocol):
         on_events: Callable[[list[Event]], None],
         on_close: Callable[[], None],
     ) -> None:
-        self._request = request
-        self._on_open, self._on_events, self._on_close = on_open, on_events, on_close
-        self._head = b""
-        self._open = False
+        super().__init__(request, on_open, on_close)
+        self._on_events = on_events
         self._coding: Dechunker | None = None
         self._events = Events()
-        self.transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(self._request)
+    def _begin(self, head: bytes) -> None:
+        if b"chunked" in (field(head, b"transfer-encoding") or b"").lower():
+            self._coding = Dechunker()
 
-    def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
-        if not self._open:
-            self._head += data
-            end = self._head.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            head, data = self._head[:end], self._head[end + 4 :]
-            self._open, self._head = True, b""
-            if b"chunked" in (field(head, b"transfer-encoding") or b"").lower():
-                self._coding = Dechunker()
-            self._on_open(int(head[9:12]), head)
+    def _read(self, data: bytes) -> None:
         body = self._coding.feed(data) if self._coding is not None else data
         if body and (events := self._events.feed(body)):
             self._on_events(events)
         if self._coding is not None and self._coding.done:
             self.abort()  # the answer is complete, but the server keeps the connection
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
-        self.transport = None
-        self._on_close()
-
-    def abort(self) -> None:
-        """Drop the connection without a goodbye."""
-        if self.transport is not None:
-            self.transport.abort()
 
 
 async def follow(
@@ -168,7 +138,7 @@ async def follow(
 
     stream = Stream(target.request("GET", path, headers=headers), opened, on_events, closed.set)
     try:
-        await asyncio.get_running_loop().create_connection(lambda: stream, target.host, target.port)
+        await target.connect(lambda: stream)
         await closed.wait()
     except OSError:
         return False
@@ -178,10 +148,10 @@ async def follow(
 
 
 class Counter(asyncio.BufferedProtocol):
-    """One subscription that only counts its messages, by their `mark`, at the speed of a byte search.
+    """One subscription that only counts its messages, by searching for their `mark`, which is fast.
 
     All counters of an event loop share one read buffer, since each read is counted before the next.
-    `on_live` is called once, when `live_mark` has been seen.
+    `on_live` is called once, with all bytes up to the read with `live_mark`.
     """
 
     _buffer = bytearray(READ_SIZE)

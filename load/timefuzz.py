@@ -1,9 +1,9 @@
 """`python -m load.timefuzz`: fuzzes every parser for slow inputs.
 
-Texts made of few pieces, repeated up to eight megabytes, go to all code that reads clients' input: bodies of
-every kind, gzip, queries, headers, names, cursors, framing. If a check's time grows faster than its input, it
-takes seconds here. No answer, and no other request meanwhile, may take more than 5 s. A slow text is reported
-by its seed and number: the same seed and size make it again.
+Texts of repeated pieces, up to eight megabytes, go to all code that reads clients' input: bodies of every
+kind, gzip, queries, headers, names, cursors, framing. A check whose time grows faster than its input takes
+seconds here. No answer, and no other request meanwhile, may take more than 5 s. A slow text is reported by
+its seed and number: the same seed and size make it again.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ JSON_ENDS = (
         (b'{"receipts":[', b'"x"]}'),
     ),
 )
-"""Units and ends that make nearly valid texts. These are parsed further than texts that are invalid at
-once."""
+"""`JSON_UNITS` between these make nearly valid texts, which are parsed further than other invalid texts."""
 TEXT_PIECES = (
     *(b"a", b"a.", b".", b"*", b"*.", b">", b"~", b"9", b"-", b"+", b":", b"%", b"%00", b"%2A", b"\xc3\xa9"),
     *(b"2026-11-22T", b"1d", b"=", b"&", b"&type=a", b";", b",", b"/", b"text/", b'"', b" "),
@@ -74,12 +73,11 @@ CHUNK_PIECES = (b"1\r\na\r\n", b"1;x=y\r\na\r\n", b"0", b"00001\r\na\r\n", b"\r\
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """One reader of input: the pieces of its texts, whether they are short enough for a head, and the request
-    that carries them. `ends` false: the request may be incomplete, so the connection is closed after it."""
+    """One parser: the pieces of its texts (`TEXT_PIECES` go into a head), and the request with a text.
+    `ends` is false if the request may be incomplete; then the client closes its side after it."""
 
     name: str
     pieces: tuple[bytes, ...]
-    head: bool
     request: Callable[[Target, bytes], bytes]
     ends: bool = True
 
@@ -118,36 +116,36 @@ def _chunked(target: Target, text: bytes) -> bytes:
 
 MESSAGES = "POST /v1/channels/c/messages"
 FACES = (
-    Face("publish", JSON_PIECES, False, _posted(MESSAGES)),
-    Face("publish, gzip", JSON_PIECES, False, _posted(MESSAGES, zipped=True)),
-    Face("batch", JSON_PIECES, False, _posted("POST /v1/messages")),
-    Face("event", JSON_PIECES, False, _posted(MESSAGES, "application/cloudevents+json")),
-    Face("events", JSON_PIECES, False, _posted(MESSAGES, "application/cloudevents-batch+json")),
-    Face("transaction", JSON_PIECES, False, _posted("POST /v1/transactions")),
-    Face("definitions", JSON_PIECES, False, _posted("POST /v1/definitions?dry_run=true")),
-    Face("subscription", JSON_PIECES, False, _posted("PUT /v1/subscriptions/s")),
-    Face("channel", JSON_PIECES, False, _posted("PUT /v1/channels/c")),
-    Face("policy", JSON_PIECES, False, _posted("PUT /v1/policies/p")),
-    Face("pull", JSON_PIECES, False, _posted("POST /v1/subscriptions/s/pull")),
-    Face("ack", JSON_PIECES, False, _posted("POST /v1/subscriptions/s/ack")),
-    Face("nack", JSON_PIECES, False, _posted("POST /v1/subscriptions/s/nack")),
-    Face("purge", JSON_PIECES, False, _posted("POST /v1/dead-letters/purge")),
-    Face("chunked", CHUNK_PIECES, False, _chunked, ends=False),
-    Face("channel name", TEXT_PIECES, True, _asked("/v1/channels/", "/messages")),
-    Face("subscribed pattern", TEXT_PIECES, True, _asked("/v1/subscribe?channel=")),
-    Face("query", TEXT_PIECES, True, _asked("/v1/subscribe?")),
-    Face("since", TEXT_PIECES, True, _asked("/v1/channels/c/messages?since=")),
-    Face("history query", TEXT_PIECES, True, _asked("/v1/channels/c/messages?")),
-    Face("listed pattern", TEXT_PIECES, True, _asked("/v1/channels?pattern=")),
-    Face("list cursor", TEXT_PIECES, True, _asked("/v1/dead-letters?cursor=")),
-    Face("accept", TEXT_PIECES, True, _told("/v1/channels/c/messages", "Accept")),
-    Face("last event id", TEXT_PIECES, True, _told("/v1/subscribe?channel=c", "Last-Event-ID")),
-    Face("content type", TEXT_PIECES, True, _told("/v1/channels/c/messages", "Content-Type")),
+    Face("publish", JSON_PIECES, _posted(MESSAGES)),
+    Face("publish, gzip", JSON_PIECES, _posted(MESSAGES, zipped=True)),
+    Face("batch", JSON_PIECES, _posted("POST /v1/messages")),
+    Face("event", JSON_PIECES, _posted(MESSAGES, "application/cloudevents+json")),
+    Face("events", JSON_PIECES, _posted(MESSAGES, "application/cloudevents-batch+json")),
+    Face("transaction", JSON_PIECES, _posted("POST /v1/transactions")),
+    Face("definitions", JSON_PIECES, _posted("POST /v1/definitions?dry_run=true")),
+    Face("subscription", JSON_PIECES, _posted("PUT /v1/subscriptions/s")),
+    Face("channel", JSON_PIECES, _posted("PUT /v1/channels/c")),
+    Face("policy", JSON_PIECES, _posted("PUT /v1/policies/p")),
+    Face("pull", JSON_PIECES, _posted("POST /v1/subscriptions/s/pull")),
+    Face("ack", JSON_PIECES, _posted("POST /v1/subscriptions/s/ack")),
+    Face("nack", JSON_PIECES, _posted("POST /v1/subscriptions/s/nack")),
+    Face("purge", JSON_PIECES, _posted("POST /v1/dead-letters/purge")),
+    Face("chunked", CHUNK_PIECES, _chunked, ends=False),
+    Face("channel name", TEXT_PIECES, _asked("/v1/channels/", "/messages")),
+    Face("subscribed pattern", TEXT_PIECES, _asked("/v1/subscribe?channel=")),
+    Face("query", TEXT_PIECES, _asked("/v1/subscribe?")),
+    Face("since", TEXT_PIECES, _asked("/v1/channels/c/messages?since=")),
+    Face("history query", TEXT_PIECES, _asked("/v1/channels/c/messages?")),
+    Face("listed pattern", TEXT_PIECES, _asked("/v1/channels?pattern=")),
+    Face("list cursor", TEXT_PIECES, _asked("/v1/dead-letters?cursor=")),
+    Face("accept", TEXT_PIECES, _told("/v1/channels/c/messages", "Accept")),
+    Face("last event id", TEXT_PIECES, _told("/v1/subscribe?channel=c", "Last-Event-ID")),
+    Face("content type", TEXT_PIECES, _told("/v1/channels/c/messages", "Content-Type")),
 )
 
 
 def text_of(chance: random.Random, pieces: tuple[bytes, ...], size: int) -> bytes:
-    """A text of a beginning, a repeated unit and an end; sometimes of random pieces."""
+    """A text with a beginning, a repeated unit and an end; sometimes one of random pieces."""
 
     def few(most: int) -> bytes:
         return b"".join(chance.choices(pieces, k=chance.randint(0, most)))
@@ -174,15 +172,15 @@ class Findings:
     verdict: Verdict = field(default_factory=lambda: Verdict((Breach.SLOW,)))
 
     def add(self, face: str, seconds: float, case: str) -> None:
-        """Note one text's time."""
+        """Note the seconds that one text took."""
         self.texts += 1
         self.slowest[face] = max(self.slowest.get(face, 0.0), seconds)
         self.verdict.add(Breach.SLOW, f"{face}: {seconds:.1f} s ({case})", count=seconds > LIMIT_S)
 
 
 async def answered(target: Target, request: bytes, ends: bool) -> None:
-    """Wait for the status of the answer, or the end of the connection. A stream is closed at its status.
-    Nothing follows a request, so the server ends one that is incomplete."""
+    """Wait for the status of the answer, or the end of the connection. Without `ends` the client's side is
+    closed after the request, so that the server ends an incomplete one."""
     reader, writer = await asyncio.open_connection(target.host, target.port)
     try:
         writer.write(request)
@@ -195,7 +193,7 @@ async def answered(target: Target, request: bytes, ends: bool) -> None:
 
 
 async def pinging(target: Target, found: Findings) -> None:
-    """Send small requests all the time. A parser that blocks the process delays them."""
+    """Send small requests repeatedly. A parser that blocks the process delays them."""
     connection = await Connection.open(target)
     while True:
         began = time.monotonic()
@@ -214,7 +212,7 @@ async def run(seconds: float, seed: int, size: int) -> Findings:
         while not found.texts or time.monotonic() < until:
             for face in FACES:
                 case = f"seed {seed}, text {found.texts}"
-                text = text_of(chance, face.pieces, HEAD_BYTES if face.head else size)
+                text = text_of(chance, face.pieces, HEAD_BYTES if face.pieces is TEXT_PIECES else size)
                 request = face.request(server.target, text)
                 began = time.monotonic()
                 await answered(server.target, request, face.ends)
@@ -233,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = drill.parser("timefuzz", __doc__, "", "--minutes 10 --seed 7", "--minutes 0.02 --bytes 100000")
     drill.add_minutes(parser, 2.0)
     drill.add_seed(parser)
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="of the longest text")
+    parser.add_argument("--bytes", type=int, default=8_000_000, help="the size of the longest text")
     asked = parser.parse_args(arguments)
 
     def play() -> Verdict:

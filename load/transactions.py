@@ -8,13 +8,11 @@ of order or older than a second, and no rolled-back message may be seen.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgspec
 
@@ -39,7 +37,7 @@ SELECTIONS = {"one channel": (CHANNEL, f"channel={CHANNEL}"), "everything": (">"
 
 @dataclass(slots=True)
 class Reader:
-    """Notes the messages that it gets in the history, and the age in seconds of those with a time."""
+    """Notes its messages in the history, and the age in seconds of those that hold a time."""
 
     history: History
     cursor: Cursor
@@ -131,15 +129,11 @@ async def trial(idle_s: float, held_s: float) -> Verdict:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run once."""
-    parser: argparse.ArgumentParser = drill.parser("transactions", __doc__, "", "--idle 6 --held 3")
+    parser = drill.parser("transactions", __doc__, "", "--idle 6 --held 3")
     parser.add_argument("--idle", type=float, default=120.0, help="seconds the idle transaction stays open")
     parser.add_argument("--held", type=float, default=10.0, help="seconds the publishing ones stay open")
     options = parser.parse_args(arguments)
-    return drill.conclude(drill.played(partial(_play, options)))
-
-
-def _play(options: argparse.Namespace) -> Verdict:
-    return asyncio.run(trial(options.idle, options.held))
+    return drill.conclude(drill.played(lambda: asyncio.run(trial(options.idle, options.held))))
 
 
 if __name__ == "__main__":

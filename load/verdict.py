@@ -15,8 +15,7 @@ CLEAN, BROKEN, NO_VERDICT = 0, 1, 2
 
 
 class Breach(StrEnum):
-    """The kinds of breaches of a guarantee. Each drill looks for some; a word means the same in all
-    drills."""
+    """The kinds of breaches of a guarantee. Each drill looks for some; all use the same words."""
 
     # Of a log and its readers
     LOST = "lost"  # I1, G7: confirmed or stored, and not in the log or not delivered in the end
@@ -32,7 +31,7 @@ class Breach(StrEnum):
     # Of durable subscriptions
     REDELIVERED = "redelivered after an ack"  # G1
     DOUBLE_LEASE = "leased twice at once"  # G2
-    BELIEVED = "stale receipts believed"  # G3
+    BELIEVED = "stale receipts believed"  # G3: a receipt of an ended lease was accepted
     REFUSED = "live receipts refused"  # G3, the opposite
     ATTEMPTS = "wrong attempts"  # G4: a hole, a repetition, or more than max_deliver
     DEAD = "wrong dead letters"  # G4, G7: missing, doubled, too early, without a reason
@@ -64,8 +63,8 @@ NONE = {Breach.HOLES: "seq dense"}
 
 @dataclass(slots=True)
 class Verdict:
-    """The breaches of a run: counts and examples. `told` are the kinds that the line always names, even with
-    a count of 0; `checked` describes what was checked."""
+    """The breaches of a run: counts and examples. The line names the kinds in `told` even with a count of 0.
+    `checked` says what was checked."""
 
     told: tuple[Breach, ...] = USUAL
     checked: str = ""
@@ -121,12 +120,12 @@ class Verdict:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The counts and examples, for a reader in another process."""
+        """The counts and examples as JSON, to send them to another process."""
         counts = {breach.value: count for breach, count in self.counts.items()}
         return {"counts": counts, "examples": {breach.value: kept for breach, kept in self.examples.items()}}
 
     @staticmethod
     def from_json(state: dict[str, Any]) -> Verdict:
-        """The verdict whose `to_json` this is."""
+        """The verdict from its `to_json`."""
         counts = Counter({Breach(name): count for name, count in state["counts"].items()})
         return Verdict(counts=counts, examples={Breach(k): v for k, v in state["examples"].items()})

@@ -5,11 +5,9 @@ It shares no code with the client or the server, because a check of the service 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import cast
 
-from load.wire import Target
+from load.wire import BodyStream, Target
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 _TEXT, _CLOSE = 0x81, 0x88
@@ -29,7 +27,7 @@ def masked(text: bytes) -> bytes:
 
 
 class Messages:
-    """Cuts what a server sends into whole messages. A server neither masks nor, here, splits a message."""
+    """Cuts what a server sends into whole messages. Servers do not mask, and this one does not split."""
 
     __slots__ = ("_rest", "closed")
 
@@ -57,9 +55,8 @@ class Messages:
         return found
 
 
-class Stream(asyncio.Protocol):
-    """One connection. `on_open` gets the status and the head of the answer to `request`, `on_lines` the lines
-    of the messages of each read; `on_close` is called at the end."""
+class Stream(BodyStream):
+    """One connection. `on_lines` gets the lines of the messages of each read."""
 
     def __init__(
         self,
@@ -68,44 +65,18 @@ class Stream(asyncio.Protocol):
         on_lines: Callable[[list[bytes]], None],
         on_close: Callable[[], None],
     ) -> None:
-        self._request = request
-        self._on_open, self._on_lines, self._on_close = on_open, on_lines, on_close
-        self._head = b""
-        self._messages: Messages | None = None
-        self.transport: asyncio.Transport | None = None
+        super().__init__(request, on_open, on_close)
+        self._on_lines = on_lines
+        self._messages = Messages()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
-        if self._messages is None:
-            self._head += data
-            end = self._head.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            head, data = self._head[:end], self._head[end + 4 :]
-            self._messages, self._head = Messages(), b""
-            self._on_open(int(head[9:12]), head)
+    def _read(self, data: bytes) -> None:
         lines = [line for message in self._messages.feed(data) for line in message.split(b"\n")]
         if lines:
             self._on_lines(lines)
         if self._messages.closed:
             self.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
-        self.transport = None
-        self._on_close()
-
     def send(self, text: bytes) -> None:
         """Send a short message, if the connection is open."""
         if self.transport is not None:
             self.transport.write(masked(text))
-
-    def abort(self) -> None:
-        """Drop the connection without a close."""
-        if self.transport is not None:
-            self.transport.abort()

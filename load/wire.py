@@ -1,21 +1,24 @@
 """A small HTTP/1.1 client for load: keep-alive, one request in flight per connection, few copies.
 
-The same code drives the service and its peers, so that a ratio compares servers, not clients.
+The same code calls the service and its peers, so that a ratio compares servers, not clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 MAX_HEAD = 64 * 1024
-"""Response heads longer than this many bytes are taken for garbage."""
+"""The most bytes of a response head. A longer one is an error of the server."""
 
 
 class Response(NamedTuple):
-    """One whole answer. `head` is everything before the blank line, as it came."""
+    """One whole answer. `head` is everything before the blank line, unchanged."""
 
     status: int
     head: bytes
@@ -23,12 +26,12 @@ class Response(NamedTuple):
 
 
 class ProtocolError(Exception):
-    """The peer does not speak HTTP/1.1 as this client understands it."""
+    """The answer is not HTTP/1.1, or uses a part of it that this client does not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server listens."""
+    """The address on which a server listens."""
 
     host: str
     port: int
@@ -36,7 +39,7 @@ class Target:
     def request(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> bytes:
-        """A whole request as bytes. A body is sent as JSON unless `headers` names another type."""
+        """A whole request as bytes. The type of a body is JSON, unless `headers` has another."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}:{self.port}"]
         named = {"Content-Type": "application/json", **(headers or {})} if body else headers or {}
         lines += [f"{name}: {value}" for name, value in named.items()]
@@ -44,9 +47,14 @@ class Target:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode() + body
 
+    async def connect(self, make: Callable[[], P]) -> P:
+        """Connect. Returns the protocol object of the connection, which `make` makes. Raises OSError."""
+        _, protocol = await asyncio.get_running_loop().create_connection(make, self.host, self.port)
+        return protocol
+
 
 def field(head: bytes, name: bytes) -> bytes | None:
-    """The value of a response header, by its lower-case name."""
+    """The value of the response header with this lower-case name; None if it is missing."""
     lower = head.lower()
     at = lower.find(b"\r\n" + name + b":")
     if at < 0:
@@ -57,7 +65,7 @@ def field(head: bytes, name: bytes) -> bytes | None:
 
 
 class Dechunker:
-    """Takes the chunked transfer coding off a body as it arrives. `done` behind the last chunk's trailer."""
+    """Removes the chunked transfer coding from a body as it arrives. `done`: the trailer has ended."""
 
     __slots__ = ("_ending", "_head", "_left", "done")
 
@@ -68,7 +76,7 @@ class Dechunker:
         self.done = False
 
     def feed(self, data: bytes) -> bytes:
-        """The body bytes in `data`. Anything behind the last chunk is ignored."""
+        """The body bytes in `data`. What follows the last chunk is ignored."""
         pieces: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.done:
@@ -86,7 +94,7 @@ class Dechunker:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _size_line(self, data: bytes, at: int) -> int:
-        """Read the line that says how long the next chunk is; `_left` also counts the CRLF behind it."""
+        """Read the line with the size of the next chunk. `_left` includes the CRLF after the chunk."""
         end = data.find(b"\n", at)
         if end < 0:
             self._head += data[at:]
@@ -108,7 +116,7 @@ class Dechunker:
 
 
 class Answers:
-    """Cuts the bytes of a keep-alive connection into whole responses, looking at each byte once."""
+    """Cuts the bytes of a keep-alive connection into whole responses. It searches each byte once."""
 
     __slots__ = ("_coding", "_head", "_left", "_parts")
 
@@ -119,7 +127,7 @@ class Answers:
         self._coding: Dechunker | None = None
 
     def feed(self, data: bytes) -> Response | None:
-        """The answer that `data` completes, or nothing yet. One request is in flight at a time."""
+        """The answer that `data` completes, or None. At most one request is in flight."""
         if self._parts is None:
             data = self._head + data if self._head else data
             end = data.find(b"\r\n\r\n")
@@ -141,7 +149,7 @@ class Answers:
         elif b"chunked" in (field(head, b"transfer-encoding") or b"").lower():
             self._coding = Dechunker()
         elif head[9:12] not in (b"204", b"304"):
-            raise ProtocolError("a body that only ends with the connection")
+            raise ProtocolError("a body without a length")
 
     def _body(self, data: bytes) -> Response | None:
         assert self._parts is not None
@@ -160,7 +168,7 @@ class Answers:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection. `ask` raises ConnectionError when it ends before the whole answer."""
+    """One keep-alive connection. `ask` raises ConnectionError if it ends before the whole answer."""
 
     def __init__(self) -> None:
         self._answers = Answers()
@@ -169,10 +177,8 @@ class Connection(asyncio.Protocol):
 
     @staticmethod
     async def open(target: Target) -> Connection:
-        """A connected client."""
-        loop = asyncio.get_running_loop()
-        _, protocol = await loop.create_connection(Connection, target.host, target.port)
-        return protocol
+        """Connect. Raises OSError."""
+        return await target.connect(Connection)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
@@ -207,7 +213,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and self._waiter is None
 
     async def ask(self, request: bytes, wait: float = 30.0) -> Response:
-        """Send a request and wait up to `wait` seconds; the connection is closed when it takes longer."""
+        """Send a request and wait for its answer. After `wait` seconds the connection is closed."""
         if self._transport is None:
             raise ConnectionError("not connected")
         assert self._waiter is None, "one request at a time"
@@ -220,19 +226,67 @@ class Connection(asyncio.Protocol):
             raise ConnectionError(f"no answer in {wait} s") from error
 
     def close(self) -> None:
-        """Close at once; a pending answer fails."""
+        """Close at once. A pending `ask` raises ConnectionError."""
         if self._transport is not None:
             self._transport.abort()
 
 
-# --- closed-loop load: connections that ask again as soon as they are answered
+class BodyStream(asyncio.Protocol, ABC):
+    """One request whose answer is read as it arrives. A subclass gets the body in `_read`.
+
+    `on_open` gets the status and the head of the answer. `on_close` is called at the end.
+    """
+
+    def __init__(
+        self, request: bytes, on_open: Callable[[int, bytes], None], on_close: Callable[[], None]
+    ) -> None:
+        self._request, self._on_open, self._on_close = request, on_open, on_close
+        self._head: bytes | None = b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        if self._head is not None:
+            head, blank, data = (self._head + data).partition(b"\r\n\r\n")
+            if not blank:
+                self._head = head
+                return
+            self._head = None
+            self._begin(head)
+            self._on_open(int(head[9:12]), head)
+        self._read(data)
+
+    def _begin(self, head: bytes) -> None:
+        """Called before `on_open`."""
+
+    @abstractmethod
+    def _read(self, data: bytes) -> None:
+        """Take the next bytes of the body; there may be none."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self.transport = None
+        self._on_close()
+
+    def abort(self) -> None:
+        """Drop the connection without a close."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+# --- closed-loop load: each connection sends its next request after the answer to the last
 
 
 class Pump(asyncio.Protocol):
-    """Sends request after request as fast as they are answered: no task, no future, a call per answer.
+    """Sends the next request after each answer, without a task or a future, which would cost time.
 
-    `source` gives the next request or nothing at the end; `sink` is told each status. `ended` is set
-    when the source is dry or the connection lost.
+    `source` returns the next request, or None at the end. `sink` gets each answer. `ended` is set at that
+    end, or when the connection is lost.
     """
 
     def __init__(self, source: Callable[[], bytes | None], sink: Callable[[Response], None]) -> None:
@@ -279,12 +333,8 @@ class Pump(asyncio.Protocol):
 async def pump(
     target: Target, connections: int, source: Callable[[], bytes | None], sink: Callable[[Response], None]
 ) -> None:
-    """Run that many pumps from one source until it is dry and every answer is in."""
-    loop = asyncio.get_running_loop()
-    pumps: list[Pump] = []
-    for _ in range(connections):
-        _, one = await loop.create_connection(lambda: Pump(source, sink), target.host, target.port)
-        pumps.append(one)
+    """Run so many connections on one source until it is at its end and every answer has come."""
+    pumps = [await target.connect(lambda: Pump(source, sink)) for _ in range(connections)]
     for one in pumps:
         one.start()
     await asyncio.gather(*(one.ended for one in pumps))

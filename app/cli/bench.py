@@ -1,4 +1,4 @@
-"""`gapless bench`: the benchmarks against peers, in a process of their own."""
+"""`gapless bench`: runs the benchmarks in their own process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app import program
 from app.program import CHECKOUT
 
 EXAMPLES = """
-Options, passed on to python -m load.bench:
+Options, passed to python -m load.bench:
 
   --only NAME       publish, batch, fanout, latency, memory, herd, opening, queue or bloat;
                     may be repeated
-  --short           takes seconds, not minutes; less steady
-  --json FILE       write the figures here too
+  --short           takes seconds, not minutes; less exact
+  --json FILE       also write the figures to this file
   --messages N      for bloat: how many messages, a multiple of 1000
   --pin-seconds S   for bloat: how long the snapshot is held
 
@@ -27,7 +27,7 @@ Examples:
   gapless bench --only publish --short
   gapless bench --json figures.json
 
-It starts its own servers and needs an otherwise idle machine. Exit code 1: a goal was missed; 2: a
+It starts its own servers. The machine must be idle otherwise. Exit code 1: a goal was missed; 2: a
 measurement failed.
 """
 
@@ -36,7 +36,7 @@ def bench(context: typer.Context) -> None:
     """Measure this service against its peers on this machine. Takes all options of load.bench."""
     if not (CHECKOUT / "load" / "bench").is_dir():
         raise Failure(f"the benchmarks are not here ({CHECKOUT / 'load'} is missing): use a whole checkout")
-    # For the processes that it starts itself as a client's user would.
+    # The Python processes that a benchmark starts need both.
     paths = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "client")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     command = [*program.command("load.bench"), *context.args]
@@ -46,5 +46,5 @@ def bench(context: typer.Context) -> None:
             code = process.wait()
             break
         except KeyboardInterrupt:
-            continue  # The child got Ctrl-C too; its own children have to end before it does.
+            continue  # The child gets Ctrl-C too, and ends after its own children.
     raise typer.Exit(code if code >= 0 else 128 - code)

@@ -1,1 +1,1 @@
-"""Ratios against peers, measured in one run on one machine."""
+"""Benchmarks against peers. Each compares both in one run on one machine."""

@@ -1,4 +1,4 @@
-"""`python -m load.bench`: measures ratios to peers on this machine and checks them against goals."""
+"""`python -m load.bench`: compares the service with its peers on this machine, and checks the goals."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ ALL: dict[str, Bench] = {
     "bloat": bloat.run,
 }
 
-
 DISTURBED = 0.1
-"""A share of the machine that other programs may take before a measurement is called disturbed."""
+"""A measurement is disturbed if other programs took more than this share of the machine."""
 
 
 def save(figures: list[Figure], failures: list[str], shares: dict[str, float], path: Path) -> None:
-    """Keep the figures for a machine to read, with the share of it that other programs took meanwhile."""
+    """Write the figures as JSON, with the share of the machine that other programs took in each benchmark."""
     rows = [{**asdict(figure), "word": figure.word} for figure in figures]
     for row in rows:
         row["goal"] = None if row["goal"] == float("inf") else row["goal"]
@@ -56,25 +55,24 @@ def save(figures: list[Figure], failures: list[str], shares: dict[str, float], p
 
 
 def parser_of_options() -> argparse.ArgumentParser:
-    """What may be asked for."""
-    one = "--only fanout --short"
-    parser = drill.parser("bench", __doc__, "", one, "--json load/results/bench.json")
-    parser.add_argument("--only", action="append", choices=list(ALL), help="may be given several times")
-    parser.add_argument("--short", action="store_true", help="seconds in place of minutes; less steady")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--messages", type=int, help="of bloat: how many, a multiple of 1000")
-    parser.add_argument("--pin-seconds", type=float, help="of bloat: how long the snapshot is held")
+    """The parser of the options."""
+    parser = drill.parser("bench", __doc__, "", "--only fanout --short", "--json load/results/bench.json")
+    parser.add_argument("--only", action="append", choices=list(ALL), help="only this one; may be repeated")
+    parser.add_argument("--short", action="store_true", help="takes seconds, not minutes; less exact")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--messages", type=int, help="for bloat: how many messages, a multiple of 1000")
+    parser.add_argument("--pin-seconds", type=float, help="for bloat: how long the snapshot is held")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the chosen benchmarks one after the other."""
+    """Run once."""
     options = parser_of_options().parse_args(arguments)
     return drill.conclude(drill.played(lambda: play(options)))
 
 
 def play(options: argparse.Namespace) -> Verdict:
-    """Raises RuntimeError where one gave no figure, and none that there are is short of its goal."""
+    """Run the chosen benchmarks in turn. Raises RuntimeError if one failed and no goal was missed."""
     benches = ALL | {"bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds)}
     figures: list[Figure] = []
     failures: list[str] = []
@@ -84,11 +82,11 @@ def play(options: argparse.Namespace) -> Verdict:
         try:
             figures += uvloop.run(benches[name](options.short))
         except (UnfitError, RuntimeError, OSError, TimeoutError) as error:
-            failures.append(f"{name} gave no figure: {error!r}")
+            failures.append(f"{name} failed: {error!r}")
             say(failures[-1])
         share = shares[name] = noise.share()
         warning = ": the figures above are disturbed" if share > DISTURBED else ""
-        say(f"{name}: other programs took {share:.0%} of the machine{warning}")
+        say(f"{name}: other programs used {share:.0%} of the machine{warning}")
     show(figures)
     if options.json:
         save(figures, failures, shares, options.json)

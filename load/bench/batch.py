@@ -1,4 +1,4 @@
-"""Batches of 1,000 through REST, against one bare SQL statement on the same embedded Postgres."""
+"""Batches of 1,000 over REST, compared with one bare SQL statement on the same embedded Postgres."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from load.wire import Connection
 
 SIZE = 1000
 WRITERS = (1, 2)
-"""Both sides have this many batches in flight, each writer with a channel of its own.
+"""So many batches are in flight on both sides; each writer has its own channel.
 
-One shows what a batch costs; two show what the machine bears, where the bare statement has a core a session.
+One shows the cost of a batch. Two show the limit of a machine with two cores, where each session of the bare
+statement has a core.
 """
 
 GOAL = 0.6
@@ -31,7 +32,7 @@ SCHEMA, INSERT = STATEMENT.split("-- the statement\n")
 
 
 async def through_rest(server: Server, writers: int, seconds: float, confirmed: Counter[str]) -> float:
-    """Confirmed messages per second; what was confirmed is counted."""
+    """Confirmed messages per second. They are added to `confirmed`."""
     body = msgspec.json.encode([{"data": msgspec.Raw(DATA.encode())}] * SIZE)
 
     async def write(number: int) -> int:
@@ -75,7 +76,7 @@ async def through_sql(sessions: list[asyncpg.Connection], seconds: float) -> flo
 
 
 async def sessions_of(server: Server) -> list[asyncpg.Connection]:
-    """Sessions in the service's own Postgres, as its owner, with a table of the same shape made ready."""
+    """Sessions in the service's own Postgres, as its owner. Makes the tables of the bare statement."""
     sessions = [await server.connect() for _ in range(max(WRITERS))]
     await sessions[0].execute(SCHEMA)
     for number in range(max(WRITERS)):
@@ -84,7 +85,7 @@ async def sessions_of(server: Server) -> list[asyncpg.Connection]:
 
 
 async def run(short: bool) -> list[Figure]:
-    """Rounds in turn; then the service's rows and heads must both be what it confirmed."""
+    """Measure both in turn. Then rows and heads of the service must equal the confirmed messages."""
     seconds, rounds = (1.5, 2) if short else (3.0, 4)
     async with serving() as server:
         sessions = await sessions_of(server)
@@ -103,6 +104,8 @@ async def run(short: bool) -> list[Figure]:
         for session in sessions:
             await session.close()
     if not held == heads == confirmed["messages"]:
-        raise UnfitError(f"{confirmed['messages']} confirmed, {held} rows stored, and the heads say {heads}")
-    checked = f"{held:,} rows stored in all, as confirmed and as the heads say"
+        raise UnfitError(
+            f"{confirmed['messages']} confirmed, {held} rows stored, {heads} counted by the heads"
+        )
+    checked = f"{held:,} messages confirmed, stored, and counted by the heads"
     return [versus(f"batch, {w} in flight", "messages/s", pairs[w], GOAL, checked) for w in WRITERS]

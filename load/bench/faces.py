@@ -1,22 +1,27 @@
-"""How to publish to and to follow one channel, on the service and on Nchan: all else is the same client."""
+"""How to publish to a channel and to follow it, on the service and on Nchan, with the same client."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 from load.sse import MARK, Counter
+from load.waiting import until
 from load.wire import Target
 
 CONNECT_AT_ONCE = 200
-"""So many connections are opened at a time, so that no listen queue overflows."""
+"""The most connections that are opened at a time, so that no listen queue overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """One server's way of saying the same things.
+    """The requests and answers of one server.
 
-    `live_mark` shows that a reader follows; `mark` is how the data line of each message begins.
+    `live_mark` comes when a reader follows. `mark` begins the data line of each message. `accepted` are the
+    statuses of a successful publish.
     """
 
     name: str
@@ -32,7 +37,7 @@ class Face:
         return self.target.request("POST", self.publish_path.format(channel=channel), body)
 
     def subscribe(self, channel: str, last_id: int | None = None) -> bytes:
-        """The request that follows a channel, after an id where one is given."""
+        """The request that follows a channel, from the message after `last_id` if it is given."""
         headers = {"Accept": "text/event-stream"}
         if last_id is not None:
             headers["Last-Event-ID"] = str(last_id)
@@ -51,26 +56,48 @@ def nchan(target: Target) -> Face:
     return Face("nchan", target, publish, subscribe, b"\r\n\r\n", b'\ndata: {"data":', (201, 202))
 
 
+async def open_reader(
+    face: Face,
+    channel: str,
+    last_id: int | None = None,
+    slots: AbstractAsyncContextManager[None] | None = None,
+) -> tuple[Counter, float]:
+    """Open a counting reader. Returns it with the time (`perf_counter`) at which it followed.
+
+    `slots` is held while it connects. Raises ConnectionError if it is refused, and TimeoutError.
+    """
+    live: asyncio.Future[tuple[bytes, float]] = asyncio.get_running_loop().create_future()
+    request = face.subscribe(channel, last_id)
+
+    def on_live(seen: bytes) -> None:
+        live.set_result((seen, time.perf_counter()))
+
+    async with slots or nullcontext():
+        reader = await face.target.connect(lambda: Counter(request, face.live_mark, on_live, face.mark))
+    head, at = await asyncio.wait_for(live, 60)
+    if head[9:12] != b"200":
+        raise ConnectionError(f"a subscription was answered {head[:80]!r}")
+    return reader, at
+
+
 async def follow(face: Face, channels: list[str], last_ids: list[int] | None = None) -> list[Counter]:
-    """One counting reader for each entry of `channels`; returns when all of them follow."""
-    loop = asyncio.get_running_loop()
+    """Open one counting reader for each entry of `channels`. Returns when all of them follow."""
     slots = asyncio.Semaphore(CONNECT_AT_ONCE)
+    ids: Sequence[int | None] = last_ids or [None] * len(channels)
+    opening = (open_reader(face, name, last_id, slots) for name, last_id in zip(channels, ids, strict=True))
+    return [reader for reader, _ in await asyncio.gather(*opening)]
 
-    async def one(number: int, channel: str) -> Counter:
-        live = loop.create_future()
-        request = face.subscribe(channel, last_ids[number] if last_ids else None)
-        async with slots:
-            _, counter = await loop.create_connection(
-                lambda: Counter(request, face.live_mark, live.set_result, face.mark),
-                face.target.host,
-                face.target.port,
-            )
-        head: bytes = await asyncio.wait_for(live, 60)
-        if head[9:12] != b"200":
-            raise ConnectionError(f"a subscription was answered {head[:80]!r}")
-        return counter
 
-    return await asyncio.gather(*(one(number, channel) for number, channel in enumerate(channels)))
+async def all_delivered(done: Callable[[], bool], patience_s: float) -> float:
+    """Wait until `done`, at most `patience_s`, and then as long as a second copy of a message may take.
+
+    Returns the time (`perf_counter`) at which the first wait ended. The caller checks the counts.
+    """
+    with suppress(RuntimeError):
+        await until(done, "all messages are delivered", patience_s, every_s=0.005)
+    ended = time.perf_counter()
+    await asyncio.sleep(0.3)
+    return ended
 
 
 async def hang_up(readers: list[Counter]) -> None:

@@ -1,4 +1,4 @@
-"""Time from sending a publish until the last of 100 readers has it, at a steady rate, against Nchan."""
+"""Time from sending a publish until the last of 100 readers has it, at a fixed rate, compared with Nchan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUMBER = re.compile(rb'"n":\s*(\d+)')
 
 @dataclass(slots=True)
 class Board:
-    """When each message was sent and when its last reader had it, in seconds; how many readers have it."""
+    """For each message: when it was sent, when its last reader got it (seconds), and how many have it."""
 
     size: int
     sent: array[float] = field(init=False)
@@ -43,12 +43,12 @@ class Board:
         self.readers = array("i", bytes(4 * self.size))
 
     def arrive(self, number: int, now: float) -> None:
-        """One reader has message `number`."""
+        """Note that one reader has message `number`."""
         self.readers[number] += 1
         self.last[number] = now
 
     def quantile(self, share: float) -> float:
-        """A quantile of the latencies, in milliseconds; the first tenth of the run is warming up."""
+        """A quantile of the latencies, in milliseconds. The first tenth, the warm-up, does not count."""
         spans = [last - sent for last, sent in zip(self.last, self.sent, strict=True)]
         return 1000 * quantile(spans[self.size // 10 :], share)
 
@@ -79,24 +79,15 @@ class Watcher(asyncio.Protocol):
 
 
 async def measure(face: Face, channel: str, seconds: float) -> Board:
-    """Publish at the rate for so many seconds; every reader must get every message once."""
+    """Publish at the rate for so many seconds. Raises UnfitError unless all readers get each message once."""
     board = Board(int(RATE * seconds))
-    loop = asyncio.get_running_loop()
-    watchers: list[Watcher] = []
-    for _ in range(READERS):
-        _, watcher = await loop.create_connection(
-            lambda: Watcher(face.subscribe(channel), face.live_mark, board),
-            face.target.host,
-            face.target.port,
-        )
-        watchers.append(watcher)
+    request = face.subscribe(channel)
+    watchers = [
+        await face.target.connect(lambda: Watcher(request, face.live_mark, board)) for _ in range(READERS)
+    ]
     await asyncio.gather(*(asyncio.wait_for(watcher.live.wait(), 30) for watcher in watchers))
     await _publish(face, channel, board)
-    for _ in range(1000):
-        if min(board.readers) >= READERS:
-            break
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
+    await faces.all_delivered(lambda: min(board.readers) >= READERS, 10.0)
     for watcher in watchers:
         if watcher.transport is not None:
             watcher.transport.abort()
@@ -108,7 +99,7 @@ async def measure(face: Face, channel: str, seconds: float) -> Board:
 
 
 async def _publish(face: Face, channel: str, board: Board) -> None:
-    """Send each message at its time; one that must wait for a free connection counts from before the wait."""
+    """Send each message at its time. Its latency includes the wait for a free connection."""
     free: asyncio.Queue[Connection] = asyncio.Queue()
     for _ in range(PUBLISHERS):
         free.put_nowait(await Connection.open(face.target))
@@ -134,7 +125,7 @@ async def _publish(face: Face, channel: str, board: Board) -> None:
 
 
 async def run(short: bool) -> list[Figure]:
-    """Rounds in turn."""
+    """Measure both servers in turn."""
     seconds, rounds = (3.0, 2) if short else (10.0, 3)
     quantiles: dict[str, list[tuple[float, float]]] = {"p50": [], "p99": []}
     with nchan() as peer:
@@ -147,7 +138,7 @@ async def run(short: bool) -> list[Figure]:
                     pair = (mine.quantile(share), peers.quantile(share))
                     quantiles[name].append(pair)
                     say(f"latency, round {number + 1}, {name}: {pair[0]:.2f} ms, Nchan {pair[1]:.2f} ms")
-    checked = f"{RATE} messages/s, all {READERS} readers got each one once"
+    checked = f"{RATE} messages/s; all {READERS} readers got each message once"
     p50, p99 = quantiles["p50"], quantiles["p99"]
     return [
         versus("latency p50", "ms", p50, float("inf"), "no goal; for comparison", more=False),

@@ -16,7 +16,7 @@ GOAL_KIB = 15.0
 
 
 async def settled_bytes(server: Server) -> int:
-    """The memory of the service's Python processes, once it stays the same for a second."""
+    """The memory of the service's Python processes, once it is stable for a second, or after 20 s."""
     last = -1
     for _ in range(20):
         await asyncio.sleep(1)
@@ -28,7 +28,7 @@ async def settled_bytes(server: Server) -> int:
 
 
 async def run(short: bool) -> list[Figure]:
-    """Readers of a hundred channels, in one process of the service; the first few are not counted."""
+    """Open readers of a hundred channels. The first of each is not counted, since it also makes the feed."""
     readers = 1000 if short else READERS
     async with serving() as server:
         face = faces.gapless(server.target)
@@ -39,7 +39,7 @@ async def run(short: bool) -> list[Figure]:
         lost = sum(reader.lost for reader in crowd)
         await faces.hang_up(first + crowd)
     if lost:
-        raise UnfitError(f"{lost} idle readers were cut off")
+        raise UnfitError(f"{lost} idle readers were disconnected")
     each = (after - before) / readers / 1024
     say(f"memory: {before / 2**20:.1f} MiB, with {readers:,} more readers {after / 2**20:.1f} MiB")
     checked = f"{readers:,} idle readers of {CHANNELS} channels, all connected at the end"

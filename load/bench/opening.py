@@ -1,4 +1,4 @@
-"""How long it takes until a new reader of one channel follows it, at a hundred new readers a second."""
+"""How long a new reader of a channel takes until it follows, at a hundred new readers a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from load.bench import faces
 from load.bench.faces import Face
 from load.drill import say
-from load.figure import Figure, UnfitError, quantile
+from load.figure import Figure, quantile
 from load.server import serving
 from load.sse import Counter
 
@@ -19,20 +19,9 @@ GOAL_MS = 5.0
 
 
 async def opened(face: Face, channel: str) -> tuple[float, Counter]:
-    """Open one reader; returns the milliseconds until `ready`, the connection included."""
-    live = asyncio.get_running_loop().create_future()
+    """Open one reader. Returns the milliseconds until `ready`, with those of connecting."""
     began = time.perf_counter()
-
-    def follows(head: bytes) -> None:
-        live.set_result((head, time.perf_counter()))
-
-    request = face.subscribe(channel)
-    _, counter = await asyncio.get_running_loop().create_connection(
-        lambda: Counter(request, face.live_mark, follows, face.mark), face.target.host, face.target.port
-    )
-    head, at = await asyncio.wait_for(live, 30)
-    if head[9:12] != b"200":
-        raise UnfitError(f"a subscription was answered {head[:80]!r}")
+    counter, at = await faces.open_reader(face, channel)
     return (at - began) * 1000, counter
 
 
@@ -42,7 +31,7 @@ async def run(short: bool) -> list[Figure]:
     async with serving() as server:
         face = faces.gapless(server.target)
         followed = await faces.follow(face, [f"bench.opening.{n}" for n in range(CHANNELS // 2)])
-        await asyncio.sleep(1)  # Those came in a crowd, and the first new readers would share its pace.
+        await asyncio.sleep(1)  # The work for these many readers must not slow the first new ones.
         opening = []
         for _ in range(seconds * OPENS_PER_S):
             channel = f"bench.opening.{chance.randrange(CHANNELS)}"

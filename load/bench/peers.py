@@ -1,15 +1,15 @@
-"""The peers as child processes: a plain FastAPI application, and Nchan in nginx with one worker."""
+"""Starts the peers: a plain FastAPI application, and Nchan in nginx with one worker."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from load.children import Child, free_port, wait_for_port
+from load.drill import temporary_home
 from load.install import debian
 from load.wire import Target
 
@@ -53,14 +53,12 @@ http {{
 
 @contextmanager
 def plain() -> Iterator[Target]:
-    """The FastAPI application on one uvicorn worker with uvloop and httptools."""
-    folder = Path(tempfile.mkdtemp(prefix="gapless-plain-"))
-    port = free_port()
+    """The FastAPI application in one uvicorn worker with uvloop and httptools."""
     command = [
-        sys.executable, "-m", "uvicorn", "load.bench.plain:app", "--port", str(port), "--workers", "1",
-        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
+        sys.executable, "-m", "uvicorn", "load.bench.plain:app", "--workers", "1",
+        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning", "--port",
     ]  # fmt: skip
-    yield from _running(command, folder, port)
+    yield from _running("plain", lambda folder, port: [*command, str(port)])
 
 
 @contextmanager
@@ -68,18 +66,22 @@ def nchan() -> Iterator[Target]:
     """Nchan with one nginx worker: `/pub?channel=`, `/sub?channel=`."""
     if not (MODULE.exists() and shutil.which("nginx")):
         debian("nginx-light", "libnginx-mod-nchan")
-    folder = Path(tempfile.mkdtemp(prefix="gapless-nchan-"))
+
+    def command(folder: Path, port: int) -> list[str]:
+        config = folder / "nginx.conf"
+        config.write_text(NGINX.format(module=MODULE, folder=folder, port=port, files=16000))
+        return ["nginx", "-p", str(folder), "-c", str(config)]
+
+    yield from _running("nchan", command)
+
+
+def _running(name: str, command: Callable[[Path, int], list[str]]) -> Iterator[Target]:
+    """Run the command for a new folder and a free port."""
     port = free_port()
-    text = NGINX.format(module=MODULE, folder=folder, port=port, files=16000)
-    (folder / "nginx.conf").write_text(text)
-    yield from _running(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")], folder, port)
-
-
-def _running(command: list[str], folder: Path, port: int) -> Iterator[Target]:
-    child = Child(command, folder / "log").start()
-    try:
-        wait_for_port(port, child)
-        yield Target("127.0.0.1", port)
-    finally:
-        child.stop(patience=3.0)
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_home(name) as folder:
+        child = Child(command(folder, port), folder / "log").start()
+        try:
+            wait_for_port(port, child)
+            yield Target("127.0.0.1", port)
+        finally:
+            child.stop(patience=3.0)

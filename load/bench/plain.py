@@ -1,4 +1,4 @@
-"""The peer of single publishes: an ordinary FastAPI route that validates a message and stores nothing."""
+"""The peer for single publishes: a plain FastAPI route that validates a message and stores nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ app = FastAPI()
 
 
 class NewMessage(BaseModel):
-    """One message as a client sends it."""
+    """The body of a publish."""
 
     data: Any
     type: str = Field("message", min_length=1, max_length=128)
@@ -32,5 +32,5 @@ class Published(BaseModel):
 
 @app.post("/v1/channels/{channel}/messages", status_code=201)
 async def publish(channel: str, message: NewMessage) -> Published:
-    """Accept a message and forget it."""
+    """Validate a message, and do not store it."""
     return Published(id=1, channel=channel, seq=1, created_at=datetime.now(UTC))

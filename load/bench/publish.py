@@ -1,4 +1,4 @@
-"""Confirmed single publishes over REST, against a FastAPI route that stores nothing."""
+"""Confirmed single publishes over REST, compared with a FastAPI route that stores nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOAL = 1.5
 
 
 async def rate(target: Target, seconds: float, statuses: Counter[int]) -> float:
-    """Confirmed publishes per second over all connections; every answer sent for is waited for."""
+    """Confirmed publishes per second over all connections. The last answers are waited for."""
     requests = cycle([target.request("POST", f"/v1/channels/{name}/messages", BODY) for name in CHANNELS])
     started = time.perf_counter()
     deadline = started + seconds
@@ -40,7 +40,7 @@ async def rate(target: Target, seconds: float, statuses: Counter[int]) -> float:
 
 
 async def stored(server: Server) -> int:
-    """How many messages the channels of this benchmark hold, by their heads."""
+    """The number of messages in the channels of this benchmark, from their heads."""
     total = 0
     for name in CHANNELS:
         answer = await server.get(f"/v1/channels/{name}")
@@ -49,7 +49,7 @@ async def stored(server: Server) -> int:
 
 
 async def run(short: bool) -> list[Figure]:
-    """Rounds in turn; then as many messages must be stored as were confirmed."""
+    """Measure both in turn. Then as many messages must be stored as were confirmed."""
     seconds, rounds = (1.5, 2) if short else (4.0, 4)
     ours: Counter[int] = Counter()
     theirs: Counter[int] = Counter()

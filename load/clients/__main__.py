@@ -1,8 +1,8 @@
 """`python -m load.clients`: tests that foreign clients get each message once and in order.
 
-Five follow an event stream, and two the WebSocket, whose protocol is that of Centrifugo. One of these also
-follows the two streams that replace a WebSocket. Each has a proxy that cuts connections after seven messages.
-Half of the messages are there before they connect; the rest is published while they reconnect.
+Five follow an event stream, and two a WebSocket, whose protocol is that of Centrifugo. One of these also
+follows the two streams that replace a WebSocket. Each has a proxy that cuts every connection after seven
+messages. Half of the messages are published before the clients connect, and the rest while they reconnect.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROGRAMS = {
     "npm centrifuge, SSE": ("centrifuge.mjs", "http://{}/v1/ws/sse"),
     "PyPI centrifuge-python": ("centrifuge_python.py", "ws://{}/v1/ws"),
 }
-"""The file of each client and the address it follows, with a place for the host and port of its proxy."""
+"""The file of each client, and the URL that it follows. `{}` is the host and port of its proxy."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Guest:
 async def invite(
     upstream: Target, total: int, folder: Path, modules: Path, names: Sequence[str]
 ) -> list[Guest]:
-    """Start the clients, each behind a proxy of its own."""
+    """Start the clients, each with its own proxy."""
     page = (HERE / "page.html").read_bytes().replace(b"SUBSCRIBE", SUBSCRIBE.encode())
     python, node = str(install.python_of("clients")), shutil.which("node") or "node"
     guests = []
@@ -83,14 +83,14 @@ async def invite(
 
 
 async def publish(api: Api, numbers: range, per_second: float | None = None) -> None:
-    """Publish the numbers one by one, paced or as fast as they are confirmed."""
+    """Publish the numbers one by one, at a rate or each after the answer to the last."""
     for number in numbers:
         await api.call("POST", f"/v1/channels/{CHANNEL}/messages", {"data": {"n": number}})
         await asyncio.sleep(1 / per_second if per_second else 0)
 
 
 async def run(options: argparse.Namespace, modules: Path) -> Verdict:
-    """Each client must get every number once, in order."""
+    """Run once: each client must get every number once, in order."""
     total, folder = options.messages, drill.home("clients")
     async with serving() as server:
         api = Api(server.target)
@@ -101,7 +101,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
         def all_ended() -> bool:
             return all(guest.child.code() is not None for guest in guests)
 
-        with contextlib.suppress(RuntimeError):  # who has not ended by then has not got everything
+        with contextlib.suppress(RuntimeError):  # a client that has not ended has not got everything
             await until(all_ended, "all clients have ended", options.patience, every_s=0.5)
         await live
         for guest in guests:
@@ -110,7 +110,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
     verdict = Verdict()
     for guest in guests:
         got = guest.got()
-        say(f"{guest.name}: {len(got)} messages, cut off {guest.proxy.cuts} times")
+        say(f"{guest.name}: {len(got)} messages, {guest.proxy.cuts} cuts")
         check_sequence(guest.name, got, range(total), verdict)
         if sorted(set(got)) != list(range(total)):
             say(guest.child.tail(8))
@@ -119,7 +119,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Install, and run once."""
+    """Install the clients, and run once."""
     parser = drill.parser("clients", __doc__, "", "--messages 100", "--only 'npm centrifuge'")
     parser.add_argument("--messages", type=int, default=500)
     parser.add_argument("--patience", type=float, default=300.0, help="seconds until a client has failed")

@@ -1,6 +1,6 @@
 """PyPI `centrifuge-python`: the Python client of Centrifugo; it reconnects and recovers by itself."""
 
-# It runs in an environment of its own, where the client is installed; the type checker has none of it.
+# It runs in its own environment, which has the client. The type checker does not see the client.
 # mypy: disable-error-code="import-not-found,misc"
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from centrifuge import (
 
 
 class Printer(SubscriptionEventHandler):
-    """Prints the number of each message, and sets `over` a moment after the last one."""
+    """Prints the number of each message. Sets `over` 2.5 s after the last one, to see doubled ones."""
 
     def __init__(self, total: int) -> None:
         self.over = asyncio.Event()
@@ -48,13 +48,13 @@ class Printer(SubscriptionEventHandler):
 
 
 async def before_the_first(channel: str) -> StreamPosition:
-    """The client asks for a position before its first subscribe, and whenever the service refuses its own.
-    Then messages come twice, and the run fails."""
+    """The position before the first message. The client asks for it before its first subscribe, and when the
+    service refuses its own position. In the second case messages come twice, and the run fails."""
     return StreamPosition(offset=0, epoch="")
 
 
 async def follow(url: str, total: int, channel: str) -> None:
-    """Print the number of each message until the last one, and look a moment longer."""
+    """Print the number of each message until `over`."""
     printer = Printer(total)
     client = Client(url, min_reconnect_delay=0.05, max_reconnect_delay=0.2, proxy=None)
     subscription = client.new_subscription(channel, events=printer, get_state=before_the_first)

@@ -1,6 +1,6 @@
-"""A browser's own EventSource: headless Chromium opens a page whose few lines follow the channel."""
+"""A browser's own EventSource: headless Chromium opens a page that follows the channel."""
 
-# It runs in an environment of its own, where the client is installed; the type checker has none of it.
+# It runs in its own environment, which has the client. The type checker does not see the client.
 # mypy: disable-error-code="import-not-found"
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 
 
 def main(page_url: str, total: int) -> None:
-    """Print the number of each message the page got until the last one, and look a moment longer."""
+    """Print the number of each message of the page, until 2.5 s after the last one, to see doubled ones."""
     program = shutil.which("chromium") or "/usr/bin/chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -1,4 +1,4 @@
-"""PyPI `httpx-sse`: it does not reconnect, so this is its documented loop, with Last-Event-ID."""
+"""PyPI `httpx-sse`: it does not reconnect, so this is the loop of its documentation, with Last-Event-ID."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from httpx_sse import connect_sse
 
 
 def main(url: str, total: int) -> None:
-    """Print the number of each message until the last one, and look a moment longer."""
+    """Print the number of each message, until 2.5 s after the last one, to see doubled ones."""
     last_id, wait, until = "", 0.0, float("inf")
     with httpx.Client(timeout=httpx.Timeout(5, read=2.5)) as client:
         while time.monotonic() < until:

@@ -1,6 +1,6 @@
-"""A TCP proxy that cuts every event stream and every WebSocket right after its seventh message.
+"""A TCP proxy that cuts every event stream and every WebSocket after its seventh message.
 
-A streamed answer ends in the middle. A WebSocket ends without a close frame: right behind the seventh
+A streamed answer ends in the middle. A WebSocket ends without a close frame: after the seventh
 publication, or some bytes later, in the middle of a frame.
 """
 
@@ -19,19 +19,19 @@ PER_CONNECTION = 7
 PAGE_PATH = "/own-page"
 
 PUBLICATION = b'"pub":{"id"'
-"""The mark of every publication of a WebSocket. It can be searched for, since the service neither masks nor
-compresses its frames."""
+"""A part of every publication over WebSocket, and of nothing else. The service neither masks nor compresses
+its frames."""
 
 BEYOND = (0, 1, 40)
-"""How many bytes of what follows the seventh publication are passed on, in turn for each WebSocket: none, a
-part of the next frame's head, a part of its content."""
+"""How many bytes after the seventh publication are still forwarded, in turn for each WebSocket: none, a part
+of the next frame's head, a part of its content."""
 
 FindCut = Callable[[bytes], int | None]
-"""Where to cut the bytes that a server has sent, or None as long as they do not reach that place."""
+"""Finds the place of the cut in the bytes that a server has sent; None until they reach it."""
 
 
 class CuttingProxy:
-    """Listens on a port of its own. `cuts` counts the connections it cut; `page` is served at `PAGE_PATH`."""
+    """Listens on its own port. `cuts` counts the connections that it cut. `page` is served at `PAGE_PATH`."""
 
     def __init__(self, upstream: Target, page: bytes = b"") -> None:
         self.cuts = 0
@@ -41,12 +41,12 @@ class CuttingProxy:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> Target:
-        """Listen; returns where."""
+        """Listen. Returns the address."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return Target("127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
-        """Take no more connections and end those there are."""
+        """Stop listening, and drop all connections."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:
@@ -78,7 +78,7 @@ class CuttingProxy:
         elif b" /v1/ws/" in head.partition(b"\r\n")[0]:
             find_cut = partial(end_of_publication, number=PER_CONNECTION)
         stream = asyncio.create_task(self._until_the_seventh(answers, writer, find_cut))
-        gone = asyncio.create_task(_pass_on(reader, upstream))
+        gone = asyncio.create_task(_forward_all(reader, upstream))
         await asyncio.wait({stream, gone}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stream, gone):
             task.cancel()
@@ -88,7 +88,7 @@ class CuttingProxy:
     async def _until_the_seventh(
         self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, find_cut: FindCut
     ) -> None:
-        """Pass bytes on up to the cut; not one more."""
+        """Forward the server's bytes up to the cut."""
         seen, passed = b"", 0
         while data := await answers.read(65536):
             seen += data
@@ -101,15 +101,15 @@ class CuttingProxy:
                 return
 
 
-async def _pass_on(reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
-    """Pass on what the client sends until it ends."""
+async def _forward_all(reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    """Forward the client's bytes until its end."""
     while data := await reader.read(65536):
         upstream.write(data)
         await upstream.drain()
 
 
 def end_of_message(seen: bytes, number: int) -> int | None:
-    """Where the block of the so-many-th message ends in a stream, or nothing while it is not there."""
+    """The end of the block of message `number` in a stream, counted from 1; None until it has come."""
     at = 0
     for _ in range(number):
         at = seen.find(MARK, at) + 1
@@ -120,7 +120,7 @@ def end_of_message(seen: bytes, number: int) -> int | None:
 
 
 def end_of_publication(seen: bytes, number: int) -> int | None:
-    """Where the line of the so-many-th publication ends in a stream that replaces a WebSocket."""
+    """Where the line of publication `number`, counted from 1, ends in a stream that replaces a WebSocket."""
     at = 0
     for _ in range(number):
         at = seen.find(PUBLICATION, at) + 1
@@ -130,8 +130,8 @@ def end_of_publication(seen: bytes, number: int) -> int | None:
 
 
 def cut_of_websocket(seen: bytes, number: int, beyond: int) -> int | None:
-    """The place so many bytes beyond the frame of the so-many-th publication, or nothing while it is not
-    there. `seen` begins with the head of the answer."""
+    """The place `beyond` bytes after the frame of publication `number`, counted from 1; None until it has
+    come. `seen` begins with the head of the answer."""
     head_end = seen.find(b"\r\n\r\n")
     if head_end < 0:
         return None
@@ -147,8 +147,8 @@ def cut_of_websocket(seen: bytes, number: int, beyond: int) -> int | None:
 
 
 def frame_at(seen: bytes, at: int) -> tuple[int, int] | None:
-    """Where the content of a server's frame begins and ends (RFC 6455, section 5.2), or nothing while it is
-    not all there."""
+    """The beginning and end of the content of a server's frame (RFC 6455, section 5.2); None until it is
+    complete."""
     head = seen[at : at + 10]
     if len(head) < 2:
         return None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from pathlib import Path
 
-from load.children import tree
+from load.children import stat_of, tree
 from load.waiting import wait_until
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -22,10 +21,7 @@ def adopt() -> None:
 
 def is_dead(pid: int) -> bool:
     """Whether a process has ended, or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
-    except OSError:
-        return True
+    return stat_of(pid)[:1] in ([], ["Z"], ["X"])
 
 
 def zombies(of: int) -> list[int]:

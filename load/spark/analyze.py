@@ -1,8 +1,8 @@
-"""`python -m load.spark.analyze`: measures `gapless analyze`, Spark's start included, and gives the verdict.
+"""`python -m load.spark.analyze`: measures `gapless analyze`, including the start of Spark.
 
 It uses two logs: ten messages that are hours apart, and recorded or made-up messages. The processor seconds
-of all processes of a run are printed too, because on a busy machine only these are comparable. The first run
-of a Java older than 19 writes its archive of classes, so the later runs count. `--reference TREE` also runs
+of all processes of a run are printed too, because only these are comparable on a busy machine. The first run
+does not count, because a Java older than 19 writes its archive of classes then. `--reference TREE` also runs
 the package of another checkout, and compares all tables.
 """
 
@@ -13,17 +13,16 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from load import drill
-from load.children import CHECKOUT, tree
+from load.children import CHECKOUT, python_path, stat_of, tree
 from load.drill import say
 from load.postgres import Postgres
-from load.spark.database import Sample, fill, postgres
+from load.spark.database import Sample, add_data, fill, postgres
 from load.verdict import Breach, Verdict
 
 GOAL_TEN_S, GOAL_CHAT_S = 8.0, 25.0
@@ -34,7 +33,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The seconds of one run, by the clock and of processors."""
+    """The seconds of one run: wall time and processor time."""
 
     wall_s: float
     cpu_s: float
@@ -42,8 +41,8 @@ class Run:
 
 def analyze(checkout: Path, server: Postgres, folder: Path, *more: str) -> Run:
     """Run once, with the page and tables in `folder`. Raises RuntimeError if it fails."""
-    paths = [str(checkout / name) for name in ("", "client", "pipeline")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GAPLESS_DATABASE_URL": server.url}
+    variables = {"PYTHONPATH": python_path(checkout), "GAPLESS_DATABASE_URL": server.url}
+    environment = {**os.environ, **variables}
     command = [sys.executable, "-P", "-m", "gapless_spark", "analyze", "--tables", str(folder / "tables")]
     command += ["--report", str(folder / "report.html"), *more]
     began_at = time.monotonic()
@@ -59,15 +58,12 @@ def analyze(checkout: Path, server: Postgres, folder: Path, *more: str) -> Run:
 
 def processor_s(pid: int) -> float | None:
     """The processor seconds of a process so far; None if it has ended."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(words[11]) + int(words[12])) / _TICKS
+    words = stat_of(pid)
+    return (int(words[11]) + int(words[12])) / _TICKS if words else None
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """The names of tables whose rows differ between both folders. Their order does not matter."""
+    """The names of tables whose rows differ between both folders. The order of rows does not matter."""
     import pyarrow.parquet as pq
 
     def rows(path: Path) -> list[str]:
@@ -96,28 +92,27 @@ async def ten(server: Postgres) -> None:
 def play(chosen: argparse.Namespace) -> Verdict:
     """Measure both logs. Raises RuntimeError if a run fails."""
     verdict = Verdict((Breach.SLOW, Breach.DISAGREE))
-    with postgres() as server, tempfile.TemporaryDirectory(prefix="gapless-analyze-load-") as home:
+    with postgres() as server, drill.temporary_home("analyze-load") as home:
         asyncio.run(ten(server))
         logs: list[tuple[str, Postgres, float, tuple[str, ...]]] = [("ten", server, GOAL_TEN_S, ())]
         if not chosen.short:
             chat = replace(server, log="chat")
             asyncio.run(chat.make_log(roles=False))
-            sample = Sample.read(chosen.data, CHAT) if chosen.data else Sample.made()
-            asyncio.run(fill(chat, sample, CHAT))
+            asyncio.run(fill(chat, Sample.of(chosen.data, CHAT), CHAT))
             logs.append(("chat", chat, GOAL_CHAT_S, FIELDS))
         for name, log, goal_s, more in logs:
-            folder = Path(home, name)
+            folder = home / name
             folder.mkdir()
             runs = [analyze(CHECKOUT, log, folder, *more) for _ in range(1 if chosen.short else 3)]
             best = min(runs[1:] or runs, key=lambda run: run.wall_s)
-            said = f"{name}: {best.wall_s:.1f} s (goal {goal_s:g}), {best.cpu_s:.1f} s of processors"
+            said = f"{name}: {best.wall_s:.1f} s (goal {goal_s:g}), {best.cpu_s:.1f} s of processor time"
             say(said)
             verdict.add(Breach.SLOW, said, count=best.wall_s > goal_s and not chosen.short)
             if chosen.reference:
-                other = Path(home, f"{name}-reference")
+                other = home / f"{name}-reference"
                 other.mkdir()
                 before = analyze(chosen.reference, log, other, *more)
-                say(f"{name}, reference: {before.wall_s:.1f} s, {before.cpu_s:.1f} s of processors")
+                say(f"{name}, reference: {before.wall_s:.1f} s, {before.cpu_s:.1f} s of processor time")
                 for table in differing(folder / "tables", other / "tables"):
                     verdict.add(Breach.DISAGREE, f"{name}: {table}")
     return verdict
@@ -126,9 +121,9 @@ def play(chosen: argparse.Namespace) -> Verdict:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run once."""
     parser = drill.parser("spark.analyze", __doc__, "", "--short", "--reference ../before")
-    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
+    add_data(parser)
     parser.add_argument("--reference", type=Path, help="a checkout to compare with")
-    parser.add_argument("--short", action="store_true", help="ten messages, one run: does it run at all")
+    parser.add_argument("--short", action="store_true", help="one run on ten messages, without goals")
     chosen = parser.parse_args(arguments)
     return drill.conclude(drill.played(lambda: play(chosen)))
 

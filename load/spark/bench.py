@@ -1,4 +1,4 @@
-"""`python -m load.spark.bench`: how fast Spark gets at the log, against its JDBC and a bare COPY.
+"""`python -m load.spark.bench`: how fast Spark reads the log, compared with its JDBC source and a bare COPY.
 
 Then the same with `--growth` messages, and their export on a cluster with little memory.
 """
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from load import drill
-from load.children import CHECKOUT
+from load.children import python_path
 from load.drill import say
 from load.figure import Figure, show, verdict_on, versus
 from load.postgres import Postgres, programs
 from load.spark import jdbc, memory
-from load.spark.database import Sample, fill, postgres
+from load.spark.database import Sample, add_data, fill, postgres
 from load.verdict import Breach, Verdict
 
 WARM_UPS = 2
@@ -34,12 +34,11 @@ GOAL_GROWTH = 0.9
 
 
 def drive(server: Postgres, ways: str, rounds: int, rows: int, upto: int) -> dict[str, list[float]]:
-    """Rows a second of each way, run by run, without the warm-ups."""
+    """Rows per second of each way, a value for each run, without the warm-ups."""
     command = [sys.executable, "-m", "load.spark.drive", "--url", server.url, "--jdbc", jdbc.url(server)]
     command += ["--jar", str(jdbc.jar()), "--psql", str(programs() / "psql"), "--ways", ways]
     command += ["--rounds", str(rounds + WARM_UPS), "--rows", str(rows), "--upto", str(upto)]
-    paths = [str(CHECKOUT), str(CHECKOUT / "client"), str(CHECKOUT / "pipeline")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     rates: dict[str, list[float]] = defaultdict(list)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -54,7 +53,7 @@ def drive(server: Postgres, ways: str, rounds: int, rows: int, upto: int) -> dic
 
 
 def figures(rates: dict[str, list[float]], rows: int) -> list[Figure]:
-    """Each way against its peers, round by round."""
+    """Compare each way with its peers, round by round."""
     checked = f"{rows:,} rows counted in the files of every run"
     return [
         versus(f"{ours} → Parquet against {peer}, {rows:,} rows", "rows/s",
@@ -65,7 +64,7 @@ def figures(rates: dict[str, list[float]], rows: int) -> list[Figure]:
 
 
 def growth(server: Postgres, sample: Sample, rows: int, before: dict[str, list[float]]) -> list[Figure]:
-    """The same with more messages: against COPY again, and rows a second then against those of before."""
+    """Measure again with more messages. Compare each way with COPY, and with its earlier rates."""
     asyncio.run(fill(server, sample, rows))
     after = drive(server, "copy,source,export", 2, rows, rows)
     return figures(after, rows) + [
@@ -78,16 +77,14 @@ def growth(server: Postgres, sample: Sample, rows: int, before: dict[str, list[f
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What can be chosen."""
+    """The options."""
     parser = drill.parser("spark.bench", __doc__, "", "--short", "--growth 0 --json load/results/spark.json")
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
-    parser.add_argument(
-        "--growth", type=int, default=10_000_000, help="measure again with so many; 0: do not"
-    )
-    parser.add_argument("--short", action="store_true", help="few messages, one round: does it run at all")
+    add_data(parser)
+    parser.add_argument("--growth", type=int, default=10_000_000, help="then measure so many; 0: do not")
+    parser.add_argument("--short", action="store_true", help="one round of few messages, without goals")
     parser.add_argument("--ways", default="copy,jdbc,source,export")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     chosen = parser.parse_args(arguments)
     if chosen.short:
         chosen.messages, chosen.growth = 50_000, 0
@@ -95,8 +92,8 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def play(chosen: argparse.Namespace) -> Verdict:
-    """Raises RuntimeError where there is no figure. With `--short` none is held against its goal."""
-    sample = Sample.read(chosen.data) if chosen.data else Sample.made()
+    """Run all. Raises RuntimeError if a way fails. With `--short` no goal is checked."""
+    sample = Sample.of(chosen.data)
     found, verdict = list[Figure](), Verdict((Breach.SHORT,))
     with postgres() as server:
         asyncio.run(fill(server, sample, chosen.messages))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from load.children import Child, free_port
+from load.drill import temporary_home
 from load.waiting import wait_until
 
 READY_S = 60.0
@@ -29,30 +28,27 @@ class Cluster:
 @contextmanager
 def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
     """A cluster until the block ends. Raises RuntimeError if it does not start."""
-    home = Path(tempfile.mkdtemp(prefix="gapless-cluster-"))
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     listen = ["--host", "127.0.0.1", "--webui-port", "0"]
-    master = _start(home, "master", "Master", [*listen, "--port", str(port)])
-    started = [master]
-    try:
-        _until(home / "master.log", r"I have been elected leader", 1, started)
-        for number in range(workers):
-            options = [*listen, "--cores", str(cores), "--memory", memory]
-            options += ["--work-dir", str(home / f"work{number}"), url]
-            started.append(_start(home, f"worker{number}", "Worker", options))
-        _until(home / "master.log", "Registering worker ", workers, started)
-        yield Cluster(url, home, tuple(started))
-    finally:
-        for child in reversed(started):
-            child.stop()
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home("cluster") as home:
+        started = [_start(home, "master", "Master", [*listen, "--port", str(port)])]
+        try:
+            _until(home / "master.log", r"I have been elected leader", 1, started)
+            for number in range(workers):
+                options = [*listen, "--cores", str(cores), "--memory", memory]
+                options += ["--work-dir", str(home / f"work{number}"), url]
+                started.append(_start(home, f"worker{number}", "Worker", options))
+            _until(home / "master.log", "Registering worker ", workers, started)
+            yield Cluster(url, home, tuple(started))
+        finally:
+            for child in reversed(started):
+                child.stop()
 
 
 @contextmanager
 def connect_server(cores: int = 2) -> Iterator[str]:
     """The URL, for `--master`, of a Spark Connect server that runs until the block ends."""
-    home = Path(tempfile.mkdtemp(prefix="gapless-connect-"))
     port = free_port()
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     conf = {
@@ -60,21 +56,21 @@ def connect_server(cores: int = 2) -> Iterator[str]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
-        "spark.local.dir": str(home),
-        "spark.sql.warehouse.dir": str(home / "warehouse"),
     }
-    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    options = ["--master", f"local[{cores}]", "--class", server, *words, "spark-internal"]
-    child = _start(home, "connect", None, options)
-    try:
-        _until(home / "connect.log", "Spark Connect server started", 1, [child])
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        child.stop()
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home("connect") as home:
+        conf |= {"spark.local.dir": str(home), "spark.sql.warehouse.dir": str(home / "warehouse")}
+        words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        options = ["--master", f"local[{cores}]", "--class", server, *words, "spark-internal"]
+        child = _start(home, "connect", None, options)
+        try:
+            _until(home / "connect.log", "Spark Connect server started", 1, [child])
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            child.stop()
 
 
 def _start(home: Path, name: str, program: str | None, options: list[str]) -> Child:
+    """Start `program` of Spark's standalone cluster, or `spark-submit` if it is None."""
     import pyspark
     from gapless_spark import java
 
@@ -101,13 +97,3 @@ def _until(log: Path, pattern: str, times: int, started: list[Child]) -> None:
         return len(re.findall(pattern, log.read_text() if log.exists() else "")) >= times
 
     wait_until(found, f"{log.name} says {pattern}", READY_S)
-
-
-def rss(pid: int) -> int:
-    """The peak resident memory of a process in bytes; 0 if it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0

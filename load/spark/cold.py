@@ -1,8 +1,8 @@
-"""`python -m load.spark.cold`: does the first export work on a machine that has nothing? The verdict.
+"""`python -m load.spark.cold`: checks the first export on a machine without Java and without packages.
 
-A fresh clone of this checkout, an empty HOME, no Java to be found. The first `./gapless export` must make its
-environment, say what it fetches, and export; the second must have a session in seconds. The packages come
-from whatever index the machine has; what pip has cached before is not used.
+It uses a fresh clone of this checkout and an empty HOME. The first `./gapless export` must make its
+environment, say what it fetches, and export. The second must have a session in seconds. The packages come
+from the machine's index, and not from pip's cache.
 """
 
 from __future__ import annotations
@@ -23,26 +23,15 @@ from load.drill import say
 from load.verdict import Breach, Verdict
 
 TOOLS = (
-    "sh",
-    "bash",
-    "readlink",
-    "dirname",
-    "basename",
-    "ps",
-    "uname",
-    "env",
-    "cat",
-    "id",
-    "ls",
-    "getconf",
-    "nice",
+    *("sh", "bash", "readlink", "dirname", "basename", "ps", "uname", "env", "cat"),
+    *("id", "ls", "getconf", "nice"),
 )
 KEPT_VARIABLES = re.compile(r"(PIP|UV|SSL|REQUESTS|CURL)_\w+|\w+_proxy|LANG", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One `./gapless export`: its exit code, what it said, and how long it took."""
+    """One `./gapless export`: its exit code, what it printed, and how long it took."""
 
     code: int
     said: str
@@ -50,13 +39,13 @@ class Run:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """An empty home, a PATH with a Python and without Java, and this machine's way to packages."""
+    """The variables: an empty home, a PATH with Python and without Java, and the machine's package index."""
     programs = home / "programs"
     programs.mkdir()
     for tool in TOOLS:
         if found := shutil.which(tool):
             (programs / tool).symlink_to(found)
-    # The Python this environment was made from: the clone makes its own.
+    # The clone makes its own environment, so it gets the Python from which this one was made.
     base = Path(getattr(sys, "_base_executable", sys.executable))
     (programs / "python3").symlink_to(base)
     kept = {name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)}
@@ -64,7 +53,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def export(clone: Path, home: Path, variables: dict[str, str]) -> Run:
-    """Into `home/out`, on the embedded Postgres of the clone."""
+    """Export to `home/out`, on the embedded Postgres of the clone."""
     command = [str(clone / "gapless"), "export", "--to", str(home / "out")]
     began_at = time.monotonic()
     done = subprocess.run(
@@ -73,8 +62,8 @@ def export(clone: Path, home: Path, variables: dict[str, str]) -> Run:
     return Run(done.returncode, done.stdout, time.monotonic() - began_at)
 
 
-def publish(clone: Path, home: Path, variables: dict[str, str]) -> None:
-    """Messages, by the service's own database, without starting the service."""
+def publish(clone: Path, variables: dict[str, str]) -> None:
+    """Publish messages in the clone's embedded Postgres, without starting the service."""
     code = (
         "import asyncio, asyncpg, sys\n"
         "from pathlib import Path\n"
@@ -96,15 +85,15 @@ def publish(clone: Path, home: Path, variables: dict[str, str]) -> None:
 
 
 def check(clone: Path, home: Path) -> Verdict:
-    """Both runs and what they showed."""
+    """Run both exports and check what they printed."""
     verdict, variables = Verdict((Breach.FAILED,)), environment(home)
     first = export(clone, home, variables)
     say(f"first run: exit code {first.code} after {first.seconds:.0f} s\n{first.said}")
     if first.code:
-        verdict.add(Breach.FAILED, f"the first run, with {first.code}")
+        verdict.add(Breach.FAILED, f"the first run ended with {first.code}")
         return verdict
     size = sum(path.lstat().st_size for path in (clone / ".venv").rglob("*") if path.is_file())
-    publish(clone, home, variables)
+    publish(clone, variables)
     second = export(clone, home, variables)
     say(f"second run: exit code {second.code} after {second.seconds:.1f} s\n{second.said}")
     session = re.search(r"session ready after ([\d.]+) s", second.said)

@@ -1,12 +1,11 @@
-"""A Postgres that Java can reach, and a log in it of as many messages as are wanted."""
+"""A Postgres that Java can reach, and a log in it with any number of messages."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gzip
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from load.drill import say
+from load.drill import say, temporary_home
 from load.postgres import Postgres, programs, run
 
 PIECE = 20_000
-"""Messages in one append: the call is bounded in time, and so is what it holds in memory."""
+"""Messages in one append, which bounds its time and memory."""
+
 CHANNELS = 521
 APPEND = """
 with n as (select cardinality($2::int[]) as n)
@@ -30,25 +30,29 @@ select a.ids[n.n] from n, lateral gapless.append(
 """
 
 
+def add_data(options: argparse.ArgumentParser) -> None:
+    """`--data`, for `Sample.of`."""
+    options.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; else made-up ones")
+
+
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """One on throw-away data, migrated, for as long as the block runs."""
-    home = Path(tempfile.mkdtemp(prefix="gapless-spark-pg-"))
-    server = Postgres(home / "data")
-    try:
-        server.make()
-        server.start(max_wal_size="8GB", shared_buffers="1GB")
-        say(run([programs() / "postgres", "--version"]).strip())
-        asyncio.run(server.make_log())
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(home, ignore_errors=True)
+    """A server with a migrated log until the block ends. Its data is deleted afterwards."""
+    with temporary_home("spark-pg") as home:
+        server = Postgres(home / "data")
+        try:
+            server.make()
+            server.start(max_wal_size="8GB", shared_buffers="1GB")
+            say(run([programs() / "postgres", "--version"]).strip())
+            asyncio.run(server.make_log())
+            yield server
+        finally:
+            server.stop()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Messages to publish again and again: channel (by number), type, key and data of each."""
+    """Messages that are published repeatedly: the channel (a number from 1), type, key and data of each."""
 
     channels: list[str]
     channel: list[int]
@@ -57,7 +61,12 @@ class Sample:
     data: list[str]
 
     @staticmethod
-    def read(path: Path, limit: int = 200_000) -> Sample:
+    def of(path: Path | None, limit: int = 200_000) -> Sample:
+        """At most `limit` recorded messages; made-up ones without a path."""
+        return Sample._read(path, limit) if path else Sample._made()
+
+    @staticmethod
+    def _read(path: Path, limit: int) -> Sample:
         """Recorded messages: gzipped JSON lines with `channel`, `key`, `type` and `data`."""
         numbers: dict[str, int] = {}
         sample = Sample([], [], [], [], [])
@@ -72,12 +81,12 @@ class Sample:
         return sample
 
     @staticmethod
-    def made(seed: int = 1, count: int = 100_000) -> Sample:
-        """Made-up ones, as long as people write in chats."""
-        chance = random.Random(seed)
+    def _made() -> Sample:
+        """Made-up messages, as long as those in chats; always the same."""
+        chance = random.Random(1)
         words = [f"{chance.choice('bcdfgklmnprst')}{chance.choice('aeiou')}" * n for n in (1, 2, 3, 4)] * 3
         sample = Sample([f"chat.room{n}" for n in range(CHANNELS)], [], [], [], [])
-        for _ in range(count):
+        for _ in range(100_000):
             user = f"user-{chance.randrange(5000):05}"
             text = " ".join(chance.choices(words, k=max(1, int(chance.lognormvariate(2.5, 0.8)))))
             sample.channel.append(min(CHANNELS, 1 + int(chance.paretovariate(0.6))))
@@ -89,7 +98,7 @@ class Sample:
 
 
 async def fill(server: Postgres, sample: Sample, count: int) -> None:
-    """Append messages until the log holds `count`; `analyze` it, so that every reader has the same plans."""
+    """Append messages until the log holds `count`. Analyze it, so that every reader gets the same plans."""
     session = await server.connect()
     stored: int = await session.fetchval("select coalesce(sum(last_seq), 0)::bigint from gapless.channels")
     while stored < count:

@@ -27,7 +27,7 @@ PARTITIONS = 2
 
 
 class Ways:
-    """The ways. Each reads the whole log up to `upto`, and writes it under `home`."""
+    """The ways to read. Each reads the whole log up to `upto`, and writes it under `home`."""
 
     def __init__(self, asked: argparse.Namespace, home: Path) -> None:
         self.asked = asked

@@ -1,4 +1,4 @@
-"""Postgres' driver for Java, as Debian packages it: fetched by name into a folder that git ignores."""
+"""Postgres' driver for Java, from Debian's package. It is unpacked into a folder that git ignores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HOME = RESULTS / "jdbc"
 
 
 def url(server: Postgres) -> str:
-    """Of its log, for Java."""
+    """The URL of its log, for Java."""
     return f"jdbc:postgresql://127.0.0.1:{server.port}/{server.log}?user=postgres"
 
 
 def jar() -> Path:
-    """The driver; of the system if it is installed there. Raises RuntimeError when it cannot be had."""
+    """The path of the driver. It is fetched if it is not installed. Raises RuntimeError if that fails."""
     if INSTALLED.exists():
         return INSTALLED
     kept = HOME / "usr/share/java/postgresql.jar"

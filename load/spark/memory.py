@@ -1,6 +1,6 @@
-"""`python -m load.spark.memory`: is a large export whole on a cluster with little memory? The verdict.
+"""`python -m load.spark.memory`: checks that a large export is complete on a cluster with little memory.
 
-Two executors of 1 GiB, and a driver of 2 GiB.
+The cluster has two executors of 1 GiB, and the driver has 2 GiB.
 """
 
 from __future__ import annotations
@@ -9,28 +9,26 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow.dataset as ds
 
 from load import drill
-from load.children import CHECKOUT, command_of, parents
+from load.children import command_of, parents, peak_bytes, python_path
 from load.drill import say
 from load.postgres import Postgres
-from load.spark.cluster import cluster, rss
-from load.spark.database import Sample, fill, postgres
+from load.spark.cluster import cluster
+from load.spark.database import Sample, add_data, fill, postgres
 from load.verdict import Breach, Verdict
 
 LOOK_S = 0.2
 
 
 class Peaks:
-    """The most memory that each kind of process had, looked at again and again while the block runs."""
+    """The peak memory of each kind of process, polled while the block runs."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = defaultdict(int)
@@ -50,11 +48,11 @@ class Peaks:
             for pid in parents():
                 kind = kind_of(command_of(pid))
                 if kind is not None:
-                    self.bytes[kind] = max(self.bytes[kind], rss(pid))
+                    self.bytes[kind] = max(self.bytes[kind], peak_bytes(pid))
 
 
 def kind_of(command: str) -> str | None:
-    """What a process is to an export."""
+    """The part of an export that a process is; None if it is none."""
     if "CoarseGrainedExecutorBackend" in command:
         return "executor"
     if "pyspark.daemon" in command:
@@ -67,24 +65,20 @@ def kind_of(command: str) -> str | None:
 
 
 def export(server: Postgres, rows: int) -> Verdict:
-    """Export everything: each message must come out."""
-    with tempfile.TemporaryDirectory(prefix="gapless-memory-") as folder, cluster(2, 1, "1g") as spark:
-        command = [sys.executable, "-m", "gapless_spark", "export", "--to", folder + "/to"]
+    """Export everything, and count the rows in the files."""
+    with drill.temporary_home("memory") as folder, cluster(2, 1, "1g") as spark:
+        command = [sys.executable, "-m", "gapless_spark", "export", "--to", str(folder / "to")]
         command += ["--database-url", server.url, "--master", spark.master, "--tasks", "2"]
         command += ["--driver-memory", "2g", "--executor-memory", "1g"]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(CHECKOUT / "pipeline"),
-            "PYSPARK_PYTHON": sys.executable,
-        }
+        environment = {**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": sys.executable}
         started = time.monotonic()
         with Peaks() as peaks:
             code = subprocess.run(command, env=environment).returncode
         took = time.monotonic() - started
-        found = ds.dataset(folder + "/to", format="parquet").count_rows() if code == 0 else 0
-        files = list(Path(folder, "to").rglob("date=*/*.parquet"))
+        found = ds.dataset(folder / "to", format="parquet").count_rows() if code == 0 else 0
+        files = list((folder / "to").rglob("date=*/*.parquet"))
     done = f"exit code {code}, {found:,} of {rows:,} rows in {len(files)} files"
-    say(f"{done} after {took:.1f} s with the start")
+    say(f"{done} in {took:.1f} s, including the start")
     for kind, most in sorted(peaks.bytes.items()):
         say(f"  {kind}: {most / 2**20:,.0f} MiB at most, each")
     verdict = Verdict((Breach.LOST, Breach.DOUBLED))
@@ -98,13 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run once."""
     parser = drill.parser("spark.memory", __doc__, "", "--messages 100000")
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--data", type=Path, help="recorded messages, gzipped JSON lines; none: made-up ones")
+    add_data(parser)
     chosen = parser.parse_args(arguments)
 
     def play() -> Verdict:
         with postgres() as server:
-            sample = Sample.read(chosen.data) if chosen.data else Sample.made()
-            asyncio.run(fill(server, sample, chosen.messages))
+            asyncio.run(fill(server, Sample.of(chosen.data), chosen.messages))
             return export(server, chosen.messages)
 
     return drill.conclude(drill.played(play))

@@ -1,6 +1,6 @@
-"""`python -m load.spark.readback FILE`: does a chat come back unchanged from every format?
+"""`python -m load.spark.readback FILE`: checks that every format of the export keeps a chat unchanged.
 
-It is imported, exported in every format, and read back: all must be there, once, as the database has it.
+The chat is imported, exported in every format, and read back. Each message must be there once, unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,17 +23,18 @@ from load.server import LAUNCHER, Server, serving
 from load.verdict import Breach, Verdict
 
 Contents = dict[str, set[tuple[int, bytes]]]
-"""By channel, (seq, hash of data) of every message."""
+"""For each channel the (seq, hash of data) of every message."""
+
 COLUMNS = ["id", "channel", "seq", "data"]
 
 
 def digest(data: str | None) -> bytes:
-    """Of the text as it is stored, byte by byte."""
+    """The hash of the stored text, byte by byte."""
     return hashlib.blake2b((data or "").encode(), digest_size=12).digest()
 
 
 async def of_database(server: Server) -> Contents:
-    """What the log holds."""
+    """The contents of the log."""
     found: Contents = defaultdict(set)
     session = await server.connect()
     async with session.transaction():
@@ -49,7 +49,7 @@ async def of_database(server: Server) -> Contents:
 
 
 def files_of(folder: Path, format_: str) -> list[str]:
-    """The data files that a reader of this format sees; each with its own library."""
+    """The data files that a reader of this format sees, found with the format's own library."""
     if format_ == "delta":
         from deltalake import DeltaTable
 
@@ -64,12 +64,12 @@ def files_of(folder: Path, format_: str) -> list[str]:
 
 
 def _hidden(path: Path) -> bool:
-    """Readers of plain folders leave out what begins with a dot or an underscore."""
+    """Whether readers of plain folders ignore a path: a part of it begins with a dot or an underscore."""
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def of_files(files: Iterable[str]) -> tuple[Contents, int]:
-    """What they hold, and how many rows."""
+    """The contents of files, and the number of their rows."""
     found: Contents = defaultdict(set)
     rows = 0
     for batch in ds.dataset(list(files), format="parquet").to_batches(columns=COLUMNS):
@@ -81,7 +81,7 @@ def of_files(files: Iterable[str]) -> tuple[Contents, int]:
 
 
 def judge(format_: str, wanted: Contents, found: Contents, rows: int, verdict: Verdict) -> None:
-    """What was read back against what the log holds."""
+    """Compare what was read back with the log."""
     for channel in sorted(wanted.keys() | found.keys()):
         lost, new = wanted[channel] - found[channel], found[channel] - wanted[channel]
         verdict.add(Breach.LOST, f"{format_}: {channel}, missing or changed", len(lost))
@@ -91,7 +91,7 @@ def judge(format_: str, wanted: Contents, found: Contents, rows: int, verdict: V
 
 
 def run(server: Server, *words: str) -> float:
-    """One `./gapless` command; the seconds it took. Raises RuntimeError when it fails."""
+    """Run one `./gapless` command. Returns its seconds. Raises RuntimeError if it fails."""
     started = time.monotonic()
     answer = subprocess.run(
         [LAUNCHER, *words], env={**os.environ, **server.env}, capture_output=True, text=True
@@ -102,7 +102,7 @@ def run(server: Server, *words: str) -> float:
 
 
 async def play(file: Path, formats: list[str], folder: Path) -> Verdict:
-    """Each format in turn."""
+    """Import the chat, and check each format in turn."""
     verdict = Verdict((Breach.LOST, Breach.DOUBLED, Breach.PHANTOM))
     async with serving() as server:
         took = await asyncio.to_thread(run, server, "import", str(file))
@@ -135,10 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = drill.parser("spark.readback", __doc__, chat, f"{chat} --formats parquet,delta")
     parser.add_argument("file", type=Path)
     parser.add_argument("--formats", default="parquet,delta,iceberg")
-    parser.add_argument("--keep", type=Path, help="leave the exports and the report here")
+    parser.add_argument("--keep", type=Path, help="keep the exports and the report in this folder")
     chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="gapless-readback-") as folder:
-        home = chosen.keep.absolute() if chosen.keep else Path(folder)
+    with drill.temporary_home("readback") as folder:
+        home = chosen.keep.absolute() if chosen.keep else folder
         home.mkdir(parents=True, exist_ok=True)
         formats = chosen.formats.split(",")
         return drill.conclude(drill.played(lambda: asyncio.run(play(chosen.file, formats, home))))

@@ -20,7 +20,7 @@ from pathlib import Path
 import asyncpg
 
 from load import drill
-from load.children import CHECKOUT, Child
+from load.children import Child, python_path
 from load.drill import say
 from load.postgres import Postgres
 from load.spark.database import postgres
@@ -41,12 +41,12 @@ select (select count(*) from gapless.messages),
 
 
 def judge(rows: int, messages: int, numbers: int, holes: int, crossed: int) -> Verdict:
-    """The verdict on the log at the end. `numbers`: how many different rows are in it."""
+    """The verdict on the log at the end. `numbers`: how many of the rows are in it."""
     verdict = Verdict((Breach.LOST, Breach.DOUBLED, Breach.HOLES), f"{rows:,} rows, {messages:,} messages")
     verdict.add(Breach.LOST, f"{numbers:,} of the rows are there", rows - numbers)
     verdict.add(Breach.DOUBLED, f"{messages:,} messages of {numbers:,} rows", messages - numbers)
     verdict.add(Breach.HOLES, "channels that are not dense", holes)
-    verdict.add(Breach.OUT_OF_ORDER, "steps of seq against the ids", crossed)
+    verdict.add(Breach.OUT_OF_ORDER, "steps of seq that are not in the order of ids", crossed)
     return verdict
 
 
@@ -72,25 +72,24 @@ class Run:
         for kill in range(1, kills + 1):
             await self._kill_once(session, kill, kills)
         child = self._start()
-        await until(lambda: child.code() is not None, "the query comes to its end", PATIENCE_S)
+        await until(lambda: child.code() is not None, "the query ends", PATIENCE_S)
         if child.code() != 0:
             child.stop(1.0)
             raise RuntimeError(f"the query ended with {child.code()}:\n{child.tail(40)}")
         found = await session.fetchrow(BROKEN, self._rows)
         assert found is not None
         left = await session.fetchval("select count(*) from gapless.spark_attempts")
-        say(f"{left} attempts left behind")
+        say(f"{left} attempts remain in the books")
         return judge(self._rows, *found)
 
     def _start(self) -> Child:
         url = self._server.url.replace("postgres@", "shop@", 1)
         words = [url, self._home / "source", self._home / "checkpoint"]
-        path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "pipeline")])
         command = [sys.executable, "-P", "-m", "load.spark.sink_query", *map(str, words)]
-        return Child(command, self._home / "log", {"PYTHONPATH": path}).start()
+        return Child(command, self._home / "log", {"PYTHONPATH": python_path()}).start()
 
     async def _kill_once(self, session: asyncpg.Connection, kill: int, kills: int) -> None:
-        """Let it get some batches further, then kill it a random moment later."""
+        """Run it for some batches, then kill it after a random time."""
         left = self.batches - await _decided(session)
         goal = await _decided(session) + self._chance.randint(1, max(1, left // (kills - kill + 2)))
         child = self._start()
@@ -98,11 +97,11 @@ class Run:
         while await _decided(session) < goal:
             if child.code() is not None or time.monotonic() > deadline:
                 child.stop(1.0)
-                raise RuntimeError(f"the query got no further, code {child.code()}:\n{child.tail(40)}")
+                raise RuntimeError(f"the query made no progress, code {child.code()}:\n{child.tail(40)}")
             await asyncio.sleep(0.005)
         await asyncio.sleep(self._chance.uniform(0, 1.0))
         if child.code() is not None:
-            raise RuntimeError("the query came to its end before it could be killed")
+            raise RuntimeError("the query ended before it could be killed")
         os.killpg(child.pid, signal.SIGKILL)
         child.stop(1.0)
         stored = await session.fetchval("select count(*) from gapless.messages")
@@ -119,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = drill.parser("spark.sink", __doc__, "", "--short")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--per-file", type=int, default=4_000, help="rows of a batch")
+    parser.add_argument("--per-file", type=int, default=4_000, help="rows in a file, which is a batch")
     parser.add_argument("--short", action="store_true", help="5,000 rows and one kill")
     drill.add_seed(parser)
     chosen = parser.parse_args(arguments)

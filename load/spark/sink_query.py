@@ -17,35 +17,36 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FAILS = 0.1
-"""So many tasks fail before they have staged anything, as many half way, and as many when all is staged."""
+"""The share of tasks that fail before staging; as many fail half way, and as many after staging."""
+
 PARTITIONS = 4
 
 
 class Unlucky(Exception):  # noqa: N818
-    """A task that fails because it is its turn."""
+    """The planned failure of a task."""
 
 
 class UnluckyWriter(GaplessStreamWriter):
-    """The sink's writer on a bad day."""
+    """The sink's writer, with random failures."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         draw = random.random()
         if draw < FAILS:
             raise Unlucky("before")
-        staged = super().write(_broken_off(iterator) if draw < 2 * FAILS else iterator)
+        staged = super().write(_half_of(iterator) if draw < 2 * FAILS else iterator)
         if draw > 1 - FAILS:
             raise Unlucky("after")
         return staged
 
 
-def _broken_off(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _half_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch.slice(0, batch.num_rows // 2)
         raise Unlucky("half way")
 
 
 class UnluckyDataSource(DataSource):
-    """`gapless`, but for the luck."""
+    """The sink of `gapless`, with `UnluckyWriter`."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,9 +58,9 @@ class UnluckyDataSource(DataSource):
 
 
 def main(url: str, source: str, checkpoint: str) -> int:
-    """Everything that lies in the source, a file a batch."""
+    """Write all files in `source` to the sink, one file in each batch."""
     spark = start(SessionOptions("sink", "local[2,10]", quick=True))
-    # Workers do not know this module by its name: its classes travel whole.
+    # Workers cannot import this module, so its classes are sent by value.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     spark.dataSource.register(UnluckyDataSource)
     rows = (

@@ -107,4 +107,4 @@ def test_every_drill_has_examples_and_says_what_its_exit_codes_mean(name: str) -
     asked = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
     assert asked.returncode == 0, asked.stderr
     assert f"examples:\n  python -m load.{name}" in asked.stdout
-    assert "0 the promise held; 1 it did not; 2 no verdict" in asked.stdout
+    assert "exit codes: 0 no breach; 1 a breach; 2 no verdict" in asked.stdout
