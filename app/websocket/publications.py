@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -63,7 +63,9 @@ def event(channel: str, said: Ephemeral | Gap | HistoryChanged | Ready) -> bytes
             content = {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed}
             return push(channel, b"gap", _encode(content))
         case HistoryChanged():
-            changed = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
+            changed: dict[str, Any] = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
+            if said.channel is not None:
+                changed["channel"] = said.channel
             return push(channel, b"gap", _encode(changed))
         case Ready():
             return push(channel, b"ready", b'{"cursor":%d}' % said.cursor)
