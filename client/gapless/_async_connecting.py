@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from ssl import SSLContext
 from typing import Literal
-from weakref import WeakSet
 
 from gapless._async_calls import AsyncCalls
 from gapless._async_connection import AsyncConnection
@@ -32,6 +31,7 @@ class AsyncConnecting(AsyncCalls):
         connection = AsyncConnection(
             self._config,
             self._effects,
+            on_close=self._connections.discard,
             max_in_flight=max_in_flight,
             lateness=lateness,
             ssl=ssl,
@@ -47,5 +47,5 @@ class AsyncConnecting(AsyncCalls):
         await super().aclose()
 
     @cached_property
-    def _connections(self) -> WeakSet[AsyncConnection]:
-        return WeakSet()
+    def _connections(self) -> set[AsyncConnection]:
+        return set()

@@ -33,6 +33,9 @@ and each publish has its own backoff on top."""
 MISSING = "connect needs the package websockets: pip install gapless[websocket]"
 
 
+CLOSED = NoReply("the connection was closed by its client", sent=False, passing=False)
+
+
 class AsyncConnection:
     """One WebSocket to the service, shared by any number of publishes and up to 128 streams.
 
@@ -46,6 +49,7 @@ class AsyncConnection:
         config: Config,
         effects: AsyncEffects,
         *,
+        on_close: Callable[[AsyncConnection], object],
         max_in_flight: int,
         lateness: float,
         ssl: SSLContext | None,
@@ -59,6 +63,7 @@ class AsyncConnection:
             raise ValueError("the publishes in flight and the lateness must be positive")
         self.config = config
         self.effects = effects
+        self._on_close = on_close
         self._lateness = lateness
         self._ssl = ssl
         self._proxy: str | Literal[True] | None = proxy
@@ -86,10 +91,8 @@ class AsyncConnection:
         return self._link is not None and self._link.end is None
 
     async def __aenter__(self) -> Self:
-        attempts = self._attempts()
         try:
-            while not isinstance(link := await self.link(), AsyncLink):
-                await self._pause(attempts, link)
+            await self._linked()
         except BaseException:
             await self.aclose()
             raise
@@ -103,6 +106,7 @@ class AsyncConnection:
     async def aclose(self) -> None:
         """Closes it, and ends its streams. Closing twice is harmless."""
         self._closing.set()
+        self._on_close(self)
         if self._dialing is not None:
             self._dialing.cancel()
             await asyncio.gather(self._dialing, return_exceptions=True)
@@ -136,6 +140,8 @@ class AsyncConnection:
         certainly not stored is repeated as `retry` says. `AsyncClient.publish` is for a message that must
         neither be lost nor doubled.
         """
+        if self.closed:
+            raise RuntimeError("this connection is closed")
         command = Command.of("publish", command_members(channel, data, ephemeral=ephemeral, **options))
         async with self._slots:
             self._in_flight += 1
@@ -191,7 +197,7 @@ class AsyncConnection:
     async def link(self) -> AsyncLink | Break:
         """The open WebSocket, opened now if need be, or why there is none. Raises errors that end streams."""
         if self.closed:
-            raise RuntimeError("this connection is closed")
+            return CLOSED
         if self._link is not None and self._link.end is None:
             return self._link
         if self._dialing is None:
@@ -199,6 +205,10 @@ class AsyncConnection:
             self._dialing.add_done_callback(self._dialed)
         try:
             return await asyncio.shield(self._dialing)
+        except asyncio.CancelledError:
+            if self.closed and not _is_cancelled():
+                return CLOSED
+            raise
         except GaplessError as error:
             raise apart(error) from error.__cause__
 
@@ -234,19 +244,27 @@ class AsyncConnection:
 
     # Publishing.
 
-    def _attempts(self) -> Attempts:
-        effects = self.effects
-        return Attempts(self.config.retry, repeatable=False, now=effects.clock(), chance=effects.chance)
-
     async def _carry_out(self, command: Command) -> Answer:
         attempts: Attempts | None = None
         while True:
-            link = await self.link()
-            outcome = await link.ask(command) if isinstance(link, AsyncLink) else link
+            link = await self._linked()
+            outcome = await link.ask(command)
             if isinstance(outcome, Answer):
                 return outcome
-            attempts = attempts or self._attempts()
+            attempts = attempts or self._attempts(repeatable=False)
             await self._pause(attempts, outcome)
+
+    async def _linked(self) -> AsyncLink:
+        """The open WebSocket, after as many attempts as `retry` allows."""
+        attempts: Attempts | None = None
+        while not isinstance(link := await self.link(), AsyncLink):
+            attempts = attempts or self._attempts(repeatable=True)
+            await self._pause(attempts, link)
+        return link
+
+    def _attempts(self, *, repeatable: bool) -> Attempts:
+        policy, effects = self.config.retry, self.effects
+        return Attempts(policy, repeatable=repeatable, now=effects.clock(), chance=effects.chance)
 
     async def _pause(self, attempts: Attempts, outcome: Break) -> None:
         """Waits for the next attempt. Raises the outcome's error if there is none."""
@@ -254,6 +272,12 @@ class AsyncConnection:
         seconds = attempts.judge(outcome, self.effects.clock())
         assert isinstance(seconds, float), "it is no success"
         await self.effects.sleep(seconds, self._closing)
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is to be cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class AsyncPushStream(AsyncStream[T]):
@@ -297,10 +321,10 @@ class AsyncPushStream(AsyncStream[T]):
         inlet.news.clear()
         if (push := inlet.take()) is not None:
             self._pushes.push(push)
-        elif inlet.overrun:
-            self._pushes.leave("the reader fell behind")
         elif inlet.end is not None:
             return self._ended(inlet.end)
+        elif inlet.overrun:
+            self._pushes.leave("the reader fell behind")
         else:
             await inlet.news.wait()
         return None
@@ -320,7 +344,6 @@ class AsyncPushStream(AsyncStream[T]):
         self._link, self._inlet, self._open = None, None, False
         if link is not None and inlet is not None:
             link.drop_inlet(self._address)
-            inlet.news.set()
 
     async def _interrupted(self) -> None:
         if not self._open:

@@ -35,34 +35,44 @@ MAX_BATCH_BYTES = 256 * 1024
 """Limits of one message to the server. The server takes 1000 commands in a message, and 2 MiB."""
 READ_AHEAD_BYTES = 1024 * 1024
 """What may wait for the reader of one subscription, as JSON. One message may be larger."""
+STALL_SECONDS = 0.05
+"""How long a reader that is behind may hold up the others."""
 CLOSE_SECONDS = 2.0
 
 
 class Inlet:
-    """Pushes that wait for the reader of one stream. Past its limit the link ends the subscription, and the
-    reader opens it again where it is."""
+    """Pushes that wait for the reader of one stream. If the reader stays behind, the link ends the
+    subscription, and the reader opens it again where it is."""
 
-    __slots__ = ("_waiting", "_waiting_bytes", "bounded", "end", "ending", "news", "overrun")
+    __slots__ = ("_bounded", "_room", "_waiting", "_waiting_bytes", "end", "ending", "news", "overrun")
 
     def __init__(self, ending: Command, bounded: bool) -> None:
         self.ending = ending
-        self.bounded = bounded
         self.overrun = False
         self.end: End | None = None
         self.news = asyncio.Event()
+        self._bounded = bounded
+        self._room = asyncio.Event()
         self._waiting: deque[tuple[Mapping[str, Any], int]] = deque()
         self._waiting_bytes = 0
 
-    def put(self, push: Mapping[str, Any], size: int) -> bool:
-        """Adds a push. False: it is one too many, and none may follow."""
-        if not self.bounded and self._waiting and self._waiting_bytes + size > READ_AHEAD_BYTES:
-            self.overrun = True
-            self.news.set()
-            return False
+    def put(self, push: Mapping[str, Any], size: int) -> None:
+        """Adds a push."""
         self._waiting.append((push, size))
         self._waiting_bytes += size
         self.news.set()
-        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be added now."""
+        return not self._bounded and self._waiting_bytes > READ_AHEAD_BYTES
+
+    async def room(self) -> bool:
+        """Waits a moment until there is room again: a reader that only has much to read is soon through."""
+        self._room.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._room.wait(), STALL_SECONDS)
+        return not self.full
 
     def take(self) -> Mapping[str, Any] | None:
         """The next push; None if none waits."""
@@ -70,7 +80,16 @@ class Inlet:
             return None
         push, size = self._waiting.popleft()
         self._waiting_bytes -= size
+        if self._waiting_bytes < READ_AHEAD_BYTES // 2:
+            self._room.set()
         return push
+
+    def leave(self) -> None:
+        """Its reader is gone."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._room.set()
+        self.news.set()
 
     def finish(self, end: End) -> None:
         """The connection has ended."""
@@ -148,7 +167,10 @@ class AsyncLink:
     def drop_inlet(self, address: Address) -> None:
         """Ends what brings these pushes."""
         inlet = self._inlets.pop(address, None)
-        if inlet is not None and self.end is None:
+        if inlet is None:
+            return
+        inlet.leave()
+        if self.end is None and not inlet.overrun:
             self._say(inlet.ending.mute_line(), None)
 
     async def aclose(self) -> None:
@@ -175,33 +197,39 @@ class AsyncLink:
                 if not isinstance(message, str):
                     raise ProtocolError("the server sent a binary message")
                 for line in message.split("\n"):
-                    if line:
-                        self._take(line)
+                    if line and (full := self._take(line)) is not None and not await full.room():
+                        full.overrun = True
+                        full.news.set()
+                        self._say(full.ending.mute_line(), None)
         except ConnectionClosed as closed:
             said = closed.rcvd if closed.rcvd_then_sent or closed.sent is None else closed.sent
             self._finish(end_of(None if said is None else said.code, "" if said is None else said.reason))
         except GaplessError as error:
             self._break(error)
 
-    def _take(self, line: str) -> None:
+    def _take(self, line: str) -> Inlet | None:
+        """Takes a line. Returns the inlet that it filled."""
         said = read_line(line)
         if (push := said.get("push")) is not None:
-            self._take_push(push, len(line))
-        elif (number := said.get("id")) is not None:
+            return self._take_push(push, len(line))
+        if (number := said.get("id")) is not None:
             self._take_reply(number, said)
         elif not said:
             self._say(b"{}", None)
         else:
             raise ProtocolError(f"neither a reply nor a push: {line[:200]!r}")
+        return None
 
-    def _take_push(self, push: Any, size: int) -> None:
+    def _take_push(self, push: Any, size: int) -> Inlet | None:
         if not isinstance(push, dict):
             raise ProtocolError(f"not a push: {push!r:.200}")
         kind = "channel" if "channel" in push else "subscription"
         inlet = self._inlets.get((kind, str(push.get(kind))))
         # Pushes of a subscription that was just ended may still be on their way.
-        if inlet is not None and not inlet.overrun and not inlet.put(push, size):
-            self._say(inlet.ending.mute_line(), None)
+        if inlet is None or inlet.overrun:
+            return None
+        inlet.put(push, size)
+        return inlet if inlet.full else None
 
     def _take_reply(self, number: Any, said: dict[str, Any]) -> None:
         if not isinstance(number, int) or not 0 < number <= self._last_id:
