@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from app import VERSION
 from app.openapi import LICENSE, TITLE, Schemas
-from app.websocket.commands import Command
-from app.websocket.forms import Pushed, Reply
+from app.websocket.forms import ClientCommand, MemberPushed, Pushed, Reply
 from app.wire import answers
 
 _schemas: Final = Schemas()
@@ -50,7 +49,7 @@ ASYNCAPI: Final[dict[str, Any]] = {
         },
         "websocket": {
             "address": "/v1/ws",
-            "messages": _messages(command=Command, reply=Reply, push=Pushed),
+            "messages": _messages(command=ClientCommand, reply=Reply, push=Pushed, member_push=MemberPushed),
         },
     },
     "operations": {
@@ -63,7 +62,9 @@ ASYNCAPI: Final[dict[str, Any]] = {
         "reply": {
             "action": "send",
             "channel": {"$ref": "#/channels/websocket"},
-            "messages": [{"$ref": f"#/channels/websocket/messages/{name}"} for name in ("reply", "push")],
+            "messages": [
+                {"$ref": f"#/channels/websocket/messages/{name}"} for name in ("reply", "push", "member_push")
+            ],
             "summary": "Answer it, and push what comes.",
         },
         "follow": {"action": "send", "channel": {"$ref": "#/channels/subscribe"}, "summary": "Follow."},

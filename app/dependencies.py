@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.gatekeeping import Gatekeeper
+from app.settling import Settling
 from app.websocket.sessions import Sessions
 from app.wire.receipts import ReceiptCodec
 from subscriptions.engine.durable.announcing import (
@@ -34,6 +35,7 @@ class Dependencies:
     history: HistoryPort
     consumers: Consumers
     receipts: ReceiptCodec
+    settling: Settling
     subscriptions: AnnouncingSubscriptions
     policies: AnnouncingPolicies
     dead_letters: AnnouncingDeadLetters

@@ -159,7 +159,8 @@ class WebSocketConnection(Unread, asyncio.Protocol):
 
     async def drain(self) -> None:
         """Returns when all bytes are taken, or the connection is gone."""
-        if self.flow.write_paused:
+        # Others may have waited too, and have written first.
+        while self.flow.write_paused and not self._closing:
             await self.flow.drain()
 
     def close(self, code: int, reason: str) -> None:

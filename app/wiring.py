@@ -14,12 +14,14 @@ from app.dependencies import Dependencies
 from app.gatekeeping import Gatekeeper
 from app.loops import Loops, Run
 from app.settings import Settings
+from app.settling import Settling
 from app.telemetry import (
     SHELF,
 )
 from app.webhooks.push import PushDependencies
 from app.webhooks.runner import Webhooks
 from app.webhooks.sender import Sender
+from app.websocket.consuming import Queues
 from app.websocket.session import Parts
 from app.websocket.sessions import Sessions
 from app.wire.encode import encode_message
@@ -148,8 +150,17 @@ class Service:
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(self._deciding, self._namespaces)
         history = History(self._history_pool)
+        settling = Settling(self._consumers, self._receipts)
         self._sessions = Sessions(
-            Parts(self._live, self._reader, self._publisher, self._exchange, history, settings.namespace)
+            Parts(
+                self._live,
+                self._reader,
+                self._publisher,
+                self._exchange,
+                history,
+                settings.namespace,
+                Queues(self._consumers, settling, self._receipts, self._reader, self._gate),
+            )
         )
         return Dependencies(
             publisher=self._publisher,
@@ -159,6 +170,7 @@ class Service:
             history=history,
             consumers=self._consumers,
             receipts=self._receipts,
+            settling=settling,
             subscriptions=subscriptions,
             policies=AnnouncingPolicies(policies, self._consumers),
             dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),

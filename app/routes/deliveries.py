@@ -11,22 +11,16 @@ from starlette.requests import ClientDisconnect
 from app.http_protocol import GaplessHttpProtocol
 from app.request import Answer, Plain
 from app.routes.publish import committed
+from app.settling import Settling
 from app.telemetry import DELIVERED, PUBLISHED, SETTLED
 from app.wire.body import read_body
-from app.wire.consuming import (
-    MAX_BODY_BYTES,
-    parse_extend,
-    parse_nack,
-    parse_pull,
-    parse_receipts,
-    parse_transaction,
-)
-from app.wire.deliveries import encode_deliveries, encode_results
+from app.wire.consuming import MAX_BODY_BYTES, parse_pull, parse_transaction
+from app.wire.deliveries import encode_deliveries
 from app.wire.encode import encode_positions
 from app.wire.fingerprint import fingerprint
 from app.wire.head import Form, PublishHead, read_head
 from app.wire.receipts import ReceiptCodec
-from subscriptions.domain.delivery import Receipt, Settled
+from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended
 from subscriptions.engine.durable.announcing import AnnouncingTransactions
@@ -64,30 +58,25 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
     return Answer(content, told=told)
 
 
-async def ack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
+async def ack(request: Plain, settling: Settling, gate: Gate) -> Answer:
     """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
     gate.require()
-    texts = parse_receipts(await _body(request, MAX_BODY_BYTES))
-    settled = await consumers.ack(request.namespace, request.name or None, _decoded(receipts, texts))
-    return _results(texts, settled)
+    body = await _body(request, MAX_BODY_BYTES)
+    return Answer(await settling.ack(body, request.namespace, request.name or None))
 
 
-async def nack(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
+async def nack(request: Plain, settling: Settling, gate: Gate) -> Answer:
     """Give deliveries back, to be delivered later or as dead letters."""
     gate.require()
-    texts, how = parse_nack(await _body(request, MAX_BODY_BYTES))
-    named = _decoded(receipts, texts)
-    settled = await consumers.nack(request.namespace, request.name or None, named, how)
-    return _results(texts, settled)
+    body = await _body(request, MAX_BODY_BYTES)
+    return Answer(await settling.nack(body, request.namespace, request.name or None))
 
 
-async def extend(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
+async def extend(request: Plain, settling: Settling, gate: Gate) -> Answer:
     """Move the deadlines of deliveries. The new ones count from now."""
     gate.require()
-    texts, ack_wait_s = parse_extend(await _body(request, MAX_BODY_BYTES))
-    named = _decoded(receipts, texts)
-    settled = await consumers.extend(request.namespace, request.name or None, named, ack_wait_s)
-    return _results(texts, settled)
+    body = await _body(request, MAX_BODY_BYTES)
+    return Answer(await settling.extend(body, request.namespace, request.name or None))
 
 
 async def transact(
@@ -182,10 +171,6 @@ def _refuse_unfit(head: PublishHead) -> None:
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
 
 
-def _decoded(codec: ReceiptCodec, texts: Sequence[str]) -> list[Receipt | None]:
-    return [codec.decode(text) for text in texts]
-
-
 async def _of_transaction(
     request: Plain,
     acks: Sequence[tuple[str, list[str]]],
@@ -197,7 +182,7 @@ async def _of_transaction(
     receipts: dict[Receipt, str] = {}
     foreign: dict[str, str] = {}
     for a, (name, texts) in enumerate(acks):
-        decoded = _decoded(codec, texts)
+        decoded = codec.decode_all(texts)
         expected = next((r.subscription_id for r in decoded if r is not None), None)
         subscription = await consumers.find(request.namespace, name, expected=expected)
         for r, receipt in enumerate(decoded):
@@ -217,9 +202,3 @@ async def _of_transaction(
         named = tuple(FieldError(place, why) for place, why in list(errors.items())[:100])
         raise GaplessError(Code.TRANSACTION_CONFLICT, detail, errors=named)
     return list(receipts), list(receipts.values())
-
-
-def _results(texts: Sequence[str], settled: Sequence[Settled]) -> Answer:
-    for item in settled:
-        SETTLED.labels(item.status.value).inc()
-    return Answer(encode_results(texts, settled))

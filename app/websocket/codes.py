@@ -24,6 +24,7 @@ class ErrorCode(NamedTuple):
 INTERNAL: Final = ErrorCode(100, "internal server error", temporary=True)
 UNAUTHORIZED: Final = ErrorCode(101, "unauthorized")
 UNKNOWN_CHANNEL: Final = ErrorCode(102, "unknown channel")
+UNKNOWN_SUBSCRIPTION: Final = ErrorCode(102, "unknown subscription")
 PERMISSION_DENIED: Final = ErrorCode(103, "permission denied")
 METHOD_NOT_FOUND: Final = ErrorCode(104, "method not found")
 ALREADY_SUBSCRIBED: Final = ErrorCode(105, "already subscribed")
@@ -37,6 +38,7 @@ _OF_ERRORS: Final = {
     Code.UNAUTHENTICATED: UNAUTHORIZED,
     Code.FORBIDDEN: PERMISSION_DENIED,
     Code.CHANNEL_NOT_FOUND: UNKNOWN_CHANNEL,
+    Code.SUBSCRIPTION_NOT_FOUND: UNKNOWN_SUBSCRIPTION,
     Code.CURSOR_EXPIRED: UNRECOVERABLE_POSITION,
     Code.PAYLOAD_TOO_LARGE: LIMIT_EXCEEDED,
     Code.RATE_LIMITED: TOO_MANY_REQUESTS,

@@ -83,6 +83,10 @@ class TokenRequest(Struct):
     channel: str = ""
 
 
+Body = Annotated[msgspec.Raw, Meta(description="As the body of the HTTP request of this name.")]
+"""A command that is read like a body, by the same rules."""
+
+
 class Nothing(Struct):
     """A command whose members do not matter."""
 
@@ -103,6 +107,11 @@ class Command(Struct, forbid_unknown_fields=True):
     rpc: Nothing | UnsetType = UNSET
     refresh: TokenRequest | UnsetType = UNSET
     sub_refresh: TokenRequest | UnsetType = UNSET
+    consume: Body | UnsetType = UNSET
+    unconsume: Body | UnsetType = UNSET
+    ack: Body | UnsetType = UNSET
+    nack: Body | UnsetType = UNSET
+    extend: Body | UnsetType = UNSET
 
 
 METHODS: Final = tuple(name for name in Command.__struct_fields__ if name != "id")

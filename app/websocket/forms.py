@@ -6,7 +6,19 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.wire.answers import Message, StreamReady
+from app.websocket.commands import Command
+from app.wire.answers import Delivery, Message, StreamGoodbye, StreamReady
+from app.wire.consuming import AckRequest, ConsumeRequest, ExtendRequest, NackRequest, UnconsumeRequest
+
+
+class ClientCommand(Command, forbid_unknown_fields=True):
+    """A command: one of its members, and an id that the answer will carry. Empty, it is a pong."""
+
+    consume: ConsumeRequest | UnsetType = UNSET  # type: ignore[assignment]
+    unconsume: UnconsumeRequest | UnsetType = UNSET  # type: ignore[assignment]
+    ack: AckRequest | UnsetType = UNSET  # type: ignore[assignment]
+    nack: NackRequest | UnsetType = UNSET  # type: ignore[assignment]
+    extend: ExtendRequest | UnsetType = UNSET  # type: ignore[assignment]
 
 
 class Publication(Message, kw_only=True):
@@ -33,10 +45,26 @@ class Push(Struct):
     gap: Annotated[dict[str, Any], Meta(description="As in the event `gap` of a stream.")] | UnsetType = UNSET
 
 
+class MemberPush(Struct):
+    """Something for a member of a durable subscription: one of the other members. After `goodbye` the member
+    is ended."""
+
+    subscription: str
+    delivery: Delivery | UnsetType = UNSET
+    gap: Annotated[dict[str, Any], Meta(description="As in the event `gap` of a stream.")] | UnsetType = UNSET
+    goodbye: StreamGoodbye | UnsetType = UNSET
+
+
 class Pushed(Struct):
     """A push, on a line of its own."""
 
     push: Push
+
+
+class MemberPushed(Struct):
+    """A push for a member, on a line of its own."""
+
+    push: MemberPush
 
 
 class CommandError(Struct):

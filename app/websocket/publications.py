@@ -1,12 +1,16 @@
-"""Writes messages as publications of the client protocol, in whole frames."""
+"""Writes messages as publications of the client protocol, and deliveries as pushes, in whole frames."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from app.websocket_protocol import text_frame
+from app.wire.deliveries import gap
+from subscriptions.domain.delivery import Loss
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Message
 from subscriptions.engine.entry import Encode, Entry
 from subscriptions.engine.live.live_subscription import Ephemeral, Gap, HistoryChanged, Ready
@@ -60,12 +64,34 @@ def event(channel: str, said: Ephemeral | Gap | HistoryChanged | Ready) -> bytes
         case Ephemeral(body):
             return push(channel, b"pub", body)
         case Gap():
-            content = {"channel": said.channel, "first_seq": said.first_seq, "missed": said.missed}
-            return push(channel, b"gap", _encode(content))
+            return push(channel, b"gap", _encode(gap(said.channel, said.first_seq, said.missed)))
         case HistoryChanged():
-            changed: dict[str, Any] = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
-            if said.channel is not None:
-                changed["channel"] = said.channel
-            return push(channel, b"gap", _encode(changed))
+            return push(channel, b"gap", _changed(said))
         case Ready():
             return push(channel, b"ready", b'{"cursor":%d}' % said.cursor)
+
+
+def member_push(subscription: str, member: bytes, content: bytes) -> bytes:
+    """Something that the server says to a member of a durable subscription."""
+    return b'{"push":{"subscription":"%b","%b":%b}}' % (subscription.encode(), member, content)
+
+
+def member_frames(subscription: str, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> bytes:
+    """Gaps and deliveries, each in a frame of its own: clients limit the length of a message."""
+    gaps = [_encode(gap(loss.channel, loss.first_seq, loss.missed)) for loss in losses]
+    said = [member_push(subscription, b"gap", content) for content in gaps]
+    said += [member_push(subscription, b"delivery", content) for content in deliveries]
+    return b"".join(map(text_frame, said))
+
+
+def ended(subscription: str, reason: Goodbye, lost: HistoryChanged | None) -> list[bytes]:
+    """Why the server ends a member, after the ids in doubt."""
+    said = [] if lost is None else [member_push(subscription, b"gap", _changed(lost))]
+    return [*said, member_push(subscription, b"goodbye", _encode({"reason": reason.value}))]
+
+
+def _changed(said: HistoryChanged) -> bytes:
+    changed: dict[str, Any] = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
+    if said.channel is not None:
+        changed["channel"] = said.channel
+    return _encode(changed)

@@ -92,6 +92,8 @@ class Replies:
             if error is None:
                 answer(result.result())
                 return
+            if not isinstance(error, GaplessError):
+                logger.error("a command failed", exc_info=error)
             known = error if isinstance(error, GaplessError) else _UNEXPECTED
             self.refuse(id_, error_code(known))
 

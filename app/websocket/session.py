@@ -24,8 +24,10 @@ from app.websocket.commands import (
     read_command,
     split,
 )
+from app.websocket.consuming import Queues
 from app.websocket.followings import MAX_CHANNELS, Followings
 from app.websocket.history import read_history
+from app.websocket.members import COMMANDS, Members
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
@@ -55,6 +57,7 @@ class Parts:
     exchange: Exchange
     history: HistoryPort
     namespace: str
+    queues: Queues
 
 
 class Session:
@@ -63,6 +66,7 @@ class Session:
     __slots__ = (
         "_connection",
         "_followings",
+        "_members",
         "_parts",
         "_reading",
         "_replies",
@@ -87,6 +91,7 @@ class Session:
         self._parts = parts
         self._replies = Replies(connection)
         self._followings = Followings(self, self._replies, parts.namespace, parts.live, parts.read)
+        self._members: Members | None = None
         self._strikes = 0
         self._reading: asyncio.Lock | None = None
 
@@ -112,6 +117,8 @@ class Session:
 
     def dropped(self) -> None:
         self._followings.stop()
+        if self._members is not None:
+            self._members.stop()
         self._replies.stop()
         self.on_dropped(self)
 
@@ -185,6 +192,10 @@ class Session:
                 replies.answer(id_, b"refresh", _encode(self._about()))
             case "sub_refresh":
                 replies.answer(id_, b"sub_refresh", b"{}")
+            case _ if method in COMMANDS:
+                if self._members is None:
+                    self._members = Members(self, replies, parts.namespace, parts.queues)
+                self._members.take(id_, method, bytes(getattr(command, method)))
             case _:
                 replies.refuse(id_, codes.NOT_AVAILABLE)
 

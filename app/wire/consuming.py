@@ -1,4 +1,4 @@
-"""Reads the bodies of pulls, settlements and transactions, as strictly as those of publishes.
+"""Reads the bodies of pulls, consumes, settlements and transactions, as strictly as those of publishes.
 
 Members that are null count as not given. Every parser raises `malformed_json` or `invalid_request` about a
 field.
@@ -23,6 +23,8 @@ from subscriptions.domain.names import check_channel
 MAX_BODY_BYTES: Final = 1024 * 1024
 """Limit of a pull, ack, nack or extend. A transaction may be as long as a batch (`checks.MAX_BODY_BYTES`)."""
 MAX_PULL: Final = 1000
+MAX_PREFETCH: Final = 1000
+DEFAULT_PREFETCH: Final = 10
 MAX_WAIT_S: Final = 30
 MAX_RECEIPTS: Final = 1000
 MAX_REASON_CHARACTERS: Final = 1000
@@ -37,6 +39,19 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     max: Annotated[int, Meta(ge=1, le=MAX_PULL)] | UnsetType | None = UNSET
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | UnsetType | None = UNSET
+
+
+class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Of which subscription deliveries are pushed, and at most how many of them are unsettled."""
+
+    subscription: checks.Name
+    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH)] | UnsetType | None = UNSET
+
+
+class UnconsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Of which subscription deliveries are not pushed any more."""
+
+    subscription: checks.Name
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,6 +93,8 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode_pull: Final = msgspec.json.Decoder(PullRequest)
+_decode_consume: Final = msgspec.json.Decoder(ConsumeRequest)
+_decode_unconsume: Final = msgspec.json.Decoder(UnconsumeRequest)
 _decode_receipts: Final = msgspec.json.Decoder(AckRequest)
 _decode_nack: Final = msgspec.json.Decoder(NackRequest)
 _decode_extend: Final = msgspec.json.Decoder(ExtendRequest)
@@ -90,6 +107,14 @@ class Pull:
 
     max: int = 1
     wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """A stream of the deliveries of a subscription, at most `prefetch` of them unsettled."""
+
+    subscription: str
+    prefetch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,18 @@ def parse_pull(body: bytes) -> Pull:
         return Pull()
     asked = _flat(_decode_pull, body)
     return Pull(asked.max or 1, asked.wait or 0.0)
+
+
+def parse_consume(body: bytes) -> Consume:
+    """What the query of `consume` says, as a body."""
+    asked = _flat(_decode_consume, body)
+    name = check_channel(asked.subscription, "subscription")
+    return Consume(name, asked.prefetch or DEFAULT_PREFETCH)
+
+
+def parse_unconsume(body: bytes) -> str:
+    """The name of a subscription."""
+    return check_channel(_flat(_decode_unconsume, body).subscription, "subscription")
 
 
 def parse_receipts(body: bytes) -> list[str]:

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_info
 
 from app.wire import checks
+from app.wire.consuming import DEFAULT_PREFETCH, MAX_PREFETCH
 from app.wire.moments import SINCE_PATTERN
 from app.wire.publish import field_error
 from app.wire.settings import MAX_FILTERS
@@ -27,7 +28,6 @@ from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
 MAX_LIMIT: Final = 1000
 MAX_CHANNELS: Final = 128
 MAX_LAST: Final = 1000
-MAX_PREFETCH: Final = 1000
 
 _NAME: Final = {
     "pattern": rf"^{NAME_PART}(\.{NAME_PART})*$",
@@ -139,7 +139,9 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
 class ConsumeQuery(msgspec.Struct):
     """How deliveries are streamed."""
 
-    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH, description="At most this many unsettled.")] = 10
+    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH, description="At most this many unsettled.")] = (
+        DEFAULT_PREFETCH
+    )
     heartbeat: Heartbeat = 15
     ticket: _Unused = ""
     unused: _Unused = msgspec.field(name="_", default="")

@@ -38,7 +38,7 @@ from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
 from gapless._policies import Change, Exported, Imported, Policy
 from gapless._publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
-from gapless._pushes import ConnectedSubscribeOptions
+from gapless._pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
 from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
 from gapless._scheduled import Scheduled, ScheduleOptions
@@ -65,6 +65,7 @@ __all__ = [
     "Client",
     "Committed",
     "Conflict",
+    "ConnectedConsumeOptions",
     "ConnectedPublishOptions",
     "ConnectedSubscribeOptions",
     "ConsumeOptions",

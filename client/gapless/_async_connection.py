@@ -10,18 +10,28 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
+from gapless._async_consumer import AsyncConsumer
 from gapless._async_link import AsyncLink, Inlet, open_link
+from gapless._async_member import AsyncMember
 from gapless._async_stream import AsyncStream, _AsyncIteration
+from gapless._call import Call, attempts_for, json_body
 from gapless._commands import Answer, Command, End, Farewell
 from gapless._config import Config
+from gapless._consuming import Consumption
 from gapless._effects import AsyncEffects
 from gapless._errors import GaplessError, apart
 from gapless._lost import Gap
 from gapless._models import Ephemeral, Message, Payload, Published, published_from
 from gapless._publish import ConnectedPublishOptions, MessageOptions, command_members
-from gapless._pushes import Address, ConnectedSubscribeOptions, PushStream, push_reader
+from gapless._pushes import (
+    ConnectedConsumeOptions,
+    ConnectedSubscribeOptions,
+    PushMembership,
+    PushStream,
+    push_reader,
+)
 from gapless._reading import OnGap
-from gapless._retry import Attempts, Break, Ended, NoReply, Reply
+from gapless._retry import Attempts, Break, Ended, NoReply, Reply, RetryPolicy
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -192,6 +202,17 @@ class AsyncConnection:
         core = push_reader(channels, on_gap, ephemeral, self.config, self.effects, **options)
         return AsyncPushStream(core, self)
 
+    def consume(self, subscription: str, **options: Unpack[ConnectedConsumeOptions]) -> AsyncConsumer:
+        """Like `AsyncClient.consume`, over this connection, which also carries what settles its deliveries.
+
+        A connection can be one member of each subscription, of 32 in all: a second consumer of the same one
+        raises `Conflict`. When the connection is lost, all its leases end.
+        """
+        asked = Consumption(subscription, **options)
+        pushes = PushMembership(asked, self.config, self.effects)
+        member = AsyncMember(pushes, AsyncPushStream(pushes, self), self._call, self.effects)
+        return AsyncConsumer(member, asked, self.config.timeout_seconds)
+
     # What its publishes and streams use.
 
     async def link(self) -> AsyncLink | Break:
@@ -254,6 +275,18 @@ class AsyncConnection:
             attempts = attempts or self._attempts(repeatable=False)
             await self._pause(attempts, outcome)
 
+    async def _call(self, call: Call[T], policy: RetryPolicy | None = None) -> T:
+        """Settles deliveries: the command has the name and the body of the request."""
+        verb = call.request.path.rpartition("/")[2]
+        command = Command(verb, call.request.content or b"{}")
+        attempts = attempts_for(call, policy or self.config.retry, self.effects)
+        while True:
+            link = await self.link()
+            outcome = await link.ask(command) if isinstance(link, AsyncLink) else link
+            if isinstance(outcome, Answer):
+                return call.decode(Reply(200, {}, json_body(outcome.content)))
+            await self._pause(attempts, outcome)
+
     async def _linked(self) -> AsyncLink:
         """The open WebSocket, after as many attempts as `retry` allows."""
         attempts: Attempts | None = None
@@ -288,7 +321,6 @@ class AsyncPushStream(AsyncStream[T]):
         self._pushes = pushes
         self._connection = connection
         self._link: AsyncLink | None = None
-        self._address: Address = ("", "")
         self._inlet: Inlet | None = None
         self._open = False
         connection.adopt(self)
@@ -305,10 +337,10 @@ class AsyncPushStream(AsyncStream[T]):
         link = await self._until_closed(self._connection.link())
         if not isinstance(link, AsyncLink):
             return link
-        self._link, self._address = link, self._pushes.address(self._connection.next_number())
-        ending = self._pushes.ending(self._address)
-        self._inlet = link.open_inlet(self._address, ending, self._pushes.bounded)
-        outcome = await self._until_closed(link.ask(self._pushes.opening(self._address)))
+        address = self._pushes.address(self._connection.next_number())
+        inlet = Inlet(address, self._pushes.ending(address), self._pushes.bounded)
+        self._link, self._inlet = link, inlet
+        outcome = await self._until_closed(link.ask(self._pushes.opening(address), inlet))
         if not isinstance(outcome, Answer):
             return self._ended(link.end) if link.end is not None else outcome
         self._pushes.replied(outcome.content, link.date, self._effects.clock())
@@ -343,7 +375,7 @@ class AsyncPushStream(AsyncStream[T]):
         link, inlet = self._link, self._inlet
         self._link, self._inlet, self._open = None, None, False
         if link is not None and inlet is not None:
-            link.drop_inlet(self._address)
+            link.leave(inlet)
 
     async def _interrupted(self) -> None:
         if not self._open:

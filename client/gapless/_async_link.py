@@ -44,10 +44,23 @@ class Inlet:
     """Pushes that wait for the reader of one stream. If the reader stays behind, the link ends the
     subscription, and the reader opens it again where it is."""
 
-    __slots__ = ("_bounded", "_room", "_waiting", "_waiting_bytes", "end", "ending", "news", "overrun")
+    __slots__ = (
+        "_bounded",
+        "_room",
+        "_waiting",
+        "_waiting_bytes",
+        "address",
+        "end",
+        "ending",
+        "left",
+        "news",
+        "overrun",
+    )
 
-    def __init__(self, ending: Command, bounded: bool) -> None:
+    def __init__(self, address: Address, ending: Command, bounded: bool) -> None:
+        self.address = address
         self.ending = ending
+        self.left = False
         self.overrun = False
         self.end: End | None = None
         self.news = asyncio.Event()
@@ -86,6 +99,7 @@ class Inlet:
 
     def leave(self) -> None:
         """Its reader is gone."""
+        self.left = True
         self._waiting.clear()
         self._waiting_bytes = 0
         self._room.set()
@@ -100,9 +114,16 @@ class Inlet:
 class _Asked:
     """A command that waits for its reply."""
 
-    __slots__ = ("deadline", "method", "outcome", "sent")
+    __slots__ = ("deadline", "inlet", "method", "outcome", "sent")
 
-    def __init__(self, method: str, deadline: float, outcome: asyncio.Future[Reply | NoReply]) -> None:
+    def __init__(
+        self,
+        method: str,
+        deadline: float,
+        outcome: asyncio.Future[Reply | NoReply],
+        inlet: Inlet | None,
+    ) -> None:
+        self.inlet = inlet
         self.method = method
         self.deadline = deadline
         self.outcome = outcome
@@ -146,29 +167,25 @@ class AsyncLink:
         self._silence_seconds = ping_seconds(outcome.content) + self._lateness_seconds
         return None
 
-    async def ask(self, command: Command) -> Reply | NoReply:
-        """Sends a command. Its outcome is an `Answer`, the refusal as a reply over HTTP, or no reply."""
+    async def ask(self, command: Command, inlet: Inlet | None = None) -> Reply | NoReply:
+        """Sends a command. Its outcome is an `Answer`, the refusal as a reply over HTTP, or no reply.
+
+        The pushes that come after an `Answer` go to `inlet`. Those before it are of a stream that had the
+        same address and has ended.
+        """
         if self.end is not None:
             return unknown(self.end, sent=False)
         self._last_id = number = next(self._ids)
         deadline = self._loop.time() + self._timeout_seconds
-        asked = self._asked[number] = _Asked(command.method, deadline, self._loop.create_future())
+        asked = self._asked[number] = _Asked(command.method, deadline, self._loop.create_future(), inlet)
         self._idle.clear()
         self._say(command.line(number), asked)
         return await asked.outcome
 
-    def open_inlet(self, address: Address, ending: Command, bounded: bool) -> Inlet:
-        """Where the pushes with this address wait from now on."""
-        inlet = self._inlets[address] = Inlet(ending, bounded)
-        if self.end is not None:
-            inlet.finish(self.end)
-        return inlet
-
-    def drop_inlet(self, address: Address) -> None:
-        """Ends what brings these pushes."""
-        inlet = self._inlets.pop(address, None)
-        if inlet is None:
-            return
+    def leave(self, inlet: Inlet) -> None:
+        """Ends what brings these pushes, also if it is only being opened."""
+        if self._inlets.get(inlet.address) is inlet:
+            del self._inlets[inlet.address]
         inlet.leave()
         if self.end is None and not inlet.overrun:
             self._say(inlet.ending.mute_line(), None)
@@ -242,6 +259,9 @@ class AsyncLink:
         except ProtocolError as error:
             self._settle(asked, unknown(error, sent=True))
             raise
+        inlet = asked.inlet
+        if inlet is not None and isinstance(outcome, Answer) and not inlet.left:
+            self._inlets[inlet.address] = inlet
         self._settle(asked, outcome)
         if not self._asked:
             self._idle.set()

@@ -111,8 +111,10 @@ def _refusal(method: str, error: Any) -> Reply:
     if not isinstance(code, int):
         raise ProtocolError(f"not an error of a command: {error!r:.200}")
     status, name = _STATUSES.get(code, (500 if error.get("temporary") is True else 400, f"error_{code}"))
-    if code == 106 and method != "publish":
-        status, name = 400, "invalid_request"  # It is about the number of subscriptions.
+    if code == 106 and method in ("subscribe", "consume"):
+        status, name = 400, "invalid_request"  # It is about their number.
+    if code == 102 and method != "publish":
+        name = "subscription_not_found"
     detail = str(error.get("message") or f"the server answered with error {code}")
     problem = {"code": name, "detail": detail, "retryable": error.get("temporary") is True}
     return Reply(status, {}, json_body(problem))

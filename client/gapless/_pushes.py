@@ -8,9 +8,12 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from gapless._commands import Command
 from gapless._config import Config
+from gapless._consuming import Membership
 from gapless._effects import Effects
 from gapless._errors import GaplessError, ProtocolError
 from gapless._interest import Interest
+from gapless._leases import Lease
+from gapless._lost import Gap
 from gapless._reading import Item, OnGap, Reading
 from gapless._stream import Resumable
 
@@ -35,6 +38,16 @@ class ConnectedSubscribeOptions(TypedDict, total=False):
     from_: Literal["earliest", "latest"] | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
+    give_up_after: float | None
+
+
+class ConnectedConsumeOptions(TypedDict, total=False):
+    """The options of `ConsumeOptions`, without the heartbeat: pings are for all of a connection."""
+
+    prefetch: int
+    max_hold: float
+    raise_lost: bool
+    on_gap: Callable[[Gap], object] | None
     give_up_after: float | None
 
 
@@ -141,6 +154,34 @@ class PushReader(Reading, PushStream[Item]):
         if code < SUBSCRIBE_AGAIN:
             raise GaplessError(f"the server ended the subscription: {reason}", code=f"unsubscribed_{code}")
         self.leave(reason)
+
+
+class PushMembership(Membership, PushStream[Lease]):
+    """A membership over one `consume` after another. The server limits what waits: it is the prefetch."""
+
+    bounded = True
+    retry_ms = None
+
+    def address(self, number: int) -> Address:
+        return "subscription", self.subscription
+
+    def opening(self, address: Address) -> Command:
+        asked = {"subscription": self.subscription, "prefetch": self.asked.prefetch}
+        return Command.of("consume", asked)
+
+    def ending(self, address: Address) -> Command:
+        return Command.of("unconsume", {"subscription": self.subscription})
+
+    def replied(self, content: Any, date: str | None, now: float) -> None:
+        self._began(date, now)
+
+    def push(self, content: Mapping[str, Any]) -> None:
+        for kind in ("delivery", "gap", "goodbye"):
+            if kind in content and self._goodbye is None:
+                self._accept(kind, content[kind])
+
+    def leave(self, reason: str) -> None:
+        self._goodbye = reason
 
 
 def push_reader(

@@ -20,8 +20,9 @@ import msgspec
 
 from load.api import Api, RefusedError, UnreachableError
 from load.groups.history import SECOND
+from load.groups.member_socket import MemberSocket
 from load.groups.notes import Notes, moment
-from load.groups.plan import PRODUCTS, Errand
+from load.groups.plan import PRODUCTS, Errand, Face
 from load.sse import Event, Stream
 
 TICK_S = 0.05
@@ -53,13 +54,14 @@ class Member:
         self._sessions = 0
         self._requests = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._socket: MemberSocket | None = None
 
     async def run(self) -> None:
         """Work until killed."""
-        ticking = asyncio.create_task(self._tick())
+        ticking, face = asyncio.create_task(self._tick()), self._errand.face
         while not ticking.done():
             try:
-                await (self._stream() if self._errand.stream else self._pull())
+                await {Face.STREAM: self._stream, Face.SOCKET: self._listen, Face.PULL: self._pull}[face]()
             except (UnreachableError, RefusedError, OSError):
                 await asyncio.sleep(self._chance.uniform(0.05, 0.2))
         await ticking
@@ -78,7 +80,8 @@ class Member:
         self._sessions += 1
         errand = self._errand
         self._notes.write({"e": "session", "t": time.monotonic_ns(), "s": self._sessions, "g": errand.group,
-                           "m": errand.member, "stream": errand.stream, "limit": errand.limit})  # fmt: skip
+                           "m": errand.member, "stream": errand.face is not Face.PULL,
+                           "limit": errand.limit})  # fmt: skip
         return self._sessions
 
     async def _pull(self) -> None:
@@ -116,9 +119,7 @@ class Member:
         def take(events: list[Event]) -> None:
             given = [msgspec.json.decode(data) for _, data, name in events if name == b"delivery"]
             if given:
-                self._notes.write(*(_note(session, one) for one in given))
-            for one in given:
-                self._spawn(one)
+                self._take(session, given)
             if any(name == b"goodbye" for _, _, name in events):
                 closed.set()
 
@@ -128,13 +129,37 @@ class Member:
             await asyncio.get_running_loop().create_connection(
                 lambda: stream, errand.target.host, errand.target.port
             )
-            leave = self._chance.uniform(2, 10) if self._chance.random() < 0.2 else None
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(closed.wait(), leave)
+            await self._stay(closed)
         finally:
             self._notes.write({"e": "end", "t": time.monotonic_ns(), "s": session})
             stream.abort()
         await asyncio.sleep(self._chance.uniform(0.02, 0.2))
+
+    async def _listen(self) -> None:
+        session, errand = self._begin(), self._errand
+        socket = MemberSocket(
+            lambda: self._notes.write({"e": "told", "s": session}), lambda given: self._take(session, given)
+        )
+        try:
+            await socket.open(errand.target, errand.group, errand.limit)
+            self._socket = socket
+            await self._stay(socket.closed)
+        finally:
+            self._socket = None
+            self._notes.write({"e": "end", "t": time.monotonic_ns(), "s": session})
+            socket.abort()
+        await asyncio.sleep(self._chance.uniform(0.02, 0.2))
+
+    async def _stay(self, closed: asyncio.Event) -> None:
+        """Wait until the service ends the connection, or until this member wants to leave."""
+        leave = self._chance.uniform(2, 10) if self._chance.random() < 0.2 else None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(closed.wait(), leave)
+
+    def _take(self, session: int, given: list[dict[str, Any]]) -> None:
+        self._notes.write(*(_note(session, one) for one in given))
+        for one in given:
+            self._spawn(one)
 
     def _spawn(self, one: dict[str, Any]) -> None:
         task = asyncio.create_task(self._handle(one))
@@ -213,7 +238,7 @@ class Member:
         for _ in range(3):
             number = self._ask(kind, group, receipts, bool(how.get("dead_letter")))
             try:
-                answer = await self._api.call("POST", f"/v1/subscriptions/{group}/{kind}", body, 5)
+                answer = await self._send(kind, group, body)
             except RefusedError:
                 self._notes.write({"e": "refused", "t": time.monotonic_ns(), "n": number})
                 return
@@ -222,6 +247,14 @@ class Member:
             else:
                 self._said(number, [_result(each) for each in answer["results"]])
                 return
+
+    async def _send(self, kind: str, group: str, body: dict[str, Any]) -> Any:
+        """Over the own WebSocket mostly, if there is one. It settles for any subscription, so a receipt of
+        another one is tried over HTTP only."""
+        socket = self._socket
+        if socket is not None and group == self._errand.group and self._chance.random() < 0.8:
+            return await socket.settle(kind, body, 5)
+        return await self._api.call("POST", f"/v1/subscriptions/{group}/{kind}", body, 5)
 
     async def _transact(self, receipt: str, message_id: int) -> None:
         """Publish a product of a message and ack the message, in one transaction with an idempotency key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from load.groups.history import SECOND, Group
@@ -26,24 +27,38 @@ STORMY = 0.7
 attempt there is a breach."""
 
 
+class Face(StrEnum):
+    """How a member gets its deliveries."""
+
+    STREAM = "stream"
+    SOCKET = "socket"
+    PULL = "pull"
+
+
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The members of one subscription: how many stream, how many pull, and the limit of deliveries of
-    each."""
+    """The members of one subscription: how many stream over SSE, how many over WebSocket, how many pull, and
+    the limit of deliveries of each."""
 
     group: Group
     streams: int
+    sockets: int
     pulls: int
     limit: int
 
+    @property
+    def faces(self) -> list[Face]:
+        """The face of each member."""
+        return [Face.STREAM] * self.streams + [Face.SOCKET] * self.sockets + [Face.PULL] * self.pulls
+
 
 CREWS = (
-    Crew(Group("orders", ("storm.orders",), "key", max_in_flight=12), 0, 4, 5),
-    Crew(Group("everything", ("storm.>",), "key", max_in_flight=10), 4, 0, 3),
-    Crew(Group("audit", ("storm.audit.*",), "channel", max_in_flight=50), 2, 2, 3),
-    Crew(Group("work", ("storm.orders", "storm.jobs"), "none", dead_letter="dead.work"), 2, 2, 4),
-    Crew(Group("brief", ("storm.jobs",), "none", ttl_ns=TTL_S * SECOND), 3, 1, 5),
-    Crew(Group("mixed", ("storm.audit.eu", "storm.jobs"), "key", dead_letter="dead.mixed"), 2, 2, 3),
+    Crew(Group("orders", ("storm.orders",), "key", max_in_flight=12), 0, 1, 3, 5),
+    Crew(Group("everything", ("storm.>",), "key", max_in_flight=10), 2, 2, 0, 3),
+    Crew(Group("audit", ("storm.audit.*",), "channel", max_in_flight=50), 1, 1, 2, 3),
+    Crew(Group("work", ("storm.orders", "storm.jobs"), "none", dead_letter="dead.work"), 1, 1, 2, 4),
+    Crew(Group("brief", ("storm.jobs",), "none", ttl_ns=TTL_S * SECOND), 1, 2, 1, 5),
+    Crew(Group("mixed", ("storm.audit.eu", "storm.jobs"), "key", dead_letter="dead.mixed"), 1, 1, 2, 3),
 )
 
 
@@ -68,7 +83,7 @@ class Errand:
     member: str
     group: str
     foreign: str
-    stream: bool
+    face: Face
     limit: int
     target: Target
     folder: str

@@ -71,9 +71,9 @@ class Storm:
         temper, now = Temper(crash=self.options.crash), time.monotonic_ns()
         names = list(self.history.groups)
         return [
-            Errand(0, f"{crew.group.name}/{n}", crew.group.name, names[at - 1], n < crew.streams, crew.limit,
+            Errand(0, f"{crew.group.name}/{n}", crew.group.name, names[at - 1], face, crew.limit,
                    self.target, str(self.home / "notes"), 0, temper, now, self.until_ns)
-            for at, crew in enumerate(CREWS) for n in range(crew.streams + crew.pulls)
+            for at, crew in enumerate(CREWS) for n, face in enumerate(crew.faces)
         ]  # fmt: skip
 
     async def _blow(self, chance: random.Random) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A blocking client whose publishes and subscriptions go over WebSocket, for tests of both ways.
+"""A blocking client whose publishes, subscriptions and consumers go over WebSocket, for tests of both ways.
 
 What WebSocket does not have (idempotency keys, batches, the starts `last` and `since`) goes over HTTP.
 """
@@ -8,11 +8,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Self, TypeVar
 
-from gapless import AsyncClient, AsyncEffects, AsyncStream, Client, RetryPolicy, SyncEffects
+import pytest
+from gapless import (
+    AsyncClient,
+    AsyncConnection,
+    AsyncConsumer,
+    AsyncDelivery,
+    AsyncEffects,
+    AsyncStream,
+    Client,
+    RetryPolicy,
+    SyncEffects,
+)
 
 T = TypeVar("T")
+
+Over = Callable[[AsyncClient], AbstractAsyncContextManager[AsyncClient | AsyncConnection]]
+OVER = [pytest.param(nullcontext, id="sse"), pytest.param(AsyncClient.connect, id="websocket")]
+"""What publishes and subscribes: the client itself, or a connection of it."""
 
 OVER_HTTP = frozenset({"idempotency_key", "expected_last_seq", "delay", "deliver_at", "last", "since"})
 
@@ -28,6 +44,10 @@ class Loop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of this work, done there."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Calls this there, soon."""
+        self._loop.call_soon_threadsafe(work)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -66,6 +86,69 @@ class BlockingStream:
         self._run(self._stream.aclose())
 
 
+class BlockingDelivery:
+    """A delivery over WebSocket, driven from plain code."""
+
+    def __init__(self, delivery: AsyncDelivery, loop: Loop) -> None:
+        self._delivery = delivery
+        self._run = loop.run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._delivery, name)
+
+    def __enter__(self) -> Self:
+        self._run(self._delivery.__aenter__())
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._run(self._delivery.__aexit__(*raised))
+
+    def ack(self) -> Any:
+        return self._run(self._delivery.ack())
+
+    def nack(self, **options: Any) -> Any:
+        return self._run(self._delivery.nack(**options))
+
+    def extend(self, ack_wait: float | None = None) -> Any:
+        return self._run(self._delivery.extend(ack_wait))
+
+
+class BlockingConsumer:
+    """A consumer over WebSocket, driven from plain code."""
+
+    def __init__(self, consumer: AsyncConsumer, loop: Loop) -> None:
+        self._consumer = consumer
+        self._loop = loop
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._consumer.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return BlockingDelivery(self._loop.run(self._consumer.__anext__()), self._loop)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def work(self, handler: Callable[[Any], object], *, concurrency: int = 1) -> None:
+        async def handle(delivery: AsyncDelivery) -> None:
+            await asyncio.to_thread(handler, BlockingDelivery(delivery, self._loop))
+
+        self._loop.run(self._consumer.work(handle, concurrency=concurrency))
+
+    def stop(self) -> None:
+        self._loop.call(self._consumer.stop)
+
+    def close(self) -> None:
+        self._loop.run(self._consumer.aclose())
+
+
 class WebSocketClient(Client):
     """A client with a connection. Its reads and all that manages go over HTTP."""
 
@@ -98,6 +181,20 @@ class WebSocketClient(Client):
             return BlockingStream(self._connection.subscribe(*channels, **options), self._loop)
 
         return self._loop.run(open_())
+
+    def consume(self, subscription: str, **options: Any) -> Any:
+        async def open_() -> BlockingConsumer:
+            return BlockingConsumer(self._connection.consume(subscription, **options), self._loop)
+
+        return self._loop.run(open_())
+
+    def transaction(self, publish: Any = (), ack: Any = (), **options: Any) -> Any:
+        acked = list(ack)
+        committed = super().transaction(publish, acked, **options)
+        for one in acked:
+            if isinstance(one, BlockingDelivery):
+                self._loop.call(one._delivery._settle_elsewhere)
+        return committed
 
     def close(self) -> None:
         self._loop.run(self._asynchronous.aclose())

@@ -6,7 +6,6 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -14,7 +13,7 @@ from uuid import uuid4
 import pytest
 from gapless import (
     AsyncClient,
-    AsyncConnection,
+    AsyncEffects,
     Client,
     CursorExpired,
     Ephemeral,
@@ -29,15 +28,12 @@ from gapless import (
     Retention,
     RetryPolicy,
     SyncEffects,
+    Unreachable,
 )
 
 from tests.client.cutting_proxy import CuttingProxy
-from tests.client.over_websocket import MakeClient
+from tests.client.over_websocket import OVER, MakeClient, Over
 from tests.support import RunningService, eventually
-
-Over = Callable[[AsyncClient], AbstractAsyncContextManager[AsyncClient | AsyncConnection]]
-OVER = [pytest.param(nullcontext, id="sse"), pytest.param(AsyncClient.connect, id="websocket")]
-"""What publishes and subscribes: the client itself, or a connection of it."""
 
 PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
 
@@ -335,6 +331,35 @@ def test_cuts_anywhere_neither_lose_nor_double(
     assert [one.data for one in messages] == list(range(total))
     assert [one.seq for one in messages] == list(range(1, total + 1))
     assert [one.id for one in messages] == [one.id for one in published]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_publishes_over_a_connection_that_is_cut_are_confirmed_or_unknown_and_never_doubled(
+    server_url: str, channel: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    budgets = iter([chance.randrange(300, 3000) for _ in range(15)])
+    brisk = AsyncEffects(chance=lambda: chance.random() / 50)
+    confirmed: dict[int, int] = {}
+    unknown: set[int] = set()
+    with CuttingProxy(server_url, budgets) as proxy:
+        client = AsyncClient(proxy.url, retry=PATIENT, effects=brisk)
+        async with client, client.connect(max_in_flight=8) as connection:
+
+            async def publish(n: int) -> None:
+                try:
+                    confirmed[n] = (await connection.publish(channel, n)).id
+                except Unreachable:
+                    unknown.add(n)
+
+            await asyncio.gather(*(publish(n) for n in range(400)))
+        assert proxy.cuts > 5
+    with Client(server_url) as steady:
+        stored = {one.id: one.data for one in steady.iter_history(channel)}
+    assert len(set(stored.values())) == len(stored)
+    assert all(stored[id_] == n for n, id_ in confirmed.items())
+    assert set(stored.values()) - confirmed.keys() <= unknown
+    assert 0 < len(unknown) <= 8 * proxy.cuts
 
 
 @pytest.mark.slow

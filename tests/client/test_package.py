@@ -85,7 +85,7 @@ def test_the_readme_is_short_and_its_examples_are_python() -> None:
     readme = (ROOT / "client" / "README.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert len(readme.splitlines()) <= 150
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 

@@ -18,6 +18,7 @@ class Frames:
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.pushes: list[dict[str, Any]] = []
+        self.replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
         self._read: deque[dict[str, Any]] = deque()
 
@@ -59,13 +60,16 @@ class Frames:
             return said, 0 if closed.rcvd is None else closed.rcvd.code
 
     async def reply(self, id_: int) -> dict[str, Any]:
-        """The reply to a command; pushes that come before it are kept."""
-        while True:
-            said = await self.next()
-            if said.get("id") == id_:
-                return said
-            if "push" in said:
-                self.pushes.append(said["push"])
+        """The reply to a command. What comes before it is kept."""
+        while id_ not in self.replies:
+            self._keep(await self.next())
+        return self.replies.pop(id_)
+
+    def _keep(self, said: dict[str, Any]) -> None:
+        if "push" in said:
+            self.pushes.append(said["push"])
+        elif "id" in said:
+            self.replies[said["id"]] = said
 
     async def ask(self, method: str, /, **members: Any) -> dict[str, Any]:
         """The reply to one command, error included."""
@@ -79,9 +83,7 @@ class Frames:
             for index, said in enumerate(self.pushes):
                 if member in said:
                     return self.pushes.pop(index)
-            said = await self.next()
-            if "push" in said:
-                self.pushes.append(said["push"])
+            self._keep(await self.next())
 
     async def offsets(self, count: int) -> list[int]:
         """The offsets of the next publications."""

@@ -13,7 +13,7 @@ from load.children import CHECKOUT
 from load.groups import archive, notes
 from load.groups.checker import check
 from load.groups.history import Groups, Session
-from load.groups.plan import CREWS
+from load.groups.plan import CREWS, Face
 from load.history import Outcome
 from tests.load.groups_sample import play
 
@@ -73,9 +73,10 @@ def test_the_storm_mixes_what_there_is() -> None:
     assert {group.ordering for group in groups} == {"key", "channel", "none"}
     assert any(group.ttl_ns for group in groups)
     assert any(group.dead_letter for group in groups)
-    assert all(crew.streams + crew.pulls == 4 and 3 <= crew.limit <= 5 for crew in CREWS)
-    assert any(crew.streams for crew in CREWS)
-    assert any(crew.pulls for crew in CREWS)
+    assert all(len(crew.faces) == 4 and 3 <= crew.limit <= 5 for crew in CREWS)
+    members = [face for crew in CREWS for face in crew.faces]
+    assert members.count(Face.SOCKET) == len(members) / 3
+    assert min(members.count(face) for face in Face) > 4
 
 
 @pytest.mark.slow

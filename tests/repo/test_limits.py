@@ -26,7 +26,7 @@ SQL = ROOT / "db"
 def test_what_the_client_asks_for_is_within_what_the_service_gives() -> None:
     assert _delivery.MAX_RECEIPTS == consuming.MAX_RECEIPTS
     assert _delivery.MAX_REASON_CHARACTERS == consuming.MAX_REASON_CHARACTERS
-    assert _consuming.MAX_PREFETCH == commands.MAX_PREFETCH == parameters.MAX_PREFETCH
+    assert _consuming.MAX_PREFETCH == commands.MAX_PREFETCH == consuming.MAX_PREFETCH
     assert commands.MAX_PAGE == parameters.MAX_LIMIT
     assert commands.MAX_LAST == parameters.MAX_LAST
     assert commands.MAX_MESSAGES == checks.MAX_MESSAGES

@@ -136,10 +136,10 @@ class Member:
         if self.outstanding.get(message_id, (None,))[0] == lease:
             self.outstanding[message_id] = (lease, deadline_us)
 
-    async def next(self, timeout_s: float) -> list[Delivery]:
-        """The deliveries since the last call. Empty after `timeout_s` seconds, or once `goodbye` is set:
-        deliveries not taken by then were never delivered. Raises ConnectionResetError once the client is
-        gone."""
+    async def next(self, timeout_s: float | None) -> list[Delivery]:
+        """The deliveries since the last call. Empty after `timeout_s` seconds (None: never), or once
+        `goodbye` is set: deliveries not taken by then were never delivered. Raises ConnectionResetError once
+        the client is gone."""
         if not self.inbox and not self.losses and not self.goodbye:
             self._waiter = asyncio.get_running_loop().create_future()
             try:

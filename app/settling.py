@@ -1,0 +1,48 @@
+"""Acks, nacks and extensions for any face: from the JSON of the request to the JSON of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.telemetry import SETTLED
+from app.wire.consuming import parse_extend, parse_nack, parse_receipts
+from app.wire.deliveries import encode_results
+from app.wire.receipts import ReceiptCodec
+from subscriptions.domain.delivery import Settled
+from subscriptions.engine.durable.consumers import Consumers
+
+
+class Settling:
+    """Settles deliveries. Each method takes a body and answers after the commit, with a result for each
+    receipt. Name None: receipts of any subscription in the namespace will do.
+
+    Raises the errors of a body, and those of `Consumers`.
+    """
+
+    def __init__(self, consumers: Consumers, receipts: ReceiptCodec) -> None:
+        self._consumers = consumers
+        self._codec = receipts
+
+    def __repr__(self) -> str:
+        return f"Settling({self._consumers!r})"
+
+    async def ack(self, body: bytes, namespace: str, name: str | None) -> bytes:
+        texts = parse_receipts(body)
+        receipts = self._codec.decode_all(texts)
+        return _results(texts, await self._consumers.ack(namespace, name, receipts))
+
+    async def nack(self, body: bytes, namespace: str, name: str | None) -> bytes:
+        texts, how = parse_nack(body)
+        receipts = self._codec.decode_all(texts)
+        return _results(texts, await self._consumers.nack(namespace, name, receipts, how))
+
+    async def extend(self, body: bytes, namespace: str, name: str | None) -> bytes:
+        texts, ack_wait_s = parse_extend(body)
+        receipts = self._codec.decode_all(texts)
+        return _results(texts, await self._consumers.extend(namespace, name, receipts, ack_wait_s))
+
+
+def _results(texts: Sequence[str], settled: Sequence[Settled]) -> bytes:
+    for item in settled:
+        SETTLED.labels(item.status.value).inc()
+    return encode_results(texts, settled)

@@ -1,0 +1,72 @@
+"""Passes on what a member gets, in the form of a face: deliveries, gaps, and why the server ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from app.telemetry import CUT_OFF, DELIVERED
+from app.wire.deliveries import encode_delivery
+from app.wire.receipts import ReceiptCodec
+from subscriptions.domain.delivery import Delivery, Loss, Receipt
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.selection import select
+from subscriptions.engine.durable.member import Member
+from subscriptions.engine.live.live_subscription import HistoryChanged
+from subscriptions.ports import ReadPort
+
+_EVERYTHING: Final = select("default", patterns=(">",))
+
+
+class DeliveryWire(Protocol):
+    """How a face writes to the client of a member. Each method waits until the client has taken what was
+    written before, and raises ConnectionResetError when it is gone or cut off."""
+
+    async def deliver(self, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> None:
+        """Gaps that retention made, and deliveries as JSON, which come after them."""
+
+    async def beat(self) -> None:
+        """There was nothing to say for as long as `stream_deliveries` was told."""
+
+    async def end(self, reason: Goodbye, lost: HistoryChanged | None) -> None:
+        """The server ends the member. `lost`: messages that it may have got and the log does not have."""
+
+
+async def stream_deliveries(
+    member: Member, wire: DeliveryWire, receipts: ReceiptCodec, read: ReadPort, silence_s: float | None
+) -> None:
+    """Write what the member gets until the server ends it. `silence_s`: seconds without anything to write
+    after which it beats; None: never.
+
+    Raises ConnectionResetError when the client is gone.
+    """
+    while True:
+        deliveries = await member.next(silence_s)
+        losses = list(member.losses)
+        if deliveries or losses:
+            DELIVERED.inc(len(deliveries))
+            await wire.deliver(losses, [_encode(member, delivery, receipts) for delivery in deliveries])
+            member.told(losses)
+        elif member.goodbye is None:
+            await wire.beat()
+        if member.goodbye is not None:
+            CUT_OFF.labels(member.goodbye.value).inc()
+            await wire.end(member.goodbye, await _lost(member, read))
+            return
+
+
+def _encode(member: Member, delivery: Delivery, receipts: ReceiptCodec) -> bytes:
+    receipt = Receipt(member.group.subscription.id, delivery.message.id, delivery.lease, member.holder)
+    return encode_delivery(delivery, receipts.encode(receipt))
+
+
+async def _lost(member: Member, read: ReadPort) -> HistoryChanged | None:
+    """The messages that this member got and the log may have lost."""
+    if member.goodbye is not Goodbye.HISTORY_CHANGED:
+        return None
+    try:
+        lost = await read.lost(_EVERYTHING, member.seen)
+    except GaplessError:
+        return None
+    return None if lost is None else HistoryChanged(None, lost.first_id, lost.last_id)

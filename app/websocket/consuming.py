@@ -1,0 +1,119 @@
+"""One member of a durable subscription, whose client is connected over WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from app.settling import Settling
+from app.stream.deliveries import stream_deliveries
+from app.websocket import codes
+from app.websocket.following import Client
+from app.websocket.publications import ended, member_frames
+from app.wire.consuming import Consume
+from app.wire.receipts import ReceiptCodec
+from subscriptions.domain.delivery import Loss
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.goodbye import Goodbye
+from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.durable.member import Member
+from subscriptions.engine.gate import Gate
+from subscriptions.engine.live.live_subscription import HistoryChanged
+from subscriptions.ports import ReadPort
+
+logger = logging.getLogger("gapless.http")
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What the members of a connection use of the service."""
+
+    consumers: Consumers
+    settling: Settling
+    receipts: ReceiptCodec
+    read: ReadPort
+    gate: Gate
+
+
+class Consuming:
+    """One member, from its opening to its end. It is one task, which `run` runs."""
+
+    __slots__ = ("_asked", "_client", "_forget", "_member", "_queues", "_settled", "subscription", "task")
+
+    def __init__(
+        self,
+        asked: Consume,
+        client: Client,
+        queues: Queues,
+        settled: Callable[[], Awaitable[None]],
+        forget: Callable[[Consuming], None],
+    ) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.subscription = asked.subscription
+        self._asked = asked
+        self._client = client
+        self._queues = queues
+        self._settled = settled
+        self._forget = forget
+        self._member: Member | None = None
+
+    def __repr__(self) -> str:
+        return f"Consuming({self.subscription})"
+
+    async def run(
+        self, namespace: str, opened: Callable[[], None], refused: Callable[[GaplessError], None]
+    ) -> None:
+        """Open the member, report it to `opened` or `refused`, and push its deliveries until it ends or this
+        is cancelled. Its leases end then, after what the client settled before has been settled."""
+        asked, queues = self._asked, self._queues
+        try:
+            member = await queues.consumers.open(namespace, asked.subscription, asked.prefetch)
+        except GaplessError as error:
+            refused(error)
+            return
+        except Exception:
+            logger.exception("a member could not be opened")
+            self._client.close(codes.SERVER_ERROR)
+            return
+        self._member = member
+        try:
+            opened()
+            await stream_deliveries(member, self, queues.receipts, queues.read, None)
+        except ConnectionResetError:
+            pass
+        except Exception:
+            # It is answered already. Its client connects again, and its leases end with the connection.
+            logger.exception("a member failed")
+            self._client.close(codes.SERVER_ERROR)
+        finally:
+            member.leave(Goodbye.SHUTDOWN)
+            try:
+                await self._settled()
+            finally:
+                queues.consumers.close(member)
+
+    def stop(self) -> None:
+        """End it without a word. Nothing of it is written any more, and it gets nothing more."""
+        if self._member is not None:
+            self._member.leave(Goodbye.SHUTDOWN)
+        if self.task is not None:
+            self.task.cancel()
+
+    # What a stream of deliveries asks of its wire.
+
+    async def deliver(self, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> None:
+        await self._client.send(member_frames(self.subscription, losses, deliveries))
+
+    async def beat(self) -> None:
+        raise AssertionError("a connection has pings of its own")
+
+    async def end(self, reason: Goodbye, lost: HistoryChanged | None) -> None:
+        if reason in codes.GOODBYES:
+            self._client.close(codes.GOODBYES[reason])
+            return
+        # The client may consume again as soon as it is told.
+        self._forget(self)
+        for text in ended(self.subscription, reason, lost):
+            self._client.say(text)

@@ -1,0 +1,140 @@
+"""What one client does with durable subscriptions: consume, unconsume, ack, nack, extend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Final
+
+from app.websocket import codes
+from app.websocket.codes import error_code
+from app.websocket.consuming import Consuming, Queues
+from app.websocket.following import Client
+from app.websocket.replies import Replies
+from app.wire.consuming import MAX_BODY_BYTES, parse_consume, parse_unconsume
+from subscriptions.domain.errors import Code, GaplessError
+
+COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "extend"})
+MAX_MEMBERS: Final = 32
+"""Of one connection. Each holds up to 1 MiB for a client that takes nothing."""
+MAX_SETTLING_BYTES: Final = MAX_BODY_BYTES
+"""The length of the acks, nacks and extensions that one connection has under way; more are refused."""
+_OVERTAKEN: Final = codes.NOT_AVAILABLE._replace(message="ended by an unconsume before it began")
+
+
+class Members:
+    """The members of one client, by the subscription of each, and what it settles."""
+
+    __slots__ = ("_client", "_namespace", "_one_by_one", "_open", "_queues", "_replies", "_settling", "_size")
+
+    def __init__(self, client: Client, replies: Replies, namespace: str, queues: Queues) -> None:
+        self._client = client
+        self._replies = replies
+        self._namespace = namespace
+        self._queues = queues
+        self._open: dict[str, Consuming] = {}
+        self._settling: set[asyncio.Task[bytes]] = set()
+        self._size = 0
+        self._one_by_one: asyncio.Lock | None = None
+
+    def __repr__(self) -> str:
+        return f"Members({list(self._open)}, {len(self._settling)} settling)"
+
+    def stop(self) -> None:
+        """The client is gone. What it asked to settle is settled, and then its leases end."""
+        for consuming in self._open.values():
+            consuming.stop()
+        self._open.clear()
+
+    def take(self, id_: int, method: str, body: bytes) -> None:
+        """Carry out one of `COMMANDS`. Raises the errors of its body, and `unavailable` before the service is
+        ready."""
+        self._queues.gate.require()
+        match method:
+            case "consume":
+                self._consume(id_, body)
+            case "unconsume":
+                self._unconsume(id_, body)
+            case _:
+                self._settle(id_, method, body)
+
+    def _consume(self, id_: int, body: bytes) -> None:
+        asked = parse_consume(body)
+        name = asked.subscription
+        if name in self._open:
+            self._replies.refuse(id_, codes.ALREADY_SUBSCRIBED)
+            return
+        if len(self._open) >= MAX_MEMBERS:
+            self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
+            return
+        consuming = Consuming(asked, self._client, self._queues, self._settled, self._forget)
+        self._open[name] = consuming
+        answered = False
+
+        def opened() -> None:
+            nonlocal answered
+            answered = True
+            self._replies.answer(id_, b"consume", b"{}")
+
+        def refused(error: GaplessError) -> None:
+            nonlocal answered
+            answered = True
+            self._replies.refuse(id_, error_code(error))
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._forget(consuming)
+            if not answered:
+                self._replies.refuse(id_, _OVERTAKEN)
+
+        consuming.task = asyncio.create_task(consuming.run(self._namespace, opened, refused))
+        consuming.task.add_done_callback(done)
+
+    def _forget(self, consuming: Consuming) -> None:
+        if self._open.get(consuming.subscription) is consuming:
+            del self._open[consuming.subscription]
+
+    def _unconsume(self, id_: int, body: bytes) -> None:
+        """End a member, if there is one. Nothing of it comes after the reply."""
+        consuming = self._open.pop(parse_unconsume(body), None)
+        if consuming is not None:
+            consuming.stop()
+        self._replies.answer(id_, b"unconsume", b"{}")
+
+    def _settle(self, id_: int, method: str, body: bytes) -> None:
+        """Reply with the results after the commit. It is carried out even if the client leaves before."""
+        if len(body) > MAX_BODY_BYTES:
+            raise GaplessError(Code.PAYLOAD_TOO_LARGE, f"the command is longer than {MAX_BODY_BYTES} bytes")
+        if self._size + len(body) > MAX_SETTLING_BYTES:
+            self._replies.refuse(id_, codes.TOO_MANY_REQUESTS)
+            return
+        settling = self._queues.settling
+        match method:
+            case "ack":
+                # Acks that wait at the same time are settled together.
+                work = settling.ack(body, self._namespace, None)
+            case "nack":
+                work = self._in_turn(settling.nack(body, self._namespace, None))
+            case _:
+                work = self._in_turn(settling.extend(body, self._namespace, None))
+        task = asyncio.create_task(work)
+        self._settling.add(task)
+        self._size += len(body)
+        task.add_done_callback(partial(self._was_settled, len(body)))
+        self._replies.await_result(id_, task, partial(self._replies.answer, id_, method.encode()))
+
+    def _was_settled(self, size: int, task: asyncio.Task[bytes]) -> None:
+        self._settling.discard(task)
+        self._size -= size
+
+    async def _in_turn(self, work: Coroutine[Any, Any, bytes]) -> bytes:
+        """One at a time: each has a transaction of its own, and the connections to the database are few."""
+        if self._one_by_one is None:
+            self._one_by_one = asyncio.Lock()
+        async with self._one_by_one:
+            return await work
+
+    async def _settled(self) -> None:
+        """Return once all that the client asked to settle until now is settled, or has failed."""
+        if self._settling:
+            await asyncio.wait(list(self._settling))
