@@ -2,7 +2,8 @@
 
 `python client/unasync.py` writes the files of `PAIRS`; with `--check` it only says which are out of date.
 Streams, members and consumers are written by hand: waiting for several things at once has no blocking twin of
-the same shape. The idea is that of httpcore's script of the same name.
+the same shape. `AsyncConnecting` has no twin: one socket for many callers would need threads of its own. The
+idea is that of httpcore's script of the same name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ PAIRS = ("calls", "manage", "queue", "")
 RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"from gapless._async_connecting import AsyncConnecting\n", ""),
+        (r", AsyncConnecting\b", ""),
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
         (r"\bAsyncClient\b", "Client"),

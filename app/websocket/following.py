@@ -53,10 +53,11 @@ class Client(Protocol):
 class Following:
     """One subscription, from its opening to its end. It is one task, which `follow` runs."""
 
-    __slots__ = ("_channel_id", "_client", "_live", "_read", "_subscription", "channel", "task")
+    __slots__ = ("_by_id", "_channel_id", "_client", "_live", "_read", "_subscription", "channel", "task")
 
-    def __init__(self, channel: str, client: Client, live: LiveEngine, read: ReadPort) -> None:
+    def __init__(self, channel: str, by_id: bool, client: Client, live: LiveEngine, read: ReadPort) -> None:
         self.channel = channel
+        self._by_id = by_id
         self.task: asyncio.Task[None] | None = None
         self._client = client
         self._live = live
@@ -77,7 +78,7 @@ class Following:
         """Open the live subscription, report it to `opened` or `refused`, and write its events until it ends
         or this is cancelled."""
         framing = self._client.framing
-        wire = SeqWire(framing) if selection.single is not None else IdWire(self.channel, framing)
+        wire = IdWire(self.channel, framing) if self._by_id else SeqWire(framing)
         try:
             subscription = await self._live.subscribe(selection, start, wire, NEVER)
         except GaplessError as error:
@@ -131,7 +132,7 @@ class Following:
         """Whether the subscription ends with this event."""
         if isinstance(said, Goodbye):
             return codes.GOODBYES.get(said, codes.INSUFFICIENT_STATE)
-        is_untold = isinstance(said, Gap) and not _is_told(said, subscription)
+        is_untold = isinstance(said, Gap) and not self._by_id and not _is_told(said, subscription)
         return codes.INSUFFICIENT_STATE if is_untold or self._is_another_channel() else None
 
     def _end(self, said: Event, ending: Ending) -> None:
@@ -153,9 +154,10 @@ class Following:
         return not self._is_another_channel() and self._client.write_chunk(frames)
 
     def _is_another_channel(self) -> bool:
-        """Whether the channel was deleted and created again: its seqs begin again, so the client has to."""
+        """Whether the channel was deleted and created again: its seqs begin again, so the client has to.
+        Ids go on."""
         feed = self._subscription.feed if self._subscription is not None else None
-        if not isinstance(feed, ChannelFeed):
+        if self._by_id or not isinstance(feed, ChannelFeed):
             return False
         self._channel_id = self._channel_id or feed.channel_id
         return self._channel_id != feed.channel_id
@@ -163,9 +165,8 @@ class Following:
 
 def _is_told(gap: Gap, subscription: LiveSubscription) -> bool:
     """Whether the reply to the subscribe covers this gap: it said that messages are gone right before the
-    place where it goes on. If not, the client has to subscribe again to learn of it. Several channels have
-    gaps at any time, each with a push."""
+    place where it goes on. If not, the client has to subscribe again to learn of it. A subscription in the
+    order of ids has gaps at any time, each with a push."""
     opened = subscription.opened
-    if not isinstance(subscription.feed, ChannelFeed) or opened is None:
-        return True
+    assert opened is not None, "every start of a session has one"
     return not opened.holds and gap.first_seq == opened.seq + 1

@@ -129,8 +129,9 @@ class Followings:
         """Begin a subscription. Raises `invalid_request`."""
         channel = request.channel
         selection = _selection(self._namespace, request)
-        following = Following(channel, self._client, self._live, self._read)
-        start = _start(request, selection)
+        by_id = request.selection is not None or selection.single is None
+        following = Following(channel, by_id, self._client, self._live, self._read)
+        start = _start(request, by_id)
 
         def ended(_: asyncio.Task[None]) -> None:
             if self._open.get(channel) is following:
@@ -164,12 +165,10 @@ def _selection(namespace: str, request: SubscribeRequest) -> Selection:
     return select(namespace, plain, patterns, list(map(check_type, types)), list(map(check_key, keys)))
 
 
-def _start(request: SubscribeRequest, selection: Selection) -> Start:
+def _start(request: SubscribeRequest, by_id: bool) -> Start:
     if not request.recover:
         return Latest()
-    if selection.single is not None:
-        return AfterSeq(request.offset, request.epoch)
-    return After(request.offset)
+    return After(request.offset) if by_id else AfterSeq(request.offset, request.epoch)
 
 
 def _subscribed(request: SubscribeRequest, subscription: LiveSubscription) -> dict[str, Any]:
@@ -177,7 +176,9 @@ def _subscribed(request: SubscribeRequest, subscription: LiveSubscription) -> di
     opened = subscription.opened
     assert opened is not None, "every start of a session has one"
     found: dict[str, Any] = {"recoverable": True, "positioned": True}
-    found |= {"epoch": str(opened.epoch), "offset": opened.seq}
+    # The head of one channel is a seq, also for a selection, whose offsets are ids.
+    by_id = request.selection is not None and not request.recover
+    found |= {"epoch": str(opened.epoch), "offset": subscription.cursor if by_id else opened.seq}
     if request.recover:
         found |= {"was_recovering": True, "recovered": opened.holds}
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -96,4 +96,7 @@ def ended(subscription: str, reason: Goodbye, lost: HistoryChanged | None) -> li
 
 
 def _changed(said: HistoryChanged) -> bytes:
-    return _encode({"reason": "history_changed", "ids": [said.first_id, said.last_id]})
+    changed: dict[str, Any] = {"reason": "history_changed", "ids": [said.first_id, said.last_id]}
+    if said.channel is not None:
+        changed["channel"] = said.channel
+    return _encode(changed)

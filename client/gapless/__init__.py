@@ -4,6 +4,7 @@
 """
 
 from gapless._async import AsyncClient
+from gapless._async_connection import AsyncConnection
 from gapless._async_consumer import AsyncConsumer, AsyncDelivery
 from gapless._async_stream import AsyncStream
 from gapless._consuming import ConsumeOptions
@@ -36,7 +37,8 @@ from gapless._interest import SubscribeOptions
 from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
 from gapless._policies import Change, Exported, Imported, Policy
-from gapless._publish import BatchOptions, MessageOptions, PublishOptions
+from gapless._publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
+from gapless._pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
 from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
 from gapless._scheduled import Scheduled, ScheduleOptions
@@ -52,6 +54,7 @@ __all__ = [
     "NO_RETRY",
     "UNSET",
     "AsyncClient",
+    "AsyncConnection",
     "AsyncConsumer",
     "AsyncDelivery",
     "AsyncEffects",
@@ -62,6 +65,9 @@ __all__ = [
     "Client",
     "Committed",
     "Conflict",
+    "ConnectedConsumeOptions",
+    "ConnectedPublishOptions",
+    "ConnectedSubscribeOptions",
     "ConsumeOptions",
     "CredentialExpired",
     "CursorExpired",

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, Unpack, overload
 
 from gapless import _publish, _read, _scheduled
+from gapless._async_connecting import AsyncConnecting
 from gapless._async_manage import AsyncManage
 from gapless._async_queue import AsyncQueue
 from gapless._async_stream import AsyncStream
@@ -16,11 +17,12 @@ from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Payload, Published, Retention
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions, HistoryQuery, Unset
-from gapless._reader import OnGap, reader
+from gapless._reader import reader
+from gapless._reading import OnGap
 from gapless._scheduled import Scheduled, ScheduleOptions, Time
 
 
-class AsyncClient(AsyncQueue, AsyncManage):
+class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
     """A client for asyncio. Calls raise `GaplessError` and are retried as `retry` says.
 
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from gapless import _delivery
 from gapless._async_stream import AsyncStream
 from gapless._call import Call
-from gapless._consuming import Consuming, Inbox
+from gapless._consuming import Inbox, Membership
 from gapless._delivery import Settled
 from gapless._effects import AsyncEffects
 from gapless._errors import apart
@@ -34,7 +34,7 @@ class AsyncMember:
     """
 
     def __init__(
-        self, consuming: Consuming, stream: AsyncStream[Lease], call: AsyncCaller, effects: AsyncEffects
+        self, consuming: Membership, stream: AsyncStream[Lease], call: AsyncCaller, effects: AsyncEffects
     ) -> None:
         self.consuming = consuming
         self.leases = consuming.leases

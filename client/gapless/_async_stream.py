@@ -14,34 +14,24 @@ from gapless._config import Config
 from gapless._effects import AsyncEffects
 from gapless._errors import GaplessError
 from gapless._retry import Break, Ended
-from gapless._stream import Stream
+from gapless._stream import Resumable, Stream
 from gapless._transport import build, head_of, no_reply, reply_of
 
 T = TypeVar("T")
 
 
-class AsyncStream(Generic[T]):
-    """An asynchronous iterator over a stream. It reconnects after a lost connection, until it is closed.
+class _AsyncIteration(Generic[T]):
+    """The iteration over a resumable sequence. Subclasses connect, receive and drop."""
 
-    `async with` opens it and returns once no message published from then on can be missed. Cancelling a wait
-    for the next item loses nothing, but costs a reconnect. One task at a time may use it, except `aclose`.
-    """
-
-    def __init__(
-        self, stream: Stream[T], http: httpx.AsyncClient, config: Config, effects: AsyncEffects
-    ) -> None:
-        self._stream = stream
-        self._http = http
-        self._config = config
+    def __init__(self, resumed: Resumable[T], effects: AsyncEffects) -> None:
+        self._resumed = resumed
         self._effects = effects
-        self._response: httpx.Response | None = None
-        self._chunks: AsyncIterator[bytes] | None = None
         self._not_before = effects.clock()
         self._closing = asyncio.Event()
         self._complete = False
 
     def __repr__(self) -> str:
-        state = "closed" if self._over else "open" if self._response else "not connected"
+        state = "closed" if self._over else "open" if self._connected else "not connected"
         return f"<{type(self).__name__} {state}, cursor={self.cursor}>"
 
     @property
@@ -50,10 +40,10 @@ class AsyncStream(Generic[T]):
 
         Store it when that message is processed, and give it as `after` to the next subscription.
         """
-        return self._stream.cursor
+        return self._resumed.cursor
 
     async def __aenter__(self) -> Self:
-        while not (self._stream.started or self._complete or self._over):
+        while not (self._resumed.started or self._complete or self._over):
             await self._step()
         return self
 
@@ -67,7 +57,7 @@ class AsyncStream(Generic[T]):
 
     async def __anext__(self) -> T:
         while not self._over:
-            item = self._stream.take()
+            item = self._resumed.take()
             if item is not None:
                 return item
             if self._complete:
@@ -80,10 +70,6 @@ class AsyncStream(Generic[T]):
         self._closing.set()
         await self._drop()
 
-    @property
-    def _over(self) -> bool:
-        return self._closing.is_set() or self._http.is_closed
-
     async def _step(self) -> None:
         """Makes one read. A connection that has ended is dropped, and the stream decides what follows."""
         try:
@@ -91,7 +77,7 @@ class AsyncStream(Generic[T]):
             if cause is not None and not self._over:
                 await self._drop()
                 now = self._effects.clock()
-                delay = self._stream.lost(cause, now)
+                delay = self._resumed.lost(cause, now)
                 self._complete = delay is None
                 self._not_before = now + (delay or 0.0)
             if self._over:
@@ -100,17 +86,89 @@ class AsyncStream(Generic[T]):
             await self.aclose()
             raise
         except BaseException:
-            # A cancelled wait leaves the connection in no known state; the cursor is all that is needed.
-            await self._drop()
+            await self._interrupted()
             raise
 
     async def _advance(self) -> Break | None:
         """Waits, opens or reads, as is due. Returns why the connection ended, or None while it goes on."""
-        if self._stream.leaving:
+        if self._resumed.leaving:
             return Ended()
+        if self._connected:
+            return await self._receive()
+        wait_seconds = self._not_before - self._effects.clock()
+        if wait_seconds > 0:
+            await self._effects.sleep(wait_seconds, self._closing)
+            if self._over:
+                return None
+        return await self._connect()
+
+    @property
+    def _over(self) -> bool:
+        return self._closing.is_set()
+
+    @property
+    def _connected(self) -> bool:
+        """Whether something can be received."""
+        raise NotImplementedError
+
+    async def _connect(self) -> Break | None:
+        """Opens a connection. Returns why that failed, if it did."""
+        raise NotImplementedError
+
+    async def _receive(self) -> Break | None:
+        """Waits for what comes next. Returns why the connection ended, or None while it goes on."""
+        raise NotImplementedError
+
+    async def _drop(self) -> None:
+        """Ends the connection, if there is one."""
+        raise NotImplementedError
+
+    async def _interrupted(self) -> None:
+        """A wait was cancelled, or failed in a way that nobody expected."""
+        await self._drop()
+
+
+class AsyncStream(_AsyncIteration[T]):
+    """An asynchronous iterator over a stream. It reconnects after a lost connection, until it is closed.
+
+    `async with` opens it and returns once no message published from then on can be missed. Cancelling a wait
+    for the next item loses nothing, but costs a reconnect. One task at a time may use it, except `aclose`.
+    """
+
+    def __init__(
+        self, stream: Stream[T], http: httpx.AsyncClient, config: Config, effects: AsyncEffects
+    ) -> None:
+        super().__init__(stream, effects)
+        self._stream = stream
+        self._http = http
+        self._config = config
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+
+    @property
+    def _over(self) -> bool:
+        return self._closing.is_set() or self._http.is_closed
+
+    @property
+    def _connected(self) -> bool:
+        return self._chunks is not None
+
+    async def _connect(self) -> Break | None:
+        request = build(self._http, self._config, self._stream.request())
         try:
-            if self._chunks is None:
-                return await self._open()
+            self._response = response = await self._http.send(request, stream=True)
+            if response.status_code != 200:
+                await response.aread()
+                return reply_of(response)
+        except httpx.RequestError as error:
+            return no_reply(error)
+        self._stream.opened(head_of(response), self._effects.clock())
+        self._chunks = response.aiter_bytes()
+        return None
+
+    async def _receive(self) -> Break | None:
+        assert self._chunks is not None, "it is connected"
+        try:
             chunk = await anext(self._chunks, None)
         except httpx.RequestError as error:
             return no_reply(error)
@@ -119,22 +177,8 @@ class AsyncStream(Generic[T]):
         self._stream.feed(chunk)
         return None
 
-    async def _open(self) -> Break | None:
-        wait_seconds = self._not_before - self._effects.clock()
-        if wait_seconds > 0:
-            await self._effects.sleep(wait_seconds, self._closing)
-            if self._over:
-                return None
-        request = build(self._http, self._config, self._stream.request())
-        self._response = response = await self._http.send(request, stream=True)
-        if response.status_code != 200:
-            await response.aread()
-            return reply_of(response)
-        self._stream.opened(head_of(response), self._effects.clock())
-        self._chunks = response.aiter_bytes()
-        return None
-
     async def _drop(self) -> None:
+        # A connection that was cancelled is in no known state; the cursor is all that is needed.
         response, self._response, self._chunks = self._response, None, None
         if response is not None:
             with suppress(httpx.RequestError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from gapless._call import Call, Request, params_from, path
 from gapless._config import Config
@@ -20,10 +21,11 @@ from gapless._models import gap_from
 from gapless._reconnect import Reconnects
 from gapless._retry import Break, Reply
 from gapless._server_clock import ServerClock
-from gapless._sse import ServerEvent, SSEParser
-from gapless._stream import Stream, event_member, expect_type, log, parse_json
+from gapless._sse import SSEParser
+from gapless._stream import Resumable, Stream, expect_type, log, member, parse_json
 
 MAX_PREFETCH = 1000
+_KINDS = frozenset({"delivery", "gap", "goodbye"})
 
 
 class ConsumeOptions(TypedDict, total=False):
@@ -88,12 +90,14 @@ def prefetch_for(concurrency: int) -> int:
     return min(2 * concurrency, MAX_PREFETCH)
 
 
-class Consuming(Stream[Lease]):
-    """A stream of leases over one connection after another.
+class Membership(Resumable[Lease]):
+    """The leases of one member over one connection after another.
 
     When a connection ends, every lease it gave ends. Leases that were not handed out yet are forgotten and
     come again; the others are marked as lost. If the subscription was deleted, it is asked for once more,
     because it may have been created again; the answer to that request ends the stream.
+
+    It is the same for event streams and for WebSocket; what a connection brings goes to `_accept`.
     """
 
     cursor = None
@@ -105,7 +109,6 @@ class Consuming(Stream[Lease]):
         self._reconnects = Reconnects(
             give_up_after=asked.give_up_after, renews_token=config.renews_token, chance=effects.chance
         )
-        self._parser = SSEParser()
         self._waiting: deque[Lease] = deque()
         self._goodbye: str | None = None
         self._opened_ever = False
@@ -123,32 +126,28 @@ class Consuming(Stream[Lease]):
     def leaving(self) -> bool:
         return self._goodbye is not None
 
-    def request(self) -> Request:
-        return self.asked.request()
+    @property
+    @abstractmethod
+    def retry_ms(self) -> int | None:
+        """The pause that the server asked for before the next connection, in milliseconds."""
 
-    def opened(self, head: Reply, now: float) -> None:
-        expect_type(head, "text/event-stream")
-        self.leases.server_clock.observe(head.headers.get("date"))
-        # A half-received event of the connection before must not be joined with this one's first bytes.
-        self._parser = SSEParser()
+    def _began(self, date: str | None, now: float) -> None:
+        """A connection is open; its answer had this `Date`."""
+        self.leases.server_clock.observe(date)
         self._opened_ever = True
         self._reconnects.opened(now)
 
-    def feed(self, chunk: bytes) -> None:
-        for event in self._parser.feed(chunk):
-            if self._goodbye is None:
-                self._accept(event)
-
-    def _accept(self, event: ServerEvent) -> None:
-        match event.type:
+    def _accept(self, kind: str, content: Any) -> None:
+        """Takes an event of this kind. Raises `ProtocolError`."""
+        match kind:
             case "delivery":
-                delivery = delivery_from(self.subscription, parse_json(event.data))
+                delivery = delivery_from(self.subscription, content)
                 self._waiting.append(self.leases.begin(delivery, self._clock()))
                 self._reconnects.progressed()
             case "gap":
-                tell(self.subscription, gap_from(parse_json(event.data)), self.asked.on_gap)
+                tell(self.subscription, gap_from(content), self.asked.on_gap)
             case "goodbye":
-                self._goodbye = event_member(event, "reason", str)
+                self._goodbye = member(kind, content, "reason", str)
             case _:
                 pass  # The events of later versions are for others.
 
@@ -159,7 +158,7 @@ class Consuming(Stream[Lease]):
         goodbye, self._goodbye = self._goodbye, None
         self._waiting.clear()
         self.leases.lose_all("the stream that gave it ended")
-        pause = self._reconnects.lost(cause, now, goodbye=goodbye, retry_ms=self._parser.retry_ms)
+        pause = self._reconnects.lost(cause, now, goodbye=goodbye, retry_ms=self.retry_ms)
         log.info(
             "stream of %s lost (%s), reconnecting in %.2f s",
             self.subscription,
@@ -194,6 +193,32 @@ class Consuming(Stream[Lease]):
         """A nack in the background failed: the lease ends by itself."""
         what = (lease.delivery.message.id, self.subscription)
         log.warning("message %d of %s could not be given back: %r", *what, error)
+
+
+class Consuming(Membership, Stream[Lease]):
+    """A membership over event streams."""
+
+    def __init__(self, asked: Consumption, config: Config, effects: Effects) -> None:
+        super().__init__(asked, config, effects)
+        self._parser = SSEParser()
+
+    @property
+    def retry_ms(self) -> int | None:
+        return self._parser.retry_ms
+
+    def request(self) -> Request:
+        return self.asked.request()
+
+    def opened(self, head: Reply, now: float) -> None:
+        expect_type(head, "text/event-stream")
+        # A half-received event of the connection before must not be joined with this one's first bytes.
+        self._parser = SSEParser()
+        self._began(head.headers.get("date"), now)
+
+    def feed(self, chunk: bytes) -> None:
+        for event in self._parser.feed(chunk):
+            if self._goodbye is None and event.type in _KINDS:
+                self._accept(event.type, parse_json(event.data))
 
 
 class Inbox:

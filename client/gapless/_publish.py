@@ -36,6 +36,12 @@ class PublishOptions(MessageOptions, BatchOptions, total=False):
     ttl: float | None
 
 
+class ConnectedPublishOptions(MessageOptions, total=False):
+    """The options of a publish over WebSocket; `ttl` is in seconds."""
+
+    ttl: float | None
+
+
 def publish(
     channel: str,
     data: Payload,
@@ -65,6 +71,14 @@ def publish_ephemeral(
     where = path("channels", channel, "messages")
     request = Request("POST", where, headers=key_headers(None, None), content=json_body(body))
     return Call(request, lambda reply: None, repeatable=False)
+
+
+def command_members(
+    channel: str, data: Payload, *, ephemeral: bool, ttl: float | None = None, **options: Any
+) -> dict[str, Any]:
+    """The members of the command `publish` of the WebSocket protocol."""
+    body = {"channel": channel, **member(NewMessage(data, ttl=ttl, **options))}
+    return body | {"ephemeral": True} if ephemeral else body
 
 
 def publish_many(

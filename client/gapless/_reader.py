@@ -1,72 +1,33 @@
-"""A live subscription as a state machine: what to hand out, where to resume, and how long to wait."""
+"""A live subscription over an event stream."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from gapless._call import Request
 from gapless._config import Config
 from gapless._effects import Effects
-from gapless._errors import HistoryLost
 from gapless._interest import Interest
-from gapless._lost import Gap
-from gapless._models import Ephemeral, Message, ephemeral_from, gap_from, message_from
-from gapless._reconnect import Reconnects
-from gapless._retry import Break, Reply
-from gapless._sse import ServerEvent, SSEParser
-from gapless._stream import Stream, event_member, expect_type, log, parse_json
+from gapless._reading import Item, OnGap, Reading
+from gapless._retry import Reply
+from gapless._sse import SSEParser
+from gapless._stream import Stream, expect_type, parse_json
 
-OnGap = Literal["raise", "yield"] | Callable[[Gap], object]
-"""What to do at lost history: raise `HistoryLost`, yield the `Gap`, or call this function and go on."""
-
-Item = Message | Gap | Ephemeral
-
-MAX_GAPS_REMEMBERED = 10_000
+_KINDS = frozenset({"message", "ready", "gap", "goodbye"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    cursor: int
+class Reader(Reading, Stream[Item]):
+    """Reads the events of one response after another. It holds at most the items of one network read."""
 
-
-class Reader(Stream[Item]):
-    """Hands out each message once, in id order, over one connection after another.
-
-    It holds at most the items of one network read.
-    """
-
-    def __init__(
-        self,
-        interest: Interest,
-        *,
-        on_gap: OnGap = "raise",
-        ephemeral: bool = False,
-        give_up_after: float | None = None,
-        renews_token: bool = False,
-        chance: Callable[[], float],
-    ) -> None:
-        self.cursor = interest.after
-        self._carried = interest.after is not None
-        self._interest = interest
-        self._on_gap = on_gap
-        self._ephemeral = ephemeral
-        self._reconnects = Reconnects(give_up_after=give_up_after, renews_token=renews_token, chance=chance)
+    def __init__(self, interest: Interest, *, chance: Callable[[], float], **options: Any) -> None:
+        super().__init__(interest, chance=chance, **options)
         self._parser = SSEParser()
-        self._waiting: deque[Item | _Ready] = deque()
-        self._gaps: OrderedDict[str, int] = OrderedDict()
-        self._goodbye: str | None = None
-        self._opened_ever = False
+        self._kinds = _KINDS | {"ephemeral"} if self._ephemeral else _KINDS
 
     @property
-    def started(self) -> bool:
-        return self._opened_ever and (self.cursor is not None or bool(self._waiting))
-
-    @property
-    def leaving(self) -> bool:
-        return self._goodbye is not None
+    def retry_ms(self) -> int | None:
+        return self._parser.retry_ms
 
     def request(self) -> Request:
         return self._interest.request(self.cursor)
@@ -75,88 +36,12 @@ class Reader(Stream[Item]):
         expect_type(head, "text/event-stream")
         # A half-received event of the connection before must not be joined with this one's first bytes.
         self._parser = SSEParser()
-        self._opened_ever = True
-        self._reconnects.opened(now)
+        self._began(now)
 
     def feed(self, chunk: bytes) -> None:
         for event in self._parser.feed(chunk):
-            if self._goodbye is None:
-                self._accept(event)
-
-    def _accept(self, event: ServerEvent) -> None:
-        match event.type:
-            case "message":
-                self._waiting.append(message_from(parse_json(event.data)))
-            case "ready":
-                self._accept_ready(event_member(event, "cursor", int))
-            case "gap":
-                self._waiting.append(gap_from(parse_json(event.data)))
-            case "ephemeral" if self._ephemeral:
-                self._waiting.append(ephemeral_from(parse_json(event.data)))
-            case "goodbye":
-                self._goodbye = event_member(event, "reason", str)
-            case _:
-                pass  # Presence and the events of later versions are for others.
-
-    def _accept_ready(self, cursor: int) -> None:
-        # It has to wait behind messages not yet handed out, else the cursor would skip them.
-        if self._waiting:
-            self._waiting.append(_Ready(cursor))
-        else:
-            self._advance(cursor)
-
-    def take(self) -> Item | None:
-        while self._waiting:
-            item = self._waiting.popleft()
-            match item:
-                case Message():
-                    # A cursor of other channels does not exclude that a lower id is committed later.
-                    if self.cursor is None or item.id > self.cursor or self._carried:
-                        self._reconnects.progressed()
-                        self._carried = False
-                        self.cursor = item.id
-                        return item
-                case Gap():
-                    if self._is_news(item) and self._settle(item):
-                        return item
-                case Ephemeral():
-                    return item
-                case _Ready():
-                    self._advance(item.cursor)
-        return None
-
-    def _advance(self, cursor: int) -> None:
-        if self.cursor is None or self._carried or cursor > self.cursor:
-            self.cursor = cursor
-        self._carried = False
-
-    def _is_news(self, gap: Gap) -> bool:
-        """Whether the gap was not reported before a reconnect already."""
-        name, upto = ("", gap.ids[1]) if gap.ids is not None else (gap.channel, gap.first_seq)
-        if self._gaps.get(name, -1) >= upto:
-            return False
-        self._gaps[name] = upto
-        self._gaps.move_to_end(name)
-        if len(self._gaps) > MAX_GAPS_REMEMBERED:
-            self._gaps.popitem(last=False)
-        return True
-
-    def _settle(self, gap: Gap) -> bool:
-        """Does at a gap what the caller asked for; True if the gap is to be yielded."""
-        if callable(self._on_gap):
-            self._on_gap(gap)
-            return False
-        if self._on_gap == "yield":
-            return True
-        raise HistoryLost.of(gap)
-
-    def lost(self, cause: Break, now: float) -> float | None:
-        goodbye, self._goodbye = self._goodbye, None
-        pause = self._reconnects.lost(cause, now, goodbye=goodbye, retry_ms=self._parser.retry_ms)
-        log.info(
-            "subscription lost (%s), resuming from %s in %.2f s", pause.reason, self.cursor, pause.seconds
-        )
-        return pause.seconds
+            if self._goodbye is None and event.type in self._kinds:
+                self._accept(event.type, parse_json(event.data))
 
 
 def reader(

@@ -13,33 +13,22 @@ from typing import Any, Generic, TypeVar
 from gapless._call import Request
 from gapless._errors import ProtocolError
 from gapless._retry import Break, Reply
-from gapless._sse import ServerEvent
 
 T = TypeVar("T")
 
 log = logging.getLogger("gapless")
 
 
-class Stream(ABC, Generic[T]):
+class Resumable(ABC, Generic[T]):
     """A sequence of items read over one connection after another.
 
-    The order of calls: `request` gives the request to send. `opened` takes the head of a successful answer.
-    `feed` takes its bytes, and `take` gives the items. When the connection has ended or could not be made,
-    `lost` gives the seconds to wait before the next one, or None when the stream is complete. Each may raise
-    the `GaplessError` that ends the stream; after an error of `take` the stream goes on.
+    `take` gives the items. When the connection has ended or could not be made, `lost` gives the seconds to
+    wait before the next one, or None when the sequence is complete. Each may raise the `GaplessError` that
+    ends it; after an error of `take` it goes on.
     """
 
     cursor: int | None
     """The id of the last message handed out, or the reader's place as the server gave it; else None."""
-
-    @abstractmethod
-    def request(self) -> Request: ...
-
-    @abstractmethod
-    def opened(self, head: Reply, now: float) -> None: ...
-
-    @abstractmethod
-    def feed(self, chunk: bytes) -> None: ...
 
     @abstractmethod
     def take(self) -> T | None: ...
@@ -54,8 +43,25 @@ class Stream(ABC, Generic[T]):
 
     @property
     def leaving(self) -> bool:
-        """Whether the server said that this connection ends, so that no more bytes will come."""
+        """Whether the server said that this connection ends, so that nothing more will come."""
         return False
+
+
+class Stream(Resumable[T]):
+    """A resumable sequence whose connections are streamed answers.
+
+    The order of calls: `request` gives the request to send. `opened` takes the head of a successful answer.
+    `feed` takes its bytes, and `take` gives the items. Each may raise the `GaplessError` that ends it.
+    """
+
+    @abstractmethod
+    def request(self) -> Request: ...
+
+    @abstractmethod
+    def opened(self, head: Reply, now: float) -> None: ...
+
+    @abstractmethod
+    def feed(self, chunk: bytes) -> None: ...
 
 
 def expect_type(head: Reply, media_type: str) -> None:
@@ -73,10 +79,9 @@ def parse_json(text: str | bytes) -> Any:
         raise ProtocolError(f"not JSON: {text[:200]!r}") from error
 
 
-def event_member(event: ServerEvent, name: str, kind: type[Any]) -> Any:
+def member(kind: str, content: Any, name: str, expected: type[Any]) -> Any:
     """A member of an event's JSON object. Raises `ProtocolError` if it is missing or has another type."""
-    data = parse_json(event.data)
-    value = data.get(name) if isinstance(data, dict) else None
-    if not isinstance(value, kind):
-        raise ProtocolError(f"not a {event.type} event: {event.data[:200]!r}")
+    value = content.get(name) if isinstance(content, dict) else None
+    if not isinstance(value, expected):
+        raise ProtocolError(f"not a {kind} event: {content!r:.200}")
     return value

@@ -14,7 +14,8 @@ from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Payload, Published, Retention
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions, HistoryQuery, Unset
-from gapless._reader import OnGap, reader
+from gapless._reader import reader
+from gapless._reading import OnGap
 from gapless._scheduled import Scheduled, ScheduleOptions, Time
 from gapless._sync_manage import SyncManage
 from gapless._sync_queue import SyncQueue

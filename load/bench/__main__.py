@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from load import drill
-from load.bench import batch, fanout, herd, latency, memory, opening, publish
+from load.bench import batch, connected, fanout, herd, latency, memory, opening, publish
 from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
 from load.drill import say
@@ -26,6 +26,7 @@ Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 ALL: dict[str, Bench] = {
     "publish": publish.run,
+    "websocket": connected.run,
     "batch": batch.run,
     "fanout": fanout.run,
     "latency": latency.run,

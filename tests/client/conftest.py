@@ -15,6 +15,7 @@ if find_spec("gapless") is None:
 from gapless import Client
 
 from tests.client.faces import AsyncFace, Face, SyncFace
+from tests.client.over_websocket import MakeClient, WebSocketClient
 from tests.client.raw_server import RawServer
 
 
@@ -25,10 +26,16 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
         yield face
 
 
+@pytest.fixture(params=["sse", "websocket"])
+def make_client(request: pytest.FixtureRequest) -> MakeClient:
+    """Makes a blocking client. Each test with it runs once over either way."""
+    return Client if request.param == "sse" else WebSocketClient
+
+
 @pytest.fixture
-def client(server_url: str) -> Iterator[Client]:
-    """The blocking face, of a service that tests share."""
-    with Client(server_url) as client:
+def client(server_url: str, make_client: MakeClient) -> Iterator[Client]:
+    """A client of a service that tests share."""
+    with make_client(server_url) as client:
         yield client
 
 

@@ -33,8 +33,21 @@ class Exchange:
         self.seen = seen
 
     def send(self, data: bytes) -> None:
+        self._connection.settimeout(10)
         with suppress(OSError):
             self._connection.sendall(data)
+
+    def receive(self) -> bytes:
+        """What comes next; nothing once the client hangs up or the test ends."""
+        self._connection.settimeout(0.02)
+        while not self._stopping.is_set():
+            try:
+                return self._connection.recv(65536)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        return b""
 
     def hold(self) -> None:
         """Keeps the connection open and silent until the client hangs up or the test ends."""

@@ -59,7 +59,10 @@ def methods(kind: type[Any]) -> dict[str, str]:
     ],
 )
 def test_both_faces_offer_the_same_under_the_same_names(one: type[Any], other: type[Any]) -> None:
-    assert methods(one) == methods(other)
+    found = methods(one)
+    if one is AsyncClient:
+        del found["connect"]  # One socket for many callers would need threads of its own.
+    assert found == methods(other)
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

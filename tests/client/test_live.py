@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from gapless import (
     AsyncClient,
+    AsyncEffects,
     Client,
     CursorExpired,
     Ephemeral,
@@ -27,9 +28,11 @@ from gapless import (
     Retention,
     RetryPolicy,
     SyncEffects,
+    Unreachable,
 )
 
 from tests.client.cutting_proxy import CuttingProxy
+from tests.client.over_websocket import OVER, MakeClient, Over
 from tests.support import RunningService, eventually
 
 PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
@@ -143,7 +146,9 @@ def test_refusals_say_where(client: Client, channel: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         client.publish(channel, 1, key="k" * 256)
     assert caught.value.code == "invalid_request"
-    assert any("key" in error["field"] for error in caught.value.errors)
+    # Over WebSocket the field is named in the detail only.
+    where = [error["field"] for error in caught.value.errors] or [caught.value.detail]
+    assert any("key" in field for field in where)
     assert not caught.value.retryable
 
 
@@ -235,9 +240,9 @@ def test_a_deleted_and_remade_channel_is_an_empty_one(client: Client, channel: s
 
 @pytest.mark.parametrize("max_age", [None, 3600])
 async def test_history_taken_by_retention_is_told_not_skipped(
-    serve: Callable[..., RunningService], channel: str, max_age: int | None
+    serve: Callable[..., RunningService], make_client: MakeClient, channel: str, max_age: int | None
 ) -> None:
-    with Client(serve().url) as client:
+    with make_client(serve().url) as client:
         client.put_channel(channel, retention=Retention(max_age=max_age, max_messages=3))
         client.publish_many(channel, list(range(10)))
         await eventually(lambda: client.get_channel(channel).first_seq == 8)
@@ -252,10 +257,11 @@ async def test_history_taken_by_retention_is_told_not_skipped(
             next(client.history(channel, after=1))
 
 
-async def test_history_joins_live_without_a_seam(server_url: str, channel: str) -> None:
+@pytest.mark.parametrize("over", OVER)
+async def test_history_joins_live_without_a_seam(server_url: str, channel: str, over: Over) -> None:
     """Readers start at random moments while eight publishers write; each sees every message once."""
     total = 400
-    async with AsyncClient(server_url) as client:
+    async with AsyncClient(server_url) as http, over(http) as client:
 
         async def write(start: int) -> None:
             for n in range(start, total, 8):
@@ -275,8 +281,13 @@ async def test_history_joins_live_without_a_seam(server_url: str, channel: str) 
             assert seqs == list(range(1, total + 1))
 
 
-async def test_a_pattern_is_one_order_across_channels(server_url: str, prefix: str) -> None:
-    async with AsyncClient(server_url) as client, client.subscribe(f"{prefix}.*") as messages:
+@pytest.mark.parametrize("over", OVER)
+async def test_a_pattern_is_one_order_across_channels(server_url: str, prefix: str, over: Over) -> None:
+    async with (
+        AsyncClient(server_url) as http,
+        over(http) as client,
+        client.subscribe(f"{prefix}.*") as messages,
+    ):
 
         async def write(name: str) -> None:
             for n in range(30):
@@ -290,7 +301,9 @@ async def test_a_pattern_is_one_order_across_channels(server_url: str, prefix: s
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_cuts_anywhere_neither_lose_nor_double(server_url: str, channel: str, seed: int) -> None:
+def test_cuts_anywhere_neither_lose_nor_double(
+    server_url: str, channel: str, seed: int, make_client: MakeClient
+) -> None:
     """Publisher and reader go through networks that cut after a random number of bytes."""
     chance = random.Random(seed)
     budgets = [chance.randrange(0, 1500) for _ in range(40)]
@@ -301,7 +314,7 @@ def test_cuts_anywhere_neither_lose_nor_double(server_url: str, channel: str, se
         CuttingProxy(server_url, iter(budgets[:20])) as near,
         CuttingProxy(server_url, iter(budgets[20:])) as far,
     ):
-        with Client(near.url, retry=PATIENT) as publisher, Client(far.url, effects=brisk) as reader:
+        with Client(near.url, retry=PATIENT) as publisher, make_client(far.url, effects=brisk) as reader:
             stream = reader.subscribe(channel, after=0)
 
             def read() -> None:
@@ -320,17 +333,49 @@ def test_cuts_anywhere_neither_lose_nor_double(server_url: str, channel: str, se
     assert [one.id for one in messages] == [one.id for one in published]
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_publishes_over_a_connection_that_is_cut_are_confirmed_or_unknown_and_never_doubled(
+    server_url: str, channel: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    budgets = iter([chance.randrange(300, 3000) for _ in range(15)])
+    brisk = AsyncEffects(chance=lambda: chance.random() / 50)
+    confirmed: dict[int, int] = {}
+    unknown: set[int] = set()
+    with CuttingProxy(server_url, budgets) as proxy:
+        client = AsyncClient(proxy.url, retry=PATIENT, effects=brisk)
+        async with client, client.connect(max_in_flight=8) as connection:
+
+            async def publish(n: int) -> None:
+                try:
+                    confirmed[n] = (await connection.publish(channel, n)).id
+                except Unreachable:
+                    unknown.add(n)
+
+            await asyncio.gather(*(publish(n) for n in range(400)))
+        assert proxy.cuts > 5
+    with Client(server_url) as steady:
+        stored = {one.id: one.data for one in steady.iter_history(channel)}
+    assert len(set(stored.values())) == len(stored)
+    assert all(stored[id_] == n for n, id_ in confirmed.items())
+    assert set(stored.values()) - confirmed.keys() <= unknown
+    assert 0 < len(unknown) <= 8 * proxy.cuts
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [RunningService.kill, RunningService.stop], ids=["kill", "stop"])
 def test_a_restart_neither_loses_nor_doubles(
-    serve: Callable[..., RunningService], channel: str, end: Callable[[RunningService], object]
+    serve: Callable[..., RunningService],
+    channel: str,
+    end: Callable[[RunningService], object],
+    make_client: MakeClient,
 ) -> None:
     """The service is ended twice, gently or not, while one thread publishes and another reads."""
     service = serve()
     port = str(urlsplit(service.url).port)
     quick = SyncEffects(chance=lambda: 0.02)
     total, seen = 600, list[Message]()
-    with Client(service.url, retry=PATIENT) as publisher, Client(service.url, effects=quick) as reader:
+    with Client(service.url, retry=PATIENT) as publisher, make_client(service.url, effects=quick) as reader:
         stream = reader.subscribe(channel, after=0)
         milestones = {total // 3: threading.Event(), total * 2 // 3: threading.Event()}
 

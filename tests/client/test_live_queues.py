@@ -33,6 +33,7 @@ from gapless import (
 )
 
 from tests.client.cutting_proxy import CuttingProxy
+from tests.client.over_websocket import OVER, MakeClient, Over
 from tests.support import RunningService
 
 PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
@@ -145,13 +146,14 @@ def test_rejected_messages_are_replayed_and_purged_together(client: Client, name
     assert list(client.dead_letters(subscription=name)) == []
 
 
-async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str) -> None:
+@pytest.mark.parametrize("over", OVER)
+async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str, over: Over) -> None:
     """This test is about real time: leases of one second, held for more than two."""
-    async with AsyncClient(server_url) as client:
+    async with AsyncClient(server_url) as client, over(client) as connection:
         await client.create_subscription(name, [f"{name}.>"], start="earliest", ack_wait=1)
         await client.publish_many(f"{name}.one", [1, 2, 3])
         attempts = []
-        async for delivery in client.consume(name, prefetch=3, raise_lost=True):
+        async for delivery in connection.consume(name, prefetch=3, raise_lost=True):
             async with delivery:
                 attempts.append(delivery.attempt)
                 await asyncio.sleep(2.2 if len(attempts) == 1 else 0)
@@ -365,16 +367,17 @@ def test_a_deleted_subscription_ends_its_consumers(client: Client, name: str) ->
         client.pull(name)
 
 
-async def test_keys_stay_in_order_however_many_work(server_url: str, name: str) -> None:
+@pytest.mark.parametrize("over", OVER)
+async def test_keys_stay_in_order_however_many_work(server_url: str, name: str, over: Over) -> None:
     """Eight hands on two members; some turns fail, some are slow; each key's messages are done in order."""
     chance = random.Random(7)
     total, keys = 240, 12
     done: defaultdict[str | None, list[int]] = defaultdict(list)
-    async with AsyncClient(server_url) as client:
+    async with AsyncClient(server_url) as client, over(client) as one, over(client) as other:
         await client.create_subscription(name, [f"{name}.>"], start="earliest", backoff=[0], max_deliver=0)
         numbered = [NewMessage(n, key=f"k{n % keys}") for n in range(total)]
         await client.publish_many(f"{name}.one", numbered)
-        consumers = [client.consume(name, prefetch=8) for _ in range(2)]
+        consumers = [each.consume(name, prefetch=8) for each in (one, other)]
 
         async def handle(delivery: AsyncDelivery) -> None:
             if chance.random() < 0.2:
@@ -394,7 +397,8 @@ async def test_keys_stay_in_order_however_many_work(server_url: str, name: str) 
         assert done[f"k{number}"] == list(range(number, total, keys))
 
 
-async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str) -> None:
+@pytest.mark.parametrize("over", OVER)
+async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str, over: Over) -> None:
     """Every connection is cut after some bytes; each message is done at least once and settled."""
     chance = random.Random(11)
     total = 60
@@ -405,8 +409,8 @@ async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str) ->
         steady.publish_many(f"{name}.one", list(range(total)))
         budgets = iter([chance.randrange(200, 4000) for _ in range(60)])
         with CuttingProxy(server_url, budgets) as proxy:
-            async with AsyncClient(proxy.url, retry=PATIENT, effects=brisk) as client:
-                consumer = client.consume(name, prefetch=20)
+            async with AsyncClient(proxy.url, retry=PATIENT, effects=brisk) as client, over(client) as way:
+                consumer = way.consume(name, prefetch=20)
 
                 async def handle(delivery: AsyncDelivery) -> None:
                     seen.add(delivery.message.data)
@@ -427,7 +431,10 @@ async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [RunningService.kill, RunningService.stop], ids=["kill", "stop"])
 def test_a_restart_loses_nothing(
-    serve: Callable[..., RunningService], name: str, end: Callable[[RunningService], object]
+    serve: Callable[..., RunningService],
+    name: str,
+    end: Callable[[RunningService], object],
+    make_client: MakeClient,
 ) -> None:
     """The service is ended twice, gently or not, while one thread publishes and four work."""
     service = serve()
@@ -437,7 +444,7 @@ def test_a_restart_loses_nothing(
     milestones = {total // 3: threading.Event(), total * 2 // 3: threading.Event()}
     with (
         Client(service.url, retry=PATIENT) as publisher,
-        Client(service.url, retry=PATIENT, effects=quick) as worker,
+        make_client(service.url, retry=PATIENT, effects=quick) as worker,
     ):
         subscribed(publisher, name, max_deliver=0, ack_wait=5, ordering="none")
         consumer = worker.consume(name, prefetch=10)

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "client" / "gapless"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+OVER_WEBSOCKET = {"_async_connection.py", "_async_link.py"}
 
 
 def imported(source: Path) -> set[str]:
@@ -30,7 +31,27 @@ def imported(source: Path) -> set[str]:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_only_the_standard_library_and_httpx_are_imported(source: Path) -> None:
-    assert imported(source) <= set(sys.stdlib_module_names) | {"gapless", "httpx"}
+    websockets = {"websockets"} if source.name in OVER_WEBSOCKET else set()
+    assert imported(source) <= set(sys.stdlib_module_names) | {"gapless", "httpx"} | websockets
+
+
+def test_websockets_is_an_extra_that_only_connections_need() -> None:
+    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    assert [one.partition(">")[0] for one in project["optional-dependencies"]["websocket"]] == ["websockets"]
+    script = """
+import asyncio, sys
+sys.modules["websockets"] = None
+from gapless import AsyncClient
+async def main():
+    async with AsyncClient("http://gapless.test") as client:
+        try:
+            client.connect()
+        except ImportError as error:
+            print(error)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert "gapless[websocket]" in done.stdout, done.stderr
 
 
 def test_the_command_line_needs_what_its_extra_names_and_nothing_of_the_service() -> None:
@@ -64,7 +85,7 @@ def test_the_readme_is_short_and_its_examples_are_python() -> None:
     readme = (ROOT / "client" / "README.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert len(readme.splitlines()) <= 150
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 

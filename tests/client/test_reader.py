@@ -20,7 +20,8 @@ from gapless import (
     Unreachable,
 )
 from gapless._interest import Interest
-from gapless._reader import Item, OnGap, Reader
+from gapless._reader import Reader
+from gapless._reading import Item, OnGap
 from gapless._retry import Break, Ended, NoReply, Reply
 from hypothesis import given
 from hypothesis import strategies as st

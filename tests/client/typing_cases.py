@@ -7,6 +7,7 @@ from typing import assert_type
 
 from gapless import (
     AsyncClient,
+    AsyncConsumer,
     AsyncDelivery,
     AsyncStream,
     Channel,
@@ -85,3 +86,11 @@ async def asynchronous(client: AsyncClient) -> None:
         await client.transaction(ack=[delivery])
     await client.work("s", print)  # type: ignore[arg-type]
     assert_type(client.scheduled("a"), AsyncIterator[Scheduled])
+    async with client.connect(max_in_flight=10) as connection:
+        assert_type(await connection.publish("a", b"x", key="k", ttl=5), Published)
+        await connection.publish("a", 1, ephemeral=True)
+        await connection.publish("a", 1, idempotency_key="k")  # type: ignore[call-overload]
+        assert_type(connection.subscribe("a", after=7), AsyncStream[Message])
+        assert_type(connection.subscribe("a", on_gap="yield"), AsyncStream[Message | Gap])
+        connection.subscribe("a", last=7)  # type: ignore[call-overload]
+        assert_type(connection.consume("s", prefetch=5), AsyncConsumer)

@@ -204,6 +204,42 @@ async def test_a_pattern_and_a_selection_are_followed_in_the_order_of_ids(
         assert future["error"]["code"] == 112
 
 
+async def test_a_selection_of_one_channel_is_followed_in_the_order_of_ids_too(
+    server_url: str, channel: str
+) -> None:
+    publish(server_url, f"{channel}.other", *range(5))  # So that no id is a seq.
+    httpx.put(f"{server_url}/v1/channels/{channel}", json={"retention": {"max_messages": 3}})
+    ids = [one["id"] for one in publish(server_url, channel, *range(10))]
+    chosen = {"channel": [channel]}
+    async with opened(server_url) as client:
+        latest = await client.ask("subscribe", channel="mine", selection=chosen)
+        assert latest["subscribe"]["offset"] == ids[-1]
+        ids += [one["id"] for one in publish(server_url, channel, 10)]
+        pub = await client.push()
+        assert (pub["channel"], pub["pub"]["offset"], pub["pub"]["seq"]) == ("mine", ids[-1], 11)
+
+        def trimmed() -> bool:
+            return bool(httpx.get(f"{server_url}/v1/channels/{channel}").json()["first_seq"] == 9)
+
+        await eventually(trimmed)
+        asked = {"selection": chosen, "recover": True}
+        again = await client.ask("subscribe", channel="again", **asked, offset=ids[1])
+        assert again["subscribe"].items() >= {"recovered": True, "offset": ids[1]}.items()
+        gap = await client.push("gap")
+        assert gap == {"channel": "again", "gap": {"channel": channel, "first_seq": 9, "missed": 6}}
+        assert await client.offsets(3) == ids[-3:]
+        httpx.delete(f"{server_url}/v1/channels/{channel}")
+        new = publish(server_url, channel, "new")[0]
+        pubs = [await client.push() for _ in range(2)]
+        assert {(pub["channel"], pub["pub"]["offset"], pub["pub"]["seq"]) for pub in pubs} == {
+            ("mine", new["id"], 1),
+            ("again", new["id"], 1),
+        }
+        assert not [push for push in client.pushes if "unsubscribe" in push]
+        future = await client.ask("subscribe", channel="future", **asked, offset=2**50)
+        assert future["error"]["code"] == 112
+
+
 async def test_subscriptions_of_a_connect_are_in_its_answer(server_url: str, channel: str) -> None:
     publish(server_url, channel, 1, 2, 3)
     async with opened(server_url, connected=False) as client:

@@ -98,7 +98,7 @@ class Reader:
             start = AfterSeq(self.offset, self.epoch) if self.known else Latest()
             self._ended.clear()
             self._messages = Messages()
-            following = Following("lobby", self, self.world.engine, self.world.reader)
+            following = Following("lobby", False, self, self.world.engine, self.world.reader)
             selection = select("default", ("lobby",))
             following.task = asyncio.create_task(
                 following.follow(selection, start, self.opened, self.refused)
