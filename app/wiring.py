@@ -30,10 +30,10 @@ from db.connect import DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
 from db.history import History
+from db.liveness import Liveness
 from db.maintenance import Maintenance as MaintenanceAdapter
 from db.namespaces import Namespaces
 from db.policies import Policies
-from db.presence import Presence
 from db.reader import Reader
 from db.scheduled import Schedule
 from db.subscriptions import Subscriptions
@@ -111,7 +111,7 @@ class Service:
         )
         self._exchange.listen(self._consumers)
         self._live.on_history = self._consumers.history_changed
-        self._presence = Presence(database, self._consumers.holder, self._consumers.look_after_leases)
+        self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
         self._receipts = ReceiptCodec()
         self._loops = Loops()
         self.dependencies = self._depend()
@@ -204,7 +204,7 @@ class Service:
             ("heartbeats", self._live.beat),
             ("maintenance", housekeeping.run),
             ("identify", self._identify),
-            ("presence", self._presence.run),
+            ("liveness", self._liveness.run),
             ("levels", lambda: levels.tell(self._live, self._publisher, self._consumers, self._exchange)),
             ("reaper", reaper.run),
             ("departures", departures.run),
