@@ -8,7 +8,7 @@ from app import VERSION
 from app.openapi import LICENSE, TITLE, Schemas
 from app.websocket.commands import Command
 from app.websocket.forms import Pushed, Reply
-from app.wire import answers
+from app.wire import answers, presence
 
 _schemas: Final = Schemas()
 
@@ -36,6 +36,7 @@ ASYNCAPI: Final[dict[str, Any]] = {
                 ready=answers.StreamReady,
                 gap=answers.RetentionGap | answers.StreamGap,
                 ephemeral=answers.EphemeralMessage,
+                presence=presence.StreamJoin | presence.StreamPresence,
                 goodbye=answers.StreamGoodbye,
             ),
         },

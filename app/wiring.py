@@ -25,6 +25,7 @@ from app.websocket.sessions import Sessions
 from app.wire.encode import encode_message
 from app.wire.receipts import ReceiptCodec
 from cache.bus import RedisBus
+from cache.presence import RedisPresence
 from db.appender import Appender
 from db.connect import DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
@@ -39,6 +40,7 @@ from db.scheduled import Schedule
 from db.subscriptions import Subscriptions
 from db.transactions import Transactions
 from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.presence import Clients
 from subscriptions.engine.durable.announcing import (
     AnnouncingDeadLetters,
     AnnouncingPolicies,
@@ -52,6 +54,7 @@ from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine, LiveLimits
 from subscriptions.engine.maintenance import Maintenance
+from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -86,6 +89,9 @@ class Service:
             limits=LiveLimits(settings.max_streams, settings.tail_bytes),
         )
         self._exchange = Exchange(self._live, self._open_bus, now_us=_now_us)
+        self._presence = Presence(
+            self._live, self._exchange, self._open_presence, clock=time.monotonic, now_us=_now_us
+        )
         database = DatabaseConfig(settings.database_url)
         create = settings.auto_create_channels
         self._appenders = [Appender(database, create_channels=create) for _ in range(PUBLISHERS)]
@@ -149,7 +155,15 @@ class Service:
         dead_letters = DeadLetters(self._deciding, self._namespaces)
         history = History(self._history_pool)
         self._sessions = Sessions(
-            Parts(self._live, self._reader, self._publisher, self._exchange, history, settings.namespace)
+            Parts(
+                self._live,
+                self._reader,
+                self._publisher,
+                self._exchange,
+                history,
+                self._presence,
+                settings.namespace,
+            )
         )
         return Dependencies(
             publisher=self._publisher,
@@ -164,6 +178,7 @@ class Service:
             dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),
             schedules=AnnouncingSchedule(schedule, self._scheduler, touched, _now_us),
             transactions=AnnouncingTransactions(transactions, self._publisher, self._consumers),
+            presence=self._presence,
             sessions=self._sessions,
             gate=self._gate,
             gatekeeper=self._gatekeeper,
@@ -205,7 +220,13 @@ class Service:
             ("maintenance", housekeeping.run),
             ("identify", self._identify),
             ("liveness", self._liveness.run),
-            ("levels", lambda: levels.tell(self._live, self._publisher, self._consumers, self._exchange)),
+            ("presence", self._presence.run),
+            (
+                "levels",
+                lambda: levels.tell(
+                    self._live, self._publisher, self._consumers, self._exchange, self._presence
+                ),
+            ),
             ("reaper", reaper.run),
             ("departures", departures.run),
             ("scheduler", self._scheduler.run),
@@ -222,6 +243,7 @@ class Service:
         await self._consumers.stop()
         await self._publisher.stop()
         await self._loops.stop()
+        await self._presence.stop()
         for appender in self._appenders:
             appender.terminate()
         for pool in (
@@ -278,6 +300,12 @@ class Service:
     ) -> RedisBus:
         assert self._settings.redis_url is not None, "the supervisor has filled this in"
         return RedisBus(self._settings.redis_url, f"gapless:{identity}:hints", heard, maybe_missed)
+
+    def _open_presence(self, identity: str, clients: Clients) -> RedisPresence:
+        settings = self._settings
+        assert settings.redis_url is not None, "the supervisor has filled this in"
+        topic = f"gapless:{identity}:presence"
+        return RedisPresence(settings.redis_url, topic, clients, settings.presence_expiry)
 
 
 def _now_us() -> int:

@@ -14,8 +14,8 @@ from app.program import CHECKOUT
 EXAMPLES = """
 Options, passed on to python -m load.bench:
 
-  --only NAME       publish, batch, fanout, latency, memory, herd, opening, queue or bloat;
-                    may be repeated
+  --only NAME       publish, batch, fanout, latency, memory, herd, opening, presence,
+                    queue or bloat; may be repeated
   --short           takes seconds, not minutes; less steady
   --json FILE       write the figures here too
   --messages N      for bloat: how many messages, a multiple of 1000

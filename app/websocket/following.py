@@ -10,14 +10,17 @@ from typing import Final, Protocol
 from app.telemetry import CUT_OFF, STREAMS
 from app.websocket import codes
 from app.websocket.codes import Ending
+from app.websocket.presence import PRESENCE_PUSHES, NamedPresencePushes
 from app.websocket.publications import SEQ_WIRE, IdWire, event
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import Selection
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.feed import ChannelFeed
 from subscriptions.engine.live.live_subscription import Chunk, Event, Gap, Heartbeat, LiveSubscription
 from subscriptions.engine.live.starts import Start
+from subscriptions.engine.presence import Presence
 from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
@@ -48,12 +51,32 @@ class Client(Protocol):
 class Following:
     """One subscription, from its opening to its end. It is one task, which `follow` runs."""
 
-    __slots__ = ("_channel_id", "_client", "_live", "_read", "_subscription", "channel", "task")
+    __slots__ = (
+        "_channel_id",
+        "_client",
+        "_info",
+        "_live",
+        "_presence",
+        "_read",
+        "_subscription",
+        "channel",
+        "task",
+    )
 
-    def __init__(self, channel: str, client: Client, live: LiveEngine, read: ReadPort) -> None:
+    def __init__(
+        self,
+        channel: str,
+        client: Client,
+        info: ClientInfo,
+        live: LiveEngine,
+        read: ReadPort,
+        presence: Presence,
+    ) -> None:
         self.channel = channel
         self.task: asyncio.Task[None] | None = None
         self._client = client
+        self._info = info
+        self._presence = presence
         self._live = live
         self._read = read
         self._subscription: LiveSubscription | None = None
@@ -68,6 +91,8 @@ class Following:
         start: Start,
         opened: Callable[[LiveSubscription], Awaitable[None]],
         refused: Callable[[GaplessError], None],
+        *,
+        join_leave: bool,
     ) -> None:
         """Open the live subscription, report it to `opened` or `refused`, and write its events until it ends
         or this is cancelled."""
@@ -84,6 +109,8 @@ class Following:
         self._subscription = subscription
         if subscription.opened is not None:
             self._channel_id = subscription.opened.epoch.channel_id
+        pushes = PRESENCE_PUSHES if selection.single is not None else NamedPresencePushes(self.channel)
+        self._presence.join(self._info, subscription, pushes if join_leave else None)
         STREAMS.inc()
         try:
             await opened(subscription)
@@ -98,6 +125,7 @@ class Following:
         finally:
             STREAMS.dec()
             subscription.write = None
+            self._presence.leave(self._info, subscription)
             self._live.unsubscribe(subscription)
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from subscriptions.engine.hints import (
     EphemeralHint,
     HintCodec,
     Hints,
+    PresenceHint,
     Replays,
     entries_of,
 )
@@ -49,13 +50,15 @@ class Exchange:
         self._open_bus = open_bus
         self._now_us = now_us
         self._origin = secrets.token_hex(8)
-        self._ephemeral_at_us = 0
+        self._sent_at_us = 0
         self._replays = Replays()
         self._codec: HintCodec | None = None
         self._bus: HintBus | None = None
         self._listeners: list[Listener] = []
         self.forged = 0
         """Payloads received whose sender did not have the log's secret, or that were sent again."""
+        self.on_presence: Callable[[str, Sequence[PresenceHint]], None] = lambda origin, hints: None
+        """Called with the sender and its hints of presence."""
 
     def __repr__(self) -> str:
         return f"Exchange({self._bus!r})"
@@ -137,8 +140,16 @@ class Exchange:
     def publish_ephemeral(self, hint: EphemeralHint) -> None:
         """Send a message that is not stored to the listeners of all processes that can be reached."""
         self._live.hear_ephemeral(hint)
-        self._ephemeral_at_us = max(self._now_us(), self._ephemeral_at_us + 1)
-        self._send(Hints(self._origin, [], [hint], sent_at_us=self._ephemeral_at_us))
+        self._send(Hints(self._origin, [], [hint], sent_at_us=self._rising_us()))
+
+    def changed_presence(self, hints: list[PresenceHint]) -> None:
+        """Tell the other processes who joined and left."""
+        if hints and self.heard:
+            self._send(Hints(self._origin, [], [], sent_at_us=self._rising_us(), presence=hints))
+
+    def _rising_us(self) -> int:
+        self._sent_at_us = max(self._now_us(), self._sent_at_us + 1)
+        return self._sent_at_us
 
     def _send(self, hints: Hints) -> None:
         """Send the hints if the bus belongs to the history that is read now."""
@@ -158,11 +169,13 @@ class Exchange:
         self._live.hear((hint, entries_of(hint)) for hint in hints.channels)
         self._tell_listeners(hints.channels)
         self._tell_settled(hints.woken, [Receipt(*lease) for lease in hints.settled])
-        if hints.ephemeral and not self._replays.is_new(hints, self._now_us()):
+        if (hints.ephemeral or hints.presence) and not self._replays.is_new(hints, self._now_us()):
             self.forged += 1
             return
         for ephemeral in hints.ephemeral:
             self._live.hear_ephemeral(ephemeral)
+        if hints.presence:
+            self.on_presence(hints.origin, hints.presence)
 
     def _tell_listeners(self, hints: Iterable[ChannelHint]) -> None:
         for hint in hints:
