@@ -7,7 +7,7 @@ from typing import Any, Final
 from app import VERSION
 from app.openapi import LICENSE, TITLE, Schemas
 from app.websocket.forms import ClientCommand, MemberPushed, Pushed, Reply
-from app.wire import answers
+from app.wire import answers, presence
 
 _schemas: Final = Schemas()
 
@@ -35,6 +35,7 @@ ASYNCAPI: Final[dict[str, Any]] = {
                 ready=answers.StreamReady,
                 gap=answers.RetentionGap | answers.StreamGap,
                 ephemeral=answers.EphemeralMessage,
+                presence=presence.StreamJoin | presence.StreamPresence,
                 goodbye=answers.StreamGoodbye,
             ),
         },

@@ -19,6 +19,7 @@ from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
 from subscriptions.ports import HistoryPort, ReadPort
 
@@ -41,6 +42,7 @@ class Dependencies:
     dead_letters: AnnouncingDeadLetters
     schedules: AnnouncingSchedule
     transactions: AnnouncingTransactions
+    presence: Presence
     sessions: Sessions
     gate: Gate
     gatekeeper: Gatekeeper

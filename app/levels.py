@@ -19,6 +19,7 @@ from app.telemetry import (
     HEAD,
     HEARS,
     MEMBERS,
+    PRESENCE_DROPPED,
     REFUSED,
     REGRESSIONS,
     RESTARTS,
@@ -32,15 +33,19 @@ from app.telemetry import (
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
 
 
-async def tell(live: LiveEngine, publisher: Publisher, consumers: Consumers, exchange: Exchange) -> None:
+async def tell(
+    live: LiveEngine, publisher: Publisher, consumers: Consumers, exchange: Exchange, presence: Presence
+) -> None:
     """Sets the gauges of fill levels and delays once a second, until cancelled."""
     RESTARTS.set(int(os.environ.get("GAPLESS_WORKER_RESTARTS", "0")))
     giving_back = GivingBack()
     standstill = Standstill()
     unhinted, regressions, forged = Rising(UNHINTED), Rising(REGRESSIONS), Rising(FORGED)
+    untold = Rising(PRESENCE_DROPPED)
     while True:
         watermark = live.watermark
         FEEDS.set(len(live.feeds))
@@ -59,6 +64,7 @@ async def tell(live: LiveEngine, publisher: Publisher, consumers: Consumers, exc
         unhinted.reached(live.unhinted)
         regressions.reached(watermark.regressions)
         forged.reached(exchange.forged)
+        untold.reached(presence.dropped)
         for code, count in refusals.items():
             REFUSED.labels(code.value).set(count)
         await asyncio.sleep(1.0)

@@ -114,6 +114,9 @@ class Settings(BaseSettings):
     metrics_subscriptions: int = Field(
         200, ge=0, le=10_000, description="Durable subscriptions with own metrics, the oldest first."
     )
+    presence_expiry: float = Field(
+        25.0, ge=1, le=30, description="Seconds after which clients of a process that died are gone."
+    )
     slow_reader_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds a reader may read nothing.")
 
     @field_validator("database_url", "migrate_url", "redis_url")

@@ -72,6 +72,9 @@ UNHINTED = Counter(
     "gapless_hints_missed_total",
     "Messages found by a sweep before any hint. Messages published in SQL have no hint.",
 )
+PRESENCE_DROPPED = Counter(
+    "gapless_presence_dropped_total", "Events of joins and leaves that a reader did not take at once."
+)
 FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")
 
 

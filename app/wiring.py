@@ -27,20 +27,22 @@ from app.websocket.sessions import Sessions
 from app.wire.encode import encode_message
 from app.wire.receipts import ReceiptCodec
 from cache.bus import RedisBus
+from cache.presence import RedisPresence
 from db.appender import Appender
 from db.connect import DECISION_TIMEOUT_S, DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
 from db.history import History
+from db.liveness import Liveness
 from db.maintenance import Maintenance as MaintenanceAdapter
 from db.namespaces import Namespaces
 from db.policies import Policies
-from db.presence import Presence
 from db.reader import Reader
 from db.scheduled import Schedule
 from db.subscriptions import Subscriptions
 from db.transactions import Transactions
 from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.presence import Clients
 from subscriptions.engine.durable.announcing import (
     AnnouncingDeadLetters,
     AnnouncingPolicies,
@@ -54,6 +56,7 @@ from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine, LiveLimits
 from subscriptions.engine.maintenance import Maintenance
+from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -86,6 +89,9 @@ class Service:
             limits=LiveLimits(settings.max_streams, settings.tail_bytes),
         )
         self._exchange = Exchange(self._live, self._open_bus, now_us=_now_us)
+        self._presence = Presence(
+            self._live, self._exchange, self._open_presence, clock=time.monotonic, now_us=_now_us
+        )
         database = DatabaseConfig(settings.database_url)
         create = settings.auto_create_channels
         self._appenders = [Appender(database, create_channels=create) for _ in range(PUBLISHERS)]
@@ -111,7 +117,7 @@ class Service:
         )
         self._exchange.listen(self._consumers)
         self._live.on_history = self._consumers.history_changed
-        self._presence = Presence(database, self._consumers.holder, self._consumers.look_after_leases)
+        self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
         self._receipts = ReceiptCodec()
         self._loops = Loops()
         self.dependencies = self._depend()
@@ -156,6 +162,7 @@ class Service:
                 self._publisher,
                 self._exchange,
                 history,
+                self._presence,
                 settings.namespace,
                 Queues(self._consumers, settling, self._receipts, self._reader, self._gate),
             )
@@ -174,6 +181,7 @@ class Service:
             dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),
             schedules=AnnouncingSchedule(schedule, self._scheduler, touched, _now_us),
             transactions=AnnouncingTransactions(transactions, self._publisher, self._consumers),
+            presence=self._presence,
             sessions=self._sessions,
             gate=self._gate,
             gatekeeper=self._gatekeeper,
@@ -214,8 +222,14 @@ class Service:
             ("heartbeats", self._live.beat),
             ("maintenance", housekeeping.run),
             ("identify", self._identify),
+            ("liveness", self._liveness.run),
             ("presence", self._presence.run),
-            ("levels", lambda: levels.tell(self._live, self._publisher, self._consumers, self._exchange)),
+            (
+                "levels",
+                lambda: levels.tell(
+                    self._live, self._publisher, self._consumers, self._exchange, self._presence
+                ),
+            ),
             ("reaper", reaper.run),
             ("departures", departures.run),
             ("scheduler", self._scheduler.run),
@@ -232,6 +246,7 @@ class Service:
         await self._consumers.stop()
         await self._publisher.stop()
         await self._loops.stop()
+        await self._presence.stop()
         for appender in self._appenders:
             appender.terminate()
         for pool in (
@@ -289,6 +304,12 @@ class Service:
     ) -> RedisBus:
         assert self._settings.redis_url is not None, "the supervisor has filled this in"
         return RedisBus(self._settings.redis_url, f"gapless:{identity}:hints", heard, maybe_missed)
+
+    def _open_presence(self, identity: str, clients: Clients) -> RedisPresence:
+        settings = self._settings
+        assert settings.redis_url is not None, "the supervisor has filled this in"
+        topic = f"gapless:{identity}:presence"
+        return RedisPresence(settings.redis_url, topic, clients, settings.presence_expiry)
 
 
 def _now_us() -> int:

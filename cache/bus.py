@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from prometheus_client import Counter
 from redis.exceptions import RedisError
 
-from cache.link import STEP_TIMEOUT_S, Address, Link, LinkError
+from cache.keeping import Keeper, end_if_cancelled, words
+from cache.link import Address, Link, LinkError
 from subscriptions.domain.errors import GaplessError, unavailable
 
 log = logging.getLogger(__name__)
@@ -31,19 +32,11 @@ LOOK_EVERY_S = 0.25
 PING_EVERY_S = 1.0
 MAX_SILENCE_S = 3.0
 """Answers and messages to itself must arrive within this time; if not, the connection is opened again."""
-TELL_EVERY_S = 60.0
-"""At most one log line for each connection in this time."""
 SEND_TO_S = 3.0
-MAX_TOLD = 200
-"""The most characters of an answer of Redis in a log line."""
 
 DROPPED = Counter("gapless_hints_dropped_total", "Hints not sent because Redis did not take them.")
 SENT = Counter("gapless_hints_sent_total", "Hints sent through Redis.")
 HEARD = Counter("gapless_hints_heard_total", "Hints received through Redis.")
-FAILURES = Counter("gapless_redis_failures_total", "Connections to Redis that failed, or that it ended.")
-
-_EXPECTED = (RedisError, OSError, TimeoutError, LinkError)
-"""The usual errors of Redis. Other errors are handled in the same way, and logged with a traceback."""
 
 
 class _Queued(NamedTuple):
@@ -119,36 +112,10 @@ class RedisBus:
         self, what: str, use: Callable[[Link], Awaitable[None]], ended: Callable[[], None]
     ) -> None:
         """Use one connection after another until cancelled, also after any error."""
-        tell_at = _now()
+        keeper = Keeper(log, f"{what} failed, readers rely on the sweep")
         while True:
-            error = await self._use_one(use, ended)
-            FAILURES.inc()
-            if _now() >= tell_at:
-                trace = None if isinstance(error, _EXPECTED) else error
-                log.warning("%s failed, readers rely on the sweep: %s", what, _words(error), exc_info=trace)
-                tell_at = _now() + TELL_EVERY_S
+            await keeper.use_one(self._address, use, ended)
             await asyncio.sleep(RECONNECT_S)
-
-    async def _use_one(
-        self, use: Callable[[Link], Awaitable[None]], ended: Callable[[], None]
-    ) -> BaseException:
-        """Use one connection; returns the error that ended it. Only a cancellation of this task is raised.
-        One that arose inside, such as that of a stream whose connection was closed, counts as an error. The
-        driver, the event loop and libraries decide what else is raised when a connection breaks, so all is
-        caught."""
-        link = None
-        try:
-            link = await Link.open(self._address)
-            await use(link)
-            raise LinkError("the connection's work ended without an error")
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
-            _end_if_cancelled()
-            return error
-        finally:
-            ended()
-            if link is not None:
-                await _close(link)
-            _end_if_cancelled()
 
     # --- sending
 
@@ -163,7 +130,7 @@ class RedisBus:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_at - _now()):
                     await self._arrived.wait()
-            _end_if_cancelled()
+            end_if_cancelled()
 
     async def _publish(self, link: Link) -> None:
         queued = self._take()
@@ -195,7 +162,7 @@ class RedisBus:
             case RedisError():  # The service's user in Redis may not ask: then hints are always made.
                 self.alone = False
             case _:
-                raise LinkError(f"an answer to something else: {_words(listeners)}")
+                raise LinkError(f"an answer to something else: {words(listeners)}")
 
     def _take(self) -> list[_Queued]:
         queued = list(self._queue)
@@ -224,7 +191,7 @@ class RedisBus:
                 await link.tell("PING")
                 owed_since, ping_at = now, now + PING_EVERY_S
             answer = await link.read(PING_EVERY_S)
-            _end_if_cancelled()
+            end_if_cancelled()
             if answer is not None and self._take_in(answer):
                 owed_since = None
 
@@ -249,7 +216,7 @@ class RedisBus:
                 return self.connected
             case [b"pong", bytes()]:
                 return True
-        raise LinkError(f"unexpected answer: {_words(answer)}")
+        raise LinkError(f"unexpected answer: {words(answer)}")
 
     def _listening_ended(self) -> None:
         self.connected = False
@@ -279,23 +246,4 @@ def _refuse_errors(answers: list[Any]) -> None:
         if isinstance(answer, Exception):
             raise answer
         if not isinstance(answer, int):
-            raise LinkError(f"an answer to something else: {_words(answer)}")
-
-
-def _words(what: object) -> str:
-    """A short text of one line for the log, also if Redis sent line breaks."""
-    text = f"{type(what).__name__}: {what}" if isinstance(what, BaseException) else repr(what)
-    return ascii(text[:MAX_TOLD])[1:-1]
-
-
-def _end_if_cancelled() -> None:
-    """Raise the cancellation again if the Redis client turned it into an error of its own."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
-async def _close(link: Link) -> None:
-    with contextlib.suppress(Exception, asyncio.CancelledError):
-        async with asyncio.timeout(STEP_TIMEOUT_S):
-            await link.close()
+            raise LinkError(f"an answer to something else: {words(answer)}")

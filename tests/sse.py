@@ -91,9 +91,13 @@ class Stream:
 
 
 @asynccontextmanager
-async def subscribe(url: str, *channels: str, headers: dict[str, str] | None = None, **query: Any) -> Any:
-    """Open `/v1/subscribe` and check that it was accepted."""
+async def subscribe(
+    url: str, *channels: str, headers: dict[str, str] | None = None, presence: bool = False, **query: Any
+) -> Any:
+    """Open `/v1/subscribe` and check that it was accepted. Without `presence` it is not told who else
+    reads."""
     parameters: list[tuple[str, Any]] = [("channel", c) for c in channels]
+    parameters += [] if presence else [("presence", "false")]
     for name, value in query.items():
         values = value if isinstance(value, list) else [value]
         parameters += [(name.rstrip("_"), str(v)) for v in values]

@@ -14,8 +14,8 @@ from app.program import CHECKOUT
 EXAMPLES = """
 Options, passed to python -m load.bench:
 
-  --only NAME       publish, websocket, batch, fanout, latency, memory, herd, opening, queue or
-                    bloat; may be repeated
+  --only NAME       publish, websocket, batch, fanout, latency, memory, herd, opening,
+                    presence, queue or bloat; may be repeated
   --short           takes seconds, not minutes; less exact
   --json FILE       also write the figures to this file
   --messages N      for bloat: how many messages, a multiple of 1000

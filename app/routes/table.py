@@ -19,6 +19,7 @@ from app.routes import (
     history,
     operate,
     policies,
+    presence,
     publish,
     scheduled,
     subscriptions,
@@ -48,6 +49,7 @@ from app.wire.definitions import (
     SubscriptionDefinition,
 )
 from app.wire.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
+from app.wire.presence import PresencePage
 from app.wire.publish import BatchRequest, MessageToPublish
 
 _Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
@@ -141,7 +143,8 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("GET", "/v1/channels/{channel}/messages/{message_id}", history.get_message,
               {200: Returns("The message.", {JSON: answers.Message, CLOUDEVENT: _Event})}),
         Route("GET", "/v1/subscribe", subscribe,
-              {200: Returns("Events: message (unnamed), ready, gap, ephemeral, goodbye.", {_STREAM: str})},
+              {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, goodbye.",
+                            {_STREAM: str})},
               query=parameters.SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse"),
         Route("GET", "/v1/ws", websocket,
               {101: Returns("Frames of the client protocol, both ways."),
@@ -166,6 +169,8 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("PATCH", "/v1/channels/{channel}", channels.patch_channel, _CHANNEL, body=_CHANNEL_BODY,
               headers=(_IF_MATCH,)),
         Route("DELETE", "/v1/channels/{channel}", channels.delete_channel, _DELETED, headers=(_IF_MATCH,)),
+        Route("GET", "/v1/channels/{channel}/presence", presence.list_presence,
+              {200: returns("A page of clients.", PresencePage)}, query=parameters.PresenceQuery),
     ),
     "subscriptions": (
         Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions,

@@ -9,8 +9,10 @@ import msgspec
 from app.wire import deliveries
 from app.wire.cloudevents import to_cloudevent
 from app.wire.decode import decode_message
+from app.wire.times import rfc3339
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.presence import Change
 from subscriptions.engine.entry import Entry
 from subscriptions.engine.live.live_subscription import Ephemeral, Gap, HistoryChanged, Ready
 
@@ -44,6 +46,21 @@ class CloudEventWire:
 
     def frame(self, entry: Entry) -> bytes:
         return b"id: %d\ndata: %b\n\n" % (entry.id, to_cloudevent(decode_message(entry.body)))
+
+
+class PresenceEvents:
+    """Joins and leaves as events without an id, because they move no cursor."""
+
+    name: Final = "sse"
+
+    def change(self, channel: str, change: Change) -> bytes:
+        action = "join" if change.joined else "leave"
+        at = rfc3339(change.at_us).decode()
+        told = {"channel": channel, "action": action, "client": change.client, "user": change.user, "at": at}
+        return event(b"presence", told)
+
+    def count(self, channel: str, clients: int) -> bytes:
+        return event(b"presence", {"channel": channel, "action": "changed", "clients": clients})
 
 
 def event(name: bytes, data: object) -> bytes:

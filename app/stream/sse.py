@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from typing import Final, assert_never
 
 from starlette.types import Send
@@ -16,6 +17,7 @@ from app.telemetry import CUT_OFF, REQUESTS, STREAMS
 from app.wire.accept import streams_cloudevents
 from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.presence import ClientInfo
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import (
     Chunk,
@@ -27,15 +29,19 @@ from subscriptions.engine.live.live_subscription import (
     LiveSubscription,
     Ready,
 )
+from subscriptions.engine.presence import Presence
 from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
 
 _MESSAGES: Final = frames.MessageWire()
 _CLOUDEVENTS: Final = frames.CloudEventWire()
+_PRESENCE: Final = frames.PresenceEvents()
 
 
-async def subscribe(request: Request[SubscribeQuery], live: LiveEngine, read: ReadPort) -> None:
+async def subscribe(
+    request: Request[SubscribeQuery], live: LiveEngine, read: ReadPort, presence: Presence
+) -> None:
     """Follow channels as server-sent events, from a cursor on, without a gap. The stream goes on until the
     client leaves, is too slow, or the server stops."""
     send = request.send
@@ -53,6 +59,8 @@ async def subscribe(request: Request[SubscribeQuery], live: LiveEngine, read: Re
         # The connection was lost while the subscription was being opened, and no callback will say so.
         subscription.leave()
     subscription.write = connection.write_chunk
+    client = ClientInfo(str(uuid.uuid4()), None, time.time_ns() // 1000)
+    presence.join(client, subscription, _PRESENCE if request.query.presence else None)
     STREAMS.inc()
     REQUESTS.labels("sse", 200).inc()
     try:
@@ -69,6 +77,7 @@ async def subscribe(request: Request[SubscribeQuery], live: LiveEngine, read: Re
         STREAMS.dec()
         connection.on_lost = connection.goodbye = None
         subscription.write = None
+        presence.leave(client, subscription)
         live.unsubscribe(subscription)
 
 

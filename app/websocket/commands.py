@@ -33,7 +33,8 @@ class SelectionRequest(Struct, forbid_unknown_fields=True):
 class SubscribeRequest(Struct):
     """Follow a channel. `recover`: go on after `offset`, which is a position of the channel named by `epoch`.
 
-    A pattern, and a `selection`, are followed in the order of ids: their offset is an id.
+    `join_leave`: joins and leaves are pushed. A pattern, and a `selection`, are followed in the order of ids:
+    their offset is an id.
     """
 
     channel: str = ""
@@ -42,6 +43,7 @@ class SubscribeRequest(Struct):
     epoch: _Text = ""
     offset: _Offset = 0
     flag: int = 0
+    join_leave: bool = False
     selection: SelectionRequest | None = None
 
 

@@ -11,14 +11,17 @@ from app.telemetry import CUT_OFF, STREAMS
 from app.websocket import codes
 from app.websocket.codes import Ending
 from app.websocket.framing import Framing
+from app.websocket.presence import NamedPresencePushes, PresencePushes
 from app.websocket.publications import IdWire, SeqWire, event
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import Selection
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.feed import ChannelFeed
 from subscriptions.engine.live.live_subscription import Chunk, Event, Gap, Heartbeat, LiveSubscription
 from subscriptions.engine.live.starts import Start
+from subscriptions.engine.presence import Presence, PresenceWire
 from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
@@ -53,13 +56,35 @@ class Client(Protocol):
 class Following:
     """One subscription, from its opening to its end. It is one task, which `follow` runs."""
 
-    __slots__ = ("_by_id", "_channel_id", "_client", "_live", "_read", "_subscription", "channel", "task")
+    __slots__ = (
+        "_by_id",
+        "_channel_id",
+        "_client",
+        "_info",
+        "_live",
+        "_presence",
+        "_read",
+        "_subscription",
+        "channel",
+        "task",
+    )
 
-    def __init__(self, channel: str, by_id: bool, client: Client, live: LiveEngine, read: ReadPort) -> None:
+    def __init__(
+        self,
+        channel: str,
+        by_id: bool,
+        client: Client,
+        info: ClientInfo,
+        live: LiveEngine,
+        read: ReadPort,
+        presence: Presence,
+    ) -> None:
         self.channel = channel
         self._by_id = by_id
         self.task: asyncio.Task[None] | None = None
         self._client = client
+        self._info = info
+        self._presence = presence
         self._live = live
         self._read = read
         self._subscription: LiveSubscription | None = None
@@ -74,6 +99,8 @@ class Following:
         start: Start,
         opened: Callable[[LiveSubscription], Awaitable[None]],
         refused: Callable[[GaplessError], None],
+        *,
+        join_leave: bool,
     ) -> None:
         """Open the live subscription, report it to `opened` or `refused`, and write its events until it ends
         or this is cancelled."""
@@ -91,6 +118,10 @@ class Following:
         self._subscription = subscription
         if subscription.opened is not None:
             self._channel_id = subscription.opened.epoch.channel_id
+        pushes: PresenceWire = PresencePushes(framing)
+        if self._by_id:
+            pushes = NamedPresencePushes(self.channel, framing)
+        self._presence.join(self._info, subscription, pushes if join_leave else None)
         STREAMS.inc()
         try:
             await opened(subscription)
@@ -105,6 +136,7 @@ class Following:
         finally:
             STREAMS.dec()
             subscription.write = None
+            self._presence.leave(self._info, subscription)
             self._live.unsubscribe(subscription)
 
     def stop(self) -> None:

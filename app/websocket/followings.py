@@ -16,10 +16,12 @@ from app.websocket.replies import Replies
 from app.wire.checks import check_key, check_type
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
+from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import LiveSubscription
 from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start
+from subscriptions.engine.presence import Presence
 from subscriptions.ports import ReadPort
 
 MAX_CHANNELS: Final = 128
@@ -32,12 +34,21 @@ _encode: Final = msgspec.json.Encoder().encode
 class Followings:
     """The subscriptions of one client, by the channel, pattern or selection that names them."""
 
-    __slots__ = ("_client", "_live", "_namespace", "_open", "_read", "_replies")
+    __slots__ = ("_client", "_info", "_live", "_namespace", "_open", "_presence", "_read", "_replies")
 
     def __init__(
-        self, client: Client, replies: Replies, namespace: str, live: LiveEngine, read: ReadPort
+        self,
+        client: Client,
+        info: ClientInfo,
+        replies: Replies,
+        namespace: str,
+        live: LiveEngine,
+        read: ReadPort,
+        presence: Presence,
     ) -> None:
         self._client = client
+        self._info = info
+        self._presence = presence
         self._replies = replies
         self._namespace = namespace
         self._live = live
@@ -130,7 +141,9 @@ class Followings:
         channel = request.channel
         selection = _selection(self._namespace, request)
         by_id = request.selection is not None or selection.single is None
-        following = Following(channel, by_id, self._client, self._live, self._read)
+        following = Following(
+            channel, by_id, self._client, self._info, self._live, self._read, self._presence
+        )
         start = _start(request, by_id)
 
         def ended(_: asyncio.Task[None]) -> None:
@@ -138,7 +151,9 @@ class Followings:
                 del self._open[channel]
 
         self._open[channel] = following
-        following.task = asyncio.create_task(following.follow(selection, start, opened, refused))
+        following.task = asyncio.create_task(
+            following.follow(selection, start, opened, refused, join_leave=request.join_leave)
+        )
         following.task.add_done_callback(ended)
         return following
 

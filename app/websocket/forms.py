@@ -35,12 +35,36 @@ class Unsubscribed(Struct):
     reason: str
 
 
+class PushedClient(Struct):
+    """A client; without a credential its user is empty."""
+
+    client: str
+    user: str
+
+
+class PushedJoin(Struct):
+    """A client joined or left. `channel`: which one, in a subscription to several."""
+
+    info: PushedClient
+    channel: str | UnsetType = UNSET
+
+
+class PushedPresence(Struct):
+    """Clients joined or left, too many to be pushed one by one; so many are there now."""
+
+    clients: Annotated[int, Meta(ge=0)]
+    channel: str | UnsetType = UNSET
+
+
 class Push(Struct):
     """Something about a channel: one of the other members."""
 
     channel: str
     pub: Publication | UnsetType = UNSET
     unsubscribe: Unsubscribed | UnsetType = UNSET
+    join: PushedJoin | UnsetType = UNSET
+    leave: PushedJoin | UnsetType = UNSET
+    presence: PushedPresence | UnsetType = UNSET
     ready: StreamReady | UnsetType = UNSET
     gap: Annotated[dict[str, Any], Meta(description="As in the event `gap` of a stream.")] | UnsetType = UNSET
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -19,7 +19,6 @@ from app.websocket.codes import Ending, error_code
 from app.websocket.commands import (
     Command,
     ConnectRequest,
-    HistoryRequest,
     id_of,
     method_of,
     read_command,
@@ -30,13 +29,16 @@ from app.websocket.followings import MAX_CHANNELS, Followings
 from app.websocket.framing import Framing
 from app.websocket.history import read_history
 from app.websocket.members import COMMANDS, Members
+from app.websocket.presence import read_presence, read_presence_stats
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
 from app.wire.publish import FAILURES
 from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.presence import ClientInfo
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
 from subscriptions.ports import HistoryPort, ReadPort
 
@@ -57,6 +59,7 @@ class Parts:
     publisher: Publisher
     exchange: Exchange
     history: HistoryPort
+    presence: Presence
     namespace: str
     queues: Queues
 
@@ -116,7 +119,10 @@ class Session:
         self._parts = parts
         self._told = told or {}
         self._replies = Replies(connection, framing)
-        self._followings = Followings(self, self._replies, parts.namespace, parts.live, parts.read)
+        info = ClientInfo(self.id, None, time.time_ns() // 1000)
+        self._followings = Followings(
+            self, info, self._replies, parts.namespace, parts.live, parts.read, parts.presence
+        )
         self._members: Members | None = None
         self._strikes = 0
         self._reading: asyncio.Lock | None = None
@@ -221,7 +227,14 @@ class Session:
             case "publish":
                 publish(command, line, parts.namespace, replies, parts.publisher, parts.exchange)
             case "history" if command.history is not UNSET:
-                replies.run(id_, self._read_history(id_, command.history))
+                asked = read_history(parts.namespace, command.history, parts.live, parts.read, parts.history)
+                replies.run(id_, self._answer(id_, b"history", asked))
+            case "presence" if command.presence is not UNSET:
+                listed = read_presence(parts.namespace, command.presence.channel, parts.presence)
+                replies.run(id_, self._answer(id_, b"presence", listed))
+            case "presence_stats" if command.presence_stats is not UNSET:
+                stats = read_presence_stats(parts.namespace, command.presence_stats.channel, parts.presence)
+                replies.run(id_, self._answer(id_, b"presence_stats", stats))
             case "ping":
                 replies.answer(id_, b"ping", b"{}")
             case "refresh":
@@ -257,16 +270,18 @@ class Session:
     def _about(self) -> dict[str, Any]:
         return {"client": self.id, "version": f"Gapless {VERSION}"}
 
-    async def _read_history(self, id_: int, request: HistoryRequest) -> None:
-        """One at a time: the messages of a reply are held until the client has taken the ones before."""
+    async def _answer(self, id_: int, method: bytes, reading: Coroutine[Any, Any, bytes]) -> None:
+        """One at a time: what a reply holds is held until the client has taken the ones before."""
         if self._reading is None:
             self._reading = asyncio.Lock()
-        async with self._reading:
-            parts = self._parts
-            found = await read_history(parts.namespace, request, parts.live, parts.read, parts.history)
-            await self._connection.drain()
-            self._replies.answer(id_, b"history", found)
-            self._replies.flush()
+        try:
+            async with self._reading:
+                found = await reading
+                await self._connection.drain()
+                self._replies.answer(id_, method, found)
+                self._replies.flush()
+        finally:
+            reading.close()
 
     def _refuse_line(self, line: bytes, why: str) -> None:
         """Refuse what is no command. A client that goes on so is cut off."""

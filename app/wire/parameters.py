@@ -58,6 +58,10 @@ NamePattern = Annotated[
 ]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="At most so many.")]
 NameCursor = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, description="`cursor` of the page before.")]
+ClientCursor = Annotated[
+    str,
+    Meta(pattern=r"^[0-9a-f-]{0,36}$", description="`cursor` of the page before.", extra={"status": 400}),
+]
 IdCursor = Annotated[Id, Meta(description="`cursor` of the page before.")]
 LogCursor = Annotated[Id, Meta(description="Only messages after this id.", extra={"status": 400})]
 """A cursor of a stream. A bad cursor is refused with 400: its client must begin again."""
@@ -140,11 +144,19 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
     type: Types = []
     key: Keys = []
     heartbeat: Heartbeat = 15
+    presence: Annotated[bool, Meta(description="Whether joins and leaves are told.")] = True
     last_event_id: Annotated[LogCursor, Meta(description="As after.")] | UnsetType = msgspec.field(
         name="lastEventId", default=UNSET
     )
     ticket: _Unused = ""
     unused: _Unused = msgspec.field(name="_", default="")
+
+
+class PresenceQuery(msgspec.Struct):
+    """Which clients on a channel are listed."""
+
+    limit: Limit = 100
+    cursor: ClientCursor = ""
 
 
 class ConsumeQuery(msgspec.Struct):

@@ -15,7 +15,7 @@ from gapless._async_link import AsyncLink, Inlet, open_link
 from gapless._async_member import AsyncMember
 from gapless._async_stream import AsyncStream, _AsyncIteration
 from gapless._call import Call, attempts_for, json_body
-from gapless._commands import Answer, Command, End, Farewell
+from gapless._commands import Answer, Command, End, Goodbye
 from gapless._config import Config
 from gapless._consuming import Consumption
 from gapless._effects import AsyncEffects
@@ -365,7 +365,7 @@ class AsyncPushStream(AsyncStream[T]):
         match end:
             case NoReply():
                 return end
-            case Farewell(reason):
+            case Goodbye(reason):
                 self._pushes.leave(reason)
                 return Ended()
             case GaplessError():

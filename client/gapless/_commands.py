@@ -38,7 +38,7 @@ _STATUSES: Mapping[int, tuple[int, str]] = {
 }
 """The status and code over HTTP of each error of a command."""
 
-_FAREWELLS: Mapping[int, str] = {3001: "shutdown", 3005: "credential_expired", 3008: "slow_consumer"}
+_GOODBYES: Mapping[int, str] = {3001: "shutdown", 3005: "credential_expired", 3008: "slow_consumer"}
 """The reasons of a goodbye, by the code of the close."""
 _OWN_FAULTS = frozenset({1002, 1003, 1007, 1008, 1009, 1010})
 """Closes because one side does not keep the protocol."""
@@ -54,13 +54,13 @@ class Answer(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class Goodbye:
     """The server ended the connection for a reason that a new connection mends."""
 
     reason: str
 
 
-End = NoReply | Farewell | GaplessError
+End = NoReply | Goodbye | GaplessError
 """Why a connection ended."""
 
 
@@ -133,8 +133,8 @@ def end_of(code: int | None, reason: str) -> End:
     if code is None:
         return NoReply("the connection was lost")
     shown = f"the connection was closed with {code}{' ' if reason else ''}{reason}"
-    if code in _FAREWELLS:
-        return Farewell(_FAREWELLS[code])
+    if code in _GOODBYES:
+        return Goodbye(_GOODBYES[code])
     if code in _OWN_FAULTS:
         return ProtocolError(shown, code="protocol")
     for_good = (3500 <= code < 4000 and code != _LATE_CONNECT) or 4500 <= code < 5000
@@ -146,7 +146,7 @@ def unknown(end: End, *, sent: bool) -> NoReply:
     match end:
         case NoReply():
             return NoReply(end.reason, sent=sent, passing=end.passing, cause=end.cause)
-        case Farewell():
+        case Goodbye():
             return NoReply(f"the server ended the connection: {end.reason}", sent=sent)
         case GaplessError():
             return NoReply(str(end), sent=sent, passing=False, cause=end)

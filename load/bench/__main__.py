@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from load import drill
-from load.bench import batch, connected, fanout, herd, latency, memory, opening, publish
+from load.bench import batch, connected, fanout, herd, latency, memory, opening, presence, publish
 from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
 from load.drill import say
@@ -33,6 +33,7 @@ ALL: dict[str, Bench] = {
     "memory": memory.run,
     "herd": herd.run,
     "opening": opening.run,
+    "presence": presence.run,
     "queue": rates.run,
     "bloat": bloat.run,
 }

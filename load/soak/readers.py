@@ -63,7 +63,7 @@ class Reader:
         take = self.proof.take
         for event_id, text, name in events:
             if name or event_id is None:
-                if name not in (b"ready", b"goodbye"):
+                if name not in (b"ready", b"goodbye", b"presence"):
                     self.odd.append(f"{self.proof.name}: {name.decode()} {text[:100]!r}")
                 continue
             message = msgspec.json.decode(text)

@@ -19,6 +19,7 @@ from subscriptions.engine.hints import (
     EphemeralHint,
     HintCodec,
     Hints,
+    PresenceHint,
     Replays,
     entries_of,
 )
@@ -58,6 +59,8 @@ class Exchange:
         """Called with commands for a session of this process."""
         self.forged = 0
         """Payloads received whose sender did not have the log's secret, or that were sent again."""
+        self.on_presence: Callable[[str, Sequence[PresenceHint]], None] = lambda origin, hints: None
+        """Called with the sender and its hints of presence."""
 
     def __repr__(self) -> str:
         return f"Exchange({self._bus!r})"
@@ -157,6 +160,11 @@ class Exchange:
         hints = Hints(self._origin, [], [], sent_at_us=self._stamp(), commands=[(session, commands)])
         return await self._bus.send_to(node, self._codec.encode(hints))
 
+    def changed_presence(self, hints: list[PresenceHint]) -> None:
+        """Tell the other processes who joined and left."""
+        if hints and self.heard:
+            self._send(Hints(self._origin, [], [], sent_at_us=self._stamp(), presence=hints))
+
     def _stamp(self) -> int:
         self._stamped_at_us = max(self._now_us(), self._stamped_at_us + 1)
         return self._stamped_at_us
@@ -179,13 +187,16 @@ class Exchange:
         self._live.hear((hint, entries_of(hint)) for hint in hints.channels)
         self._tell_listeners(hints.channels)
         self._tell_settled(hints.woken, [Receipt(*lease) for lease in hints.settled])
-        if (hints.ephemeral or hints.commands) and not self._replays.is_new(hints, self._now_us()):
+        once = hints.ephemeral or hints.commands or hints.presence
+        if once and not self._replays.is_new(hints, self._now_us()):
             self.forged += 1
             return
         for session, commands in hints.commands:
             self.on_commands(session, commands)
         for ephemeral in hints.ephemeral:
             self._live.hear_ephemeral(ephemeral)
+        if hints.presence:
+            self.on_presence(hints.origin, hints.presence)
 
     def _tell_listeners(self, hints: Iterable[ChannelHint]) -> None:
         for hint in hints:

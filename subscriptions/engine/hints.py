@@ -54,10 +54,21 @@ class EphemeralHint(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
 
 
+class PresenceHint(msgspec.Struct, array_like=True, frozen=True):
+    """Clients of the sender that joined a channel or left it, as (client, user, joined, microseconds).
+    `clients`: how many of its clients are there now. Without `changes` they were too many to be named."""
+
+    namespace: str
+    channel: str
+    clients: int
+    changes: list[tuple[str, str | None, bool, int]] = []
+
+
 class Hints(msgspec.Struct, array_like=True, frozen=True):
-    """What one commit, one ephemeral publish or one settlement tells the other processes. `origin` names
-    the sender, which has already told its own readers. `woken`: durable subscriptions in which something
-    was settled; `settled`: the settled leases that others stream, as (subscription, message id, lease)."""
+    """What one commit, one ephemeral publish, one settlement or one tick of presence tells the other
+    processes. `origin` names the sender, which has already told its own readers. `woken`: durable
+    subscriptions in which something was settled; `settled`: the settled leases that others stream, as
+    (subscription, message id, lease)."""
 
     origin: str
     channels: list[ChannelHint]
@@ -65,9 +76,11 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     woken: list[int] = []
     settled: list[tuple[int, int, int]] = []
     sent_at_us: int = 0
-    """When ephemeral hints or commands were sent, by the sender's clock; it rises with each."""
+    """When ephemeral hints, commands or hints of presence were sent, by the sender's clock. It rises with
+    each of one sender."""
     commands: list[tuple[str, bytes]] = []
     """For the process that gets this: (session, commands of its client), which came to another process."""
+    presence: list[PresenceHint] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -107,8 +120,9 @@ class HintCodec:
 
 
 class Replays:
-    """Recognizes ephemeral hints that were captured and sent again. Those of one sender come in order, so one
-    that is not newer than the sender's last is a replay. If the sender was never heard, the age decides."""
+    """Recognizes ephemeral hints and hints of presence that were captured and sent again. Those of one sender
+    come in order, so one that is not newer than the sender's last is a replay. If the sender was never heard,
+    the age decides."""
 
     __slots__ = ("_last_us",)
 

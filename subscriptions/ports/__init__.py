@@ -12,6 +12,7 @@ from subscriptions.ports.delivering import (
     ReapPort,
 )
 from subscriptions.ports.maintenance import MaintenancePort
+from subscriptions.ports.presence import PresencePage, PresencePort, PresenceStats
 from subscriptions.ports.publishing import AppendPort, HintBus, SchedulePort, TransactionPort
 from subscriptions.ports.reading import (
     Head,
@@ -44,6 +45,9 @@ __all__ = [
     "Page",
     "Place",
     "PolicyPort",
+    "PresencePage",
+    "PresencePort",
+    "PresenceStats",
     "ReadPort",
     "ReapPort",
     "SchedulePort",

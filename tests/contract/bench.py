@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from db.presence import Presence
+from db.liveness import Liveness
 from db.transactions import Transactions
 from subscriptions.domain.delivery import (
     Claimed,
@@ -323,8 +323,8 @@ class _Postgres:
 
     async def arrive(self, holder: int) -> None:
         entered = asyncio.Event()
-        presence = Presence(self._queues.config, holder, entered.set)
-        self._present[holder] = asyncio.create_task(presence.run())
+        liveness = Liveness(self._queues.config, holder, entered.set)
+        self._present[holder] = asyncio.create_task(liveness.run())
         await asyncio.wait_for(entered.wait(), 20)
 
     async def depart(self, holder: int) -> None:

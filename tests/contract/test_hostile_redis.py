@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from cache import bus as bus_module
+from cache import keeping as keeping_module
 from cache import link as link_module
 from cache.bus import RedisBus
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
@@ -26,7 +27,7 @@ MAX_FILES = 20
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (bus_module, link_module):
+    for module in (keeping_module, link_module):
         monkeypatch.setattr(module, "STEP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.02)
     monkeypatch.setattr(bus_module, "LOOK_EVERY_S", 0.05)
@@ -60,7 +61,7 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
         there, here = Listener(redis_url), Listener(server.url)
         await there.connected()
         await here.connected()
-        dropped, failures, files = count(bus_module.DROPPED), count(bus_module.FAILURES), open_files()
+        dropped, failures, files = count(bus_module.DROPPED), count(keeping_module.FAILURES), open_files()
 
         await server.turn(behaviour.play(server))
 
@@ -71,7 +72,7 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
         await eventually(refused)
         await eventually(lambda: server.met >= 6 or here.task.done())
         assert not here.task.done(), here.task.exception()
-        assert count(bus_module.FAILURES) >= failures + 4
+        assert count(keeping_module.FAILURES) >= failures + 4
         assert not behaviour.takes or not any(here.heard), "it passed nothing on"
         assert open_files() <= files + MAX_FILES
         assert isinstance(here.bus, RedisBus)
@@ -132,9 +133,9 @@ def test_an_address_of_nothing_or_of_another_kind_ends_nothing(
         await server.start()
         if scheme == "redis":
             await server.stop()
-        failures = count(bus_module.FAILURES)
+        failures = count(keeping_module.FAILURES)
         here = Listener(server.url.replace("redis:", f"{scheme}:"))
-        await eventually(lambda: count(bus_module.FAILURES) >= failures + 6 or here.task.done())
+        await eventually(lambda: count(keeping_module.FAILURES) >= failures + 6 or here.task.done())
         assert not here.task.done(), here.task.exception()
         assert not here.bus.connected
         if scheme == "redis":
@@ -166,9 +167,9 @@ def test_a_name_that_does_not_resolve_ends_nothing(redis_url: str, hangs: bool) 
             return await found("127.0.0.1", *arguments, **options)
 
         loop.getaddrinfo = look_up  # type: ignore[assignment]
-        failures = count(bus_module.FAILURES)
+        failures = count(keeping_module.FAILURES)
         here = Listener(server.url.replace("127.0.0.1", "redis.example"))
-        await eventually(lambda: count(bus_module.FAILURES) >= failures + 8 or here.task.done())
+        await eventually(lambda: count(keeping_module.FAILURES) >= failures + 8 or here.task.done())
         assert not here.task.done(), here.task.exception()
         assert not hangs or asked == 1
         released.set()

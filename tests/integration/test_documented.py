@@ -76,6 +76,7 @@ def look_at_channels(call: Documented, a: dict[str, Any]) -> None:
     call("PUT", "/v1/channels/{channel}", json={"retention": {"max_messages": 9}, "message_ttl": 60}, **a)
     call("PATCH", "/v1/channels/{channel}", json={"message_ttl": None}, **a)
     assert call("GET", "/v1/channels")["channels"][0]["retention"] == {"max_age": 60, "max_messages": 9}
+    assert call("GET", "/v1/channels/{channel}/presence", **a)["clients"] == []
     page = call("GET", "/v1/channels/{channel}/messages", **a)
     one_message: dict[str, Any] = {"values": {"channel": "a", "message_id": page["cursor"]}}
     call("GET", "/v1/channels/{channel}/messages/{message_id}", **one_message)

@@ -130,8 +130,8 @@ async def test_not_while_it_has_a_member(
 ) -> None:
     subscription = await queues.subscribe("q", expires=SECONDS)
     await remove(queues)
-    async with sessions(database.service_url, 1) as (presence,):
-        await presence.fetch("select gapless.enter($1)", HOLDER)
+    async with sessions(database.service_url, 1) as (session,):
+        await session.fetch("select gapless.enter($1)", HOLDER)
         await queues.deliveries.attend(subscription.id, HOLDER)
         await rest(owner, 2 * SECONDS)
         assert await remove(queues) == []

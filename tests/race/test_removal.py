@@ -76,8 +76,8 @@ async def test_a_member_that_comes_in_this_moment(
 ) -> None:
     """Either it is there and nothing is deleted, or it comes to nothing."""
     subscription = await queues.subscribe("q")
-    async with sessions(database.service_url, 3) as (presence, first, second):
-        await presence.fetch("select gapless.enter($1)", HOLDER)
+    async with sessions(database.service_url, 3) as (session, first, second):
+        await session.fetch("select gapless.enter($1)", HOLDER)
         if member_first:
             coming = await step(first, ATTEND, subscription.id, HOLDER)
             deleting = await blocked(owner, delete(queues, unused=True))
@@ -97,8 +97,8 @@ async def test_members_of_a_process_that_is_gone_do_not_count(
     database: Database, queues: Queues, owner: asyncpg.Connection
 ) -> None:
     subscription = await queues.subscribe("q")
-    async with sessions(database.service_url, 1) as (presence,):
-        await presence.fetch("select gapless.enter($1)", HOLDER)
+    async with sessions(database.service_url, 1) as (session,):
+        await session.fetch("select gapless.enter($1)", HOLDER)
         assert await queues.deliveries.attend(subscription.id, HOLDER)
         await queues.deliveries.departed(["default"])
         assert await delete(queues, unused=True) == "conflict"

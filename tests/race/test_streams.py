@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from db import presence as presence_module
+from db import liveness as liveness_module
 from db.connect import DatabaseConfig
-from db.presence import Presence
+from db.liveness import Liveness
 from subscriptions.domain.delivery import Delivery, Hand, Receipt, Settlement, Subscription
 from tests.conftest import Database
 from tests.race.laws import check_queues
@@ -27,12 +27,12 @@ STREAMS = itertools.count(1)
 
 
 class Process:
-    """Its presence; `entered` counts how often it was told that it is there."""
+    """Its liveness; `entered` counts how often it was told that it is there."""
 
     def __init__(self, url: str, holder: int) -> None:
         self.entered = 0
-        self.presence = Presence(DatabaseConfig(url), holder, self._count)
-        self._task = asyncio.create_task(self.presence.run())
+        self.liveness = Liveness(DatabaseConfig(url), holder, self._count)
+        self._task = asyncio.create_task(self.liveness.run())
 
     def _count(self) -> None:
         self.entered += 1
@@ -71,7 +71,7 @@ async def kill_sessions(database: Database) -> None:
     async with sessions(database.admin_url, 1) as (admin,):
         await admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = 'gapless presence' and datname = current_database()"
+            " where application_name = 'gapless liveness' and datname = current_database()"
         )
 
 
@@ -134,13 +134,13 @@ async def test_who_comes_back_late_has_lost_its_leases_and_goes_on(
     async with process(database, HERE) as here:
         held = await take(queues, subscription, HERE)
         thaw = asyncio.Event()
-        enter = here.presence._stay
+        enter = here.liveness._stay
 
         async def frozen() -> None:
             await thaw.wait()
             await enter()
 
-        monkeypatch.setattr(here.presence, "_stay", frozen)
+        monkeypatch.setattr(here.liveness, "_stay", frozen)
         await kill_sessions(database)
         await eventually(lambda: departed(queues))
         await queues.deliveries.release_departed(HERE, subscription.id, 10)
@@ -204,7 +204,7 @@ async def test_of_another_services_namespace_nothing_is_decided(
 async def test_a_database_that_is_away_ends_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(liveness_module, "RETRY_S", 0.01)
     nowhere = Process("postgresql://nobody@127.0.0.1:1/nothing", HERE)
     here = Process(database.service_url, HERE)
     await here.there()

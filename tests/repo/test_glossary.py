@@ -26,7 +26,7 @@ OF_ITS_OWN = {
 
 PLAIN_WORDS = """
 above all alone at due from gone much new once to too told
-apply begin cancel change connect count crowded delete drop end failed leave overdue remove run try unused
+apply begin cancel change connect count crowded delete drop end failed overdue remove run try unused
 app buffer clock code codec commit complete config dependency depth error fact field gapless handle job length
 limit listener lock lookup model name page pending pool port queue room row signature split state stats
 system target task time unavailable unreachable version waker

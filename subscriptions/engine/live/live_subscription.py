@@ -169,6 +169,14 @@ class LiveSubscription:
         # If the chunk was cut at its limit, the task writes the rest.
         return self.cursor >= self.feed.tail.head
 
+    def write_beside(self, data: bytes) -> bool:
+        """Pass something that is no event directly to the face. Returns False, and passes nothing, before
+        `Ready`, and while the reader has something else to take."""
+        waiter = self._waiter
+        if waiter is None or waiter.done() or self.write is None or not self._ready or self.gone:
+            return False
+        return self.write(data)
+
     def beat(self) -> None:
         """A heartbeat is due."""
         self._beat_due = True

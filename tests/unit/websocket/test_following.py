@@ -18,12 +18,17 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.selection import select
 from subscriptions.engine.entry import entry_of
+from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import ChannelHint, Copy
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import LiveSubscription
 from subscriptions.engine.live.starts import AfterSeq, Latest, Opened
+from subscriptions.engine.presence import Presence
+from tests.contract import showing
 from tests.contract.memory import MemoryAppender, MemoryReader
+from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_presence import MemoryPresenceHub
 from tests.sim.loop import SeededLoop, run
 
 LOBBY = ("default", "lobby")
@@ -38,6 +43,9 @@ class World:
         self.log = MemoryLog()
         self.reader = MemoryReader(self.log, self._pause)
         self.engine = LiveEngine(self.reader, encode_message, clock=loop.time)
+        exchange = Exchange(self.engine, MemoryHub().open, now_us=lambda: 0)
+        hub = MemoryPresenceHub()
+        self.presence = Presence(self.engine, exchange, hub.open, clock=loop.time, now_us=lambda: 0)
         self.running = asyncio.create_task(self.engine.run())
         self.calm = False
         self.stored: dict[int, tuple[int, int]] = {}
@@ -98,10 +106,13 @@ class Reader:
             start = AfterSeq(self.offset, self.epoch) if self.known else Latest()
             self._ended.clear()
             self._messages = Messages()
-            following = Following("lobby", False, self, self.world.engine, self.world.reader)
+            world = self.world
+            following = Following(
+                "lobby", False, self, showing.client(), world.engine, world.reader, world.presence
+            )
             selection = select("default", ("lobby",))
             following.task = asyncio.create_task(
-                following.follow(selection, start, self.opened, self.refused)
+                following.follow(selection, start, self.opened, self.refused, join_leave=True)
             )
             life_s = None if self.world.calm else self.world.chance.expovariate(1 / 1.5)
             try:

@@ -1,4 +1,4 @@
-"""Presence: a session in the database that lives as long as this process and shows that it is there."""
+"""Liveness: a session in the database that lives as long as this process and shows that it is there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRY_S = 0.25
 STEP_TIMEOUT_S = 5.0
 
 
-class Presence:
+class Liveness:
     """Holds the session. While it lives, the leases of this process's streams last until their deadline.
     Without it, another process gives them back. `entered` is called each time the session is there again."""
 
@@ -42,7 +42,7 @@ class Presence:
             await asyncio.sleep(RETRY_S)
 
     async def _stay(self) -> None:
-        connection = await connect(self._config, application="presence", timeout_s=STEP_TIMEOUT_S)
+        connection = await connect(self._config, application="liveness", timeout_s=STEP_TIMEOUT_S)
         try:
             await self._ask(connection, "enter", self._holder)
             self.entered = True

@@ -1,0 +1,30 @@
+"""Who is on a channel."""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.request import Answer, Request
+from app.wire.parameters import PresenceQuery
+from app.wire.times import rfc3339
+from subscriptions.engine.presence import Presence
+
+
+async def list_presence(request: Request[PresenceQuery], presence: Presence) -> Answer:
+    """List the clients on a channel: those with an open live subscription that names it. `cursor` goes into
+    the next request; it is null on the last page. A channel that does not exist may have clients too."""
+    channel = (request.namespace, request.name)
+    page = await presence.page(channel, request.query.cursor, request.query.limit)
+    stats = await presence.stats(channel)
+    body = {
+        "channel": request.name,
+        "clients": [
+            {"client": each.id, "user": each.user, "connected_at": rfc3339(each.connected_at_us).decode()}
+            for each in page.clients
+        ],
+        "num_clients": stats.clients,
+        "num_users": stats.users,
+        "has_more": page.has_more,
+        "cursor": page.clients[-1].id if page.has_more else None,
+    }
+    return Answer(msgspec.json.encode(body))

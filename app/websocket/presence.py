@@ -1,0 +1,67 @@
+"""Presence over WebSocket: the commands, and the pushes of joins and leaves."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from app.websocket.framing import Framing
+from app.websocket.publications import push
+from subscriptions.domain.names import check_channel
+from subscriptions.domain.presence import Change
+from subscriptions.engine.presence import Presence
+
+MAX_CLIENTS: Final = 1000
+"""Clients in a reply. The pages over HTTP have all."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+async def read_presence(namespace: str, channel: str, presence: Presence) -> bytes:
+    """The first clients on a channel by their ids. Raises `invalid_request`, `unavailable`."""
+    page = await presence.page((namespace, check_channel(channel)), "", MAX_CLIENTS)
+    return _encode({"presence": {client.id: _info(client.id, client.user) for client in page.clients}})
+
+
+async def read_presence_stats(namespace: str, channel: str, presence: Presence) -> bytes:
+    """How many clients and users are on a channel. Raises `invalid_request`, `unavailable`."""
+    stats = await presence.stats((namespace, check_channel(channel)))
+    return _encode({"num_clients": stats.clients, "num_users": stats.users})
+
+
+class PresencePushes:
+    """Joins and leaves for subscriptions to one channel."""
+
+    def __init__(self, framing: Framing) -> None:
+        self.name = framing.name
+        self._frame = framing.frame
+
+    def change(self, channel: str, change: Change) -> bytes:
+        info = {"info": _info(change.client, change.user)}
+        return self._frame(push(channel, b"join" if change.joined else b"leave", _encode(info)))
+
+    def count(self, channel: str, clients: int) -> bytes:
+        return self._frame(push(channel, b"presence", _encode({"clients": clients})))
+
+
+class NamedPresencePushes:
+    """Joins and leaves for a subscription to several channels. It has a name of its own, so each push also
+    says which channel it is about."""
+
+    def __init__(self, name: str, framing: Framing) -> None:
+        self.name = f"{framing.name} {name}"
+        self._frame = framing.frame
+        self._named = name
+
+    def change(self, channel: str, change: Change) -> bytes:
+        info = {"channel": channel, "info": _info(change.client, change.user)}
+        return self._frame(push(self._named, b"join" if change.joined else b"leave", _encode(info)))
+
+    def count(self, channel: str, clients: int) -> bytes:
+        return self._frame(push(self._named, b"presence", _encode({"channel": channel, "clients": clients})))
+
+
+def _info(client: str, user: str | None) -> dict[str, Any]:
+    """A client without a user has the user \"\" in the protocol."""
+    return {"client": client, "user": user or ""}

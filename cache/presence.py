@@ -1,0 +1,468 @@
+"""Presence in Redis: who is on a channel, over all processes.
+
+For each channel and process there is a sorted set of the process's clients on it, and a set of their users.
+Only that process writes them, and they expire soon after it stops to renew them. For each channel a sorted
+set names these processes. A page is a merge of the processes' sets by the ids of the clients.
+
+At any time Redis may be away, slow or emptied, and others may write to it. What a process has shown is
+compared with what it holds at each beat, and written again if it differs. A connection that fails is opened
+again, and all is written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import Counter
+from redis.exceptions import RedisError, ResponseError
+
+from cache.keeping import Keeper, close, end_if_cancelled, words
+from cache.link import Address, Link, LinkError
+from subscriptions.domain.errors import GaplessError, unavailable
+from subscriptions.domain.presence import Channel, ClientInfo, Clients
+from subscriptions.ports import PresencePage, PresenceStats
+
+log = logging.getLogger(__name__)
+
+RECONNECT_S = 1.0
+GATHER_S = 0.1
+"""Joins and leaves are gathered for this long, unless somebody asks."""
+PING_EVERY_S = 1.0
+BEATS: Final = 3
+"""The process renews its keys so often before they would expire."""
+FORGET_AFTER_S: Final = 300
+"""A process that did not renew for this long is not named any more. The clocks of processes may differ."""
+FLUSH_TIMEOUT_S = 2.0
+MAX_READING = 64
+"""Questions that wait for the connection; more are refused."""
+MAX_CHANGED: Final = 1000
+"""Joins and leaves of a channel that are gathered; beyond that the channel is written as a whole."""
+MAX_ARGUMENTS: Final = 2000
+"""Arguments of the commands that are sent together, roughly."""
+MEMBERS: Final = 500
+"""Members that one command writes."""
+MAX_PROCESSES: Final = 256
+PROCESSES_AT_ONCE: Final = 16
+MAX_UNION: Final = 100_000
+"""Above this many users of all processes, one who is in several processes counts several times."""
+UNION_EXPIRES_S: Final = 5
+LATEST_US: Final = 250_000_000_000_000_000
+"""Times above this one cannot be shown."""
+
+FAILED = Counter(
+    "gapless_presence_unavailable_total",
+    "Questions about presence that Redis did not answer, or not in time.",
+)
+REWRITTEN = Counter(
+    "gapless_presence_rewritten_total", "Channels whose clients were written to Redis again, as a whole."
+)
+REFUSED = Counter("gapless_presence_refused_total", "Clients in Redis that no service has written.")
+
+_ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PROCESS = re.compile(rb"[0-9a-f]{16}")
+_MAX_USER_CHARACTERS = 1024
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(tuple[str | None, int]).decode
+
+Command = tuple[bytes | str, ...]
+
+
+class RedisPresence:
+    """Implements `PresencePort`. `topic` begins the names of all keys; they expire `expiry_s` seconds after
+    the process renewed them last."""
+
+    def __init__(self, url: str, topic: str, clients: Clients, expiry_s: float) -> None:
+        self._address = Address(url)
+        self._topic = topic
+        self._clients = clients
+        self._expiry_ms = str(int(expiry_s * 1000))
+        self._beat_s = expiry_s / BEATS
+        self._process = secrets.token_hex(8)
+        self._changed: dict[Channel, dict[str, ClientInfo]] = {}
+        self._whole: set[Channel] = set()
+        self._written: dict[Channel, int] = {}
+        """How many clients each channel has in Redis, as this process has written them."""
+        self._asked = asyncio.Event()
+        self._flushed: list[asyncio.Future[None]] = []
+        self._link: Link | None = None
+        self._lock = asyncio.Lock()
+        self._reading = 0
+        self._retry_at = 0.0
+        self._writing = False
+        self.connected = False
+
+    def __repr__(self) -> str:
+        return f"RedisPresence({'connected' if self.connected else 'away'}, {len(self._written)} channels)"
+
+    # --- showing the clients of this process
+
+    def changed(self, channel: Channel, client: ClientInfo) -> None:
+        """Note that the client joined or left."""
+        if not self._writing or channel in self._whole:
+            return  # It is written with all others.
+        changed = self._changed.setdefault(channel, {})
+        changed[client.id] = client
+        if len(changed) > MAX_CHANGED:
+            del self._changed[channel]
+            self._whole.add(channel)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        keeper = Keeper(log, "presence cannot be shown")
+        try:
+            while True:
+                await keeper.use_one(self._address, self._write_over, self._ended)
+                await asyncio.sleep(RECONNECT_S)
+        finally:
+            await self._close_link()
+
+    async def remove(self) -> None:
+        """Delete the keys of this process."""
+        with suppress(RedisError, OSError, TimeoutError, LinkError):
+            link = await Link.open(self._address)
+            try:
+                async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                    await self._send(link, self._removals(list(self._written)))
+            finally:
+                await close(link)
+
+    async def _write_over(self, link: Link) -> None:
+        self._writing = True
+        self._changed.clear()
+        self._whole.update(self._clients.channels, self._written)
+        beat_at, ping_at = _now() + self._beat_s, _now()
+        while True:
+            self._asked.clear()
+            flushed, self._flushed = self._flushed, []
+            try:
+                if _now() >= ping_at:
+                    await _ping(link)
+                    ping_at = _now() + PING_EVERY_S
+                await self._flush(link)
+            except BaseException:
+                self._flushed += flushed
+                raise
+            self.connected = True
+            for future in flushed:
+                if not future.done():
+                    future.set_result(None)
+            if _now() >= beat_at:
+                await self._beat(link)
+                beat_at = _now() + self._beat_s
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_S):
+                    await self._asked.wait()
+            end_if_cancelled()
+
+    def _ended(self) -> None:
+        self.connected = self._writing = False
+        flushed, self._flushed = self._flushed, []
+        for future in flushed:
+            if not future.done():
+                future.set_exception(_away())
+
+    async def _flush(self, link: Link) -> None:
+        changed, self._changed = self._changed, {}
+        whole, self._whole = self._whole, set()
+        if changed or whole:
+            await self._send(link, self._writes(changed, whole))
+
+    def _writes(
+        self, changed: dict[Channel, dict[str, ClientInfo]], whole: set[Channel]
+    ) -> Iterator[Command]:
+        for channel in whole.union(changed):
+            count = len(self._clients.of(channel))
+            if not count:
+                yield from self._removals([channel])
+                self._written.pop(channel, None)
+                continue
+            if channel in whole or channel not in self._written:
+                if channel in self._written:
+                    REWRITTEN.inc()
+                yield from self._all_of(channel)
+            else:
+                yield from self._changes(channel, changed[channel].values())
+            self._written[channel] = count
+
+    def _all_of(self, channel: Channel) -> Iterator[Command]:
+        """Replace what is there in one step, so that no page shows a part of it."""
+        processes, clients, users = self._keys(channel)
+        held = self._clients.of(channel)
+        for key, members in (
+            (clients, [_member(client) for client in held.values()]),
+            (users, [user.encode() for user in self._clients.users(channel)]),
+        ):
+            if not members:
+                yield ("DEL", key)
+                continue
+            new = f"{key}/new"
+            yield ("DEL", new)
+            for some in _parts(members):
+                yield _added(new, some) if key == clients else ("SADD", new, *some)
+            yield ("PEXPIRE", new, self._expiry_ms)
+            yield ("RENAME", new, key)
+        now = time.time()
+        yield ("ZREMRANGEBYSCORE", processes, "-inf", f"({now - FORGET_AFTER_S:.0f}")
+        yield from self._renewal(channel)
+
+    def _changes(self, channel: Channel, changed: Iterable[ClientInfo]) -> Iterator[Command]:
+        _, clients, users = self._keys(channel)
+        held, held_users = self._clients.of(channel), self._clients.users(channel)
+        joined: list[bytes] = []
+        left: list[bytes] = []
+        for client in changed:
+            (joined if client.id in held else left).append(_member(client))
+        come = {client.user.encode() for client in changed if client.user in held_users and client.user}
+        gone = {client.user.encode() for client in changed if client.user} - come
+        yield from (_added(clients, some) for some in _parts(joined))
+        yield from (("ZREM", clients, *some) for some in _parts(left))
+        yield from (("SADD", users, *some) for some in _parts(list(come)))
+        yield from (("SREM", users, *some) for some in _parts(list(gone)))
+        yield ("PEXPIRE", clients, self._expiry_ms)
+        if held_users:
+            yield ("PEXPIRE", users, self._expiry_ms)
+
+    def _renewal(self, channel: Channel) -> Iterator[Command]:
+        processes, clients, users = self._keys(channel)
+        yield ("PEXPIRE", clients, self._expiry_ms)
+        yield ("ZADD", processes, f"{time.time():.0f}", self._process)
+        yield ("PEXPIRE", processes, self._expiry_ms)
+        if self._clients.users(channel):
+            yield ("PEXPIRE", users, self._expiry_ms)
+
+    def _removals(self, channels: list[Channel]) -> Iterator[Command]:
+        for channel in channels:
+            processes, clients, users = self._keys(channel)
+            yield ("DEL", clients, users)
+            yield ("ZREM", processes, self._process)
+
+    async def _beat(self, link: Link) -> None:
+        """Renew all keys, and find those that do not hold what was written: they are written again."""
+        channels = list(self._written)
+        for first in range(0, len(channels), MAX_ARGUMENTS // 16):
+            some = channels[first : first + MAX_ARGUMENTS // 16]
+            if first:
+                await self._flush(link)  # Joins do not wait until all is renewed.
+            asked: list[Command] = []
+            ends: list[tuple[Channel, int, int]] = []
+            for channel in some:
+                if (count := self._written.get(channel)) is None:
+                    continue
+                asked.extend(self._renewal(channel))
+                asked.append(("ZCARD", self._keys(channel)[1]))
+                ends.append((channel, len(asked), count))
+            answers, begin = await link.ask(asked), 0
+            for channel, end, count in ends:
+                wrong = any(isinstance(answer, ResponseError) for answer in answers[begin:end])
+                _refuse_errors(answers[begin:end])
+                if wrong:
+                    # The key of the processes may be of another kind, which no process can repair otherwise.
+                    _refuse_errors(await link.ask([("DEL", self._keys(channel)[0])]))
+                if wrong or answers[end - 1] != count:
+                    self._whole.add(channel)
+                    self._changed.pop(channel, None)
+                begin = end
+            await asyncio.sleep(0)
+
+    async def _send(self, link: Link, commands: Iterable[Command]) -> None:
+        """Send commands in bounded parts. Raises what Redis says, but for keys of another kind: the next beat
+        finds them."""
+        part: list[Command] = []
+        size = 0
+        for command in commands:
+            part.append(command)
+            size += len(command)
+            if size >= MAX_ARGUMENTS:
+                _refuse_errors(await link.ask(part))
+                part, size = [], 0
+        if part:
+            _refuse_errors(await link.ask(part))
+
+    # --- asking about all processes
+
+    async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
+        """Clients of all processes. Raises `unavailable`."""
+        async with self._turn():
+            processes = await self._processes(channel)
+            lowest = f"({after}\x01" if after else "-"
+            found: dict[str, ClientInfo] = {}
+            has_more = False
+            for some in _parts(processes, PROCESSES_AT_ONCE):
+                command = [lowest, "+", "LIMIT", "0", str(limit + 1)]
+                keys = [self._clients_of(channel, process) for process in some]
+                for members in await self._ask([("ZRANGEBYLEX", key, *command) for key in keys]):
+                    if isinstance(members, ResponseError):  # Of another kind.
+                        continue
+                    if not isinstance(members, list) or len(members) > limit + 1:
+                        raise await self._broken(members)
+                    has_more |= len(members) > limit
+                    found |= {client.id: client for client in map(_client, members) if client is not None}
+                if len(found) > limit:
+                    has_more = True
+                    found = dict(sorted(found.items())[: limit + 1])
+        clients = [client for _, client in sorted(found.items())[:limit]]
+        return PresencePage(clients, has_more and bool(clients))
+
+    async def stats(self, channel: Channel) -> PresenceStats:
+        """Numbers of all processes. Raises `unavailable`."""
+        async with self._turn():
+            processes = await self._processes(channel)
+            clients = [self._clients_of(channel, process) for process in processes]
+            users = [f"{key}/users" for key in clients]
+            asked: list[Command] = [("ZCARD", key) for key in clients]
+            asked += [("SCARD", key) for key in users]
+            counts = [n if isinstance(n, int) and n > 0 else 0 for n in await self._ask(asked)]
+            here = [(key, n) for key, n in zip(users, counts[len(clients) :], strict=True) if n]
+            together = sum(n for _, n in here)
+            if len(here) > 1 and together <= MAX_UNION:
+                together = await self._union(channel, [key for key, _ in here])
+        return PresenceStats(sum(counts[: len(clients)]), together)
+
+    async def _union(self, channel: Channel, keys: list[str]) -> int:
+        union = f"{self._keys(channel)[1]}/union"
+        count, _ = await self._ask([("SUNIONSTORE", union, *keys), ("EXPIRE", union, str(UNION_EXPIRES_S))])
+        return count if isinstance(count, int) else 0
+
+    async def _processes(self, channel: Channel) -> list[str]:
+        """The processes with clients on the channel, those heard last first."""
+        (found,) = await self._ask([("ZRANGE", self._keys(channel)[0], "0", str(MAX_PROCESSES - 1), "REV")])
+        if isinstance(found, ResponseError):
+            return []
+        if not isinstance(found, list) or len(found) > MAX_PROCESSES:
+            raise await self._broken(found)
+        return [each.decode() for each in found if isinstance(each, bytes) and _PROCESS.fullmatch(each)]
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until what changed here is written, and until the connection is free. Raises `unavailable`."""
+        if not self.connected or self._reading >= MAX_READING:
+            FAILED.inc()
+            raise _away()
+        self._reading += 1
+        try:
+            await self._written_all()
+            async with self._lock:
+                yield
+        except GaplessError:
+            FAILED.inc()
+            raise
+        finally:
+            self._reading -= 1
+
+    async def _written_all(self) -> None:
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushed.append(flushed)
+        self._asked.set()
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await flushed
+        except TimeoutError:
+            raise _away() from None
+
+    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers. An error is among them only if a key is of another kind. Raises `unavailable`."""
+        if _now() < self._retry_at:
+            raise _away()
+        if not commands:
+            return []
+        answered = False
+        try:
+            if self._link is None:
+                self._link = await Link.open(self._address)
+            answers = await self._link.ask(commands)
+            _refuse_errors(answers)
+            answered = True
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+            # As in `Keeper.use_one`, any error may come.
+            end_if_cancelled()
+            self._retry_at = _now() + RECONNECT_S
+            log.debug("presence cannot be read: %s", words(error))
+            raise _away() from None
+        finally:
+            if not answered:
+                await self._close_link()
+        return answers
+
+    async def _broken(self, answer: object) -> GaplessError:
+        log.debug("an answer to something else: %s", words(answer))
+        await self._close_link()
+        return _away()
+
+    async def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await close(link)
+
+    # --- keys
+
+    def _keys(self, channel: Channel) -> tuple[str, str, str]:
+        """Of the processes of a channel, of the clients of this process, and of their users."""
+        clients = self._clients_of(channel, self._process)
+        return self._processes_of(channel), clients, f"{clients}/users"
+
+    def _processes_of(self, channel: Channel) -> str:
+        # No name has a slash in it.
+        return f"{self._topic}/{channel[0]}/{channel[1]}"
+
+    def _clients_of(self, channel: Channel, process: str) -> str:
+        return f"{self._processes_of(channel)}/{process}"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _ping(link: Link) -> None:
+    (answer,) = await link.ask([("PING",)])
+    if answer != b"PONG":
+        raise answer if isinstance(answer, Exception) else LinkError(f"unexpected answer: {words(answer)}")
+
+
+def _away() -> GaplessError:
+    return unavailable("presence needs Redis, which does not answer")
+
+
+def _member(client: ClientInfo) -> bytes:
+    """The id comes first, and nothing in it is below the zero that ends it, so members are in the order of
+    ids."""
+    return b"%b\0%b" % (client.id.encode(), _encode((client.user, client.connected_at_us)))
+
+
+def _client(member: object) -> ClientInfo | None:
+    """None if no service has written this."""
+    if isinstance(member, bytes):
+        id_, _, rest = member.partition(b"\0")
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            user, connected_at_us = _decode(rest)
+            if (
+                _ID.fullmatch(id_)
+                and 0 <= connected_at_us < LATEST_US
+                and len(user or "") <= _MAX_USER_CHARACTERS
+            ):
+                return ClientInfo(id_.decode(), user, connected_at_us)
+    REFUSED.inc()
+    return None
+
+
+def _added(key: str, members: Sequence[bytes]) -> Command:
+    return ("ZADD", key, *(part for member in members for part in ("0", member)))
+
+
+def _parts(items: list[Any], size: int = MEMBERS) -> Iterator[list[Any]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def _refuse_errors(answers: Sequence[object]) -> None:
+    """Raise the first error, except that a key is of another kind."""
+    for answer in answers:
+        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+            raise answer

@@ -1,0 +1,56 @@
+"""Port for presence: who is on a channel, over all processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from subscriptions.domain.presence import Channel, ClientInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PresencePage:
+    """Clients on a channel by their ids; the id of the last one is the cursor of the next page."""
+
+    clients: list[ClientInfo]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceStats:
+    """How many clients are on a channel, and how many users they are; a client without a user counts as
+    none."""
+
+    clients: int
+    users: int
+
+
+class PresencePort(Protocol):
+    """Shows the clients of this process to all processes, and theirs to this one. It shows less while the
+    storage is away, and repairs itself. Nothing here makes a publish or a subscribe wait."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can be asked now."""
+        ...
+
+    async def run(self) -> None:
+        """Show the clients of this process until cancelled."""
+        ...
+
+    def changed(self, channel: Channel, client: ClientInfo) -> None:
+        """The client joined or left, and this process's `Clients` say so already. Never waits."""
+        ...
+
+    async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
+        """At most `limit` clients whose ids are above `after`. What changed in this process is in it. Raises
+        `unavailable`."""
+        ...
+
+    async def stats(self, channel: Channel) -> PresenceStats:
+        """The numbers of clients and users. Raises `unavailable`."""
+        ...
+
+    async def remove(self) -> None:
+        """Take the clients of this process away, if that can be done soon. It does not run any more."""
+        ...

@@ -1,0 +1,140 @@
+"""Every presence: what one process shows of its clients all see, in pages and in numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from subscriptions.domain.errors import Code, GaplessError
+from tests.contract.memory_presence import MemoryPresenceHub
+from tests.contract.showing import CHANNEL, Open, Process, client, through
+from tests.support import eventually
+
+
+@pytest.fixture(params=["memory", "redis"])
+def opens(request: pytest.FixtureRequest) -> Open:
+    if request.param == "memory":
+        return MemoryPresenceHub().open
+    return through(request.getfixturevalue("redis_url"), 10.0)
+
+
+@pytest.fixture
+async def both(opens: Open) -> AsyncIterator[tuple[Process, Process]]:
+    """Two processes."""
+    one, two = Process(opens), Process(opens)
+    await one.connected()
+    await two.connected()
+    yield one, two
+    await one.stop()
+    await two.stop()
+
+
+async def test_a_process_sees_its_own_clients_at_once(both: tuple[Process, Process]) -> None:
+    one, _ = both
+    here = [client() for _ in range(3)]
+    one.join(here)
+    assert await one.all() == sorted(here)
+    one.leave(here[:1])
+    assert await one.all() == sorted(here[1:])
+    assert (await one.port.stats(CHANNEL)).clients == 2
+
+
+async def test_clients_of_all_processes_are_in_the_pages(both: tuple[Process, Process]) -> None:
+    """In the order of their ids, each once, whatever the size of a page."""
+    one, two = both
+    here, there = [client() for _ in range(30)], [client("u") for _ in range(23)]
+    one.join(here)
+    two.join(there)
+    await eventually(lambda: shows(one, 53))
+    await eventually(lambda: shows(two, 53))
+    for limit in (1, 7, 52, 53, 54):
+        assert await one.all(limit) == await two.all(limit) == sorted(here + there)
+
+
+async def test_a_page_begins_after_its_cursor_whoever_comes_and_goes(both: tuple[Process, Process]) -> None:
+    one, two = both
+    crowd = sorted(client() for _ in range(20))
+    one.join(crowd[::2])
+    two.join(crowd[1::2])
+    await eventually(lambda: shows(one, 20))
+    page = await one.port.page(CHANNEL, "", 10)
+    assert page.clients == crowd[:10]
+    one.leave(crowd[8:9])
+    rest = await one.port.page(CHANNEL, crowd[8].id, 100)
+    assert (rest.clients, rest.has_more) == (crowd[9:], False)
+
+
+async def test_users_are_counted_once(both: tuple[Process, Process]) -> None:
+    one, two = both
+    here = [client("u"), client("u"), client("v"), client()]
+    there = [client("u"), client("w")]
+    one.join(here)
+    two.join(there)
+    await eventually(lambda: shows(one, 6))
+    stats = await one.port.stats(CHANNEL)
+    assert (stats.clients, stats.users) == (6, 3)
+    one.leave(here[:1])
+    assert (await one.port.stats(CHANNEL)).users == 3
+    one.leave(here[1:3])
+    two.leave(there[:1])
+    await eventually(lambda: shows(one, 2))
+    assert (await one.port.stats(CHANNEL)).users == 1
+
+
+async def test_channels_do_not_share_clients(both: tuple[Process, Process]) -> None:
+    one, _ = both
+    first, second = client(), client()
+    one.join([first], ("default", "a"))
+    one.join([second], ("default", "a.b"))
+    one.join([second], ("other", "a"))
+    assert await one.all(channel=("default", "a")) == [first]
+    assert await one.all(channel=("default", "a.b")) == [second]
+    assert await one.all(channel=("other", "a")) == [second]
+    assert await one.all(channel=("default", "nobody")) == []
+    stats = await one.port.stats(("default", "nobody"))
+    assert (stats.clients, stats.users) == (0, 0)
+
+
+async def test_a_client_is_there_until_its_last_subscription_ends(both: tuple[Process, Process]) -> None:
+    one, _ = both
+    twice = client()
+    one.join([twice, twice])
+    one.leave([twice])
+    assert await one.all() == [twice]
+    one.leave([twice])
+    assert await one.all() == []
+
+
+async def test_more_than_is_gathered_is_there_too(both: tuple[Process, Process]) -> None:
+    one, two = both
+    crowd = [client() for _ in range(2500)]
+    one.join(crowd)
+    assert len(await one.all()) == 2500
+    one.leave(crowd[:2000])
+    assert await one.all() == sorted(crowd[2000:])
+    await eventually(lambda: shows(two, 500))
+
+
+async def test_a_process_that_stops_takes_its_clients_along(both: tuple[Process, Process]) -> None:
+    one, two = both
+    one.join([client()])
+    two.join([client()])
+    await eventually(lambda: shows(two, 2))
+    await one.stop()
+    assert len(await two.all()) == 1
+    one.task = asyncio.create_task(one.port.run())
+    await one.connected()
+
+
+async def test_it_cannot_be_asked_before_it_runs(opens: Open) -> None:
+    process = Process(opens)
+    await process.kill()
+    with pytest.raises(GaplessError) as refused:
+        await process.port.page(CHANNEL, "", 1)
+    assert refused.value.code is Code.UNAVAILABLE
+
+
+async def shows(process: Process, count: int) -> bool:
+    return (await process.port.stats(CHANNEL)).clients == count

@@ -1,0 +1,272 @@
+"""Presence in a real Redis, whatever happens to it, and whoever else writes to it. What every presence does:
+tests/contract/test_presence.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from app.embedded import EmbeddedRedis
+from cache import keeping as keeping_module
+from cache import link as link_module
+from cache import presence as presence_module
+from cache.presence import RedisPresence
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.presence import ClientInfo, Clients
+from tests.contract.freezing_proxy import FreezingProxy
+from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
+from tests.contract.showing import CHANNEL, EXPIRY_S, Process, client, through
+from tests.support import eventually
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (keeping_module, link_module):
+        monkeypatch.setattr(module, "STEP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(presence_module, "RECONNECT_S", 0.02)
+    monkeypatch.setattr(presence_module, "PING_EVERY_S", 0.1)
+    monkeypatch.setattr(presence_module, "FLUSH_TIMEOUT_S", 0.5)
+
+
+@pytest.fixture
+async def admin(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """Somebody who may do all in Redis."""
+    made = redis.asyncio.Redis.from_url(redis_url)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def both(redis_url: str) -> AsyncIterator[tuple[Process, Process]]:
+    """Two processes whose clients expire soon."""
+    one, two = Process(through(redis_url)), Process(through(redis_url))
+    await one.connected()
+    await two.connected()
+    yield one, two
+    await one.stop()
+    await two.stop()
+
+
+async def keys(admin: redis.asyncio.Redis, process: Process) -> list[bytes]:
+    """The keys of a process, and those of the processes."""
+    assert isinstance(process.port, RedisPresence)
+    found = await admin.keys(process.port._topic.replace("[", "?").replace("]", "?") + "*")
+    return sorted(key for key in found if isinstance(key, bytes))
+
+
+async def test_clients_of_a_process_that_died_expire(both: tuple[Process, Process]) -> None:
+    one, two = both
+    one.join([client() for _ in range(3)])
+    here = client()
+    two.join([here])
+    await eventually(lambda: shows(two, 4))
+    await one.kill()
+    await eventually(lambda: shows(two, 1))
+    await asyncio.sleep(2 * EXPIRY_S)
+    assert await two.all() == [here], "a process that lives renews its clients"
+
+
+async def test_every_key_expires(both: tuple[Process, Process], admin: redis.asyncio.Redis) -> None:
+    one, two = both
+    some = [client("u") for _ in range(3)]
+    for process in both:
+        process.join([client("v")])
+    one.join(some)
+    await eventually(lambda: shows(two, 5))
+    one.leave(some[:1])
+    one.join([client("u")])
+    await two.port.stats(CHANNEL)
+    found = await keys(admin, one)
+    assert len(found) == 6
+    for key in found:
+        assert 0 < await admin.pttl(key) <= 1000 * max(EXPIRY_S, presence_module.UNION_EXPIRES_S)
+
+
+async def test_a_clean_stop_leaves_no_key(both: tuple[Process, Process], admin: redis.asyncio.Redis) -> None:
+    one, _ = both
+    one.join([client("u"), client()])
+    await eventually(lambda: shows(one, 2))
+    await one.stop()
+    assert await keys(admin, one) == []
+
+
+async def test_what_somebody_deleted_is_written_again(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    one, two = both
+    one.join([client() for _ in range(3)])
+    two.join([client()])
+    await eventually(lambda: shows(two, 4))
+    for key in await keys(admin, one):
+        await admin.delete(key)
+    await eventually(lambda: shows(two, 4))
+    await eventually(lambda: shows(one, 4))
+
+
+async def test_a_part_that_is_lost_is_found(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    one, two = both
+    crowd = sorted(client() for _ in range(3))
+    one.join(crowd)
+    await eventually(lambda: shows(two, 3))
+    assert isinstance(one.port, RedisPresence)
+    await admin.zremrangebyrank(one.port._keys(CHANNEL)[1], 0, 1)
+    await eventually(lambda: shows(two, 3))
+    assert await two.all() == crowd
+
+
+FORGED: list[Any] = [b"", b"x", b"\xff\0[]", b"a" * 36 + b"\0[null,1]", b"[" * 10_000]
+
+
+@pytest.mark.parametrize("kind", ["string", "list", "forged"])
+async def test_whoever_writes_to_redis_ends_nothing(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis, kind: str
+) -> None:
+    """Keys of another kind, and members that no service has written."""
+    one, two = both
+    crowd = sorted(client("u") for _ in range(3))
+    one.join(crowd)
+    await eventually(lambda: shows(two, 3))
+    assert isinstance(one.port, RedisPresence)
+    processes, clients, users = one.port._keys(CHANNEL)
+    stranger = f"{processes}/{'0' * 16}"
+    await admin.zadd(processes, {b"0" * 16: 10**12, b"no process": 10**12, b"\xff\xff": 10**12})
+    for key in (clients, users, stranger) if kind == "forged" else (processes, clients, users, stranger):
+        await admin.delete(key)
+        if kind == "string":
+            await admin.set(key, "x")
+        elif kind == "list":
+            await admin.rpush(key, "x")
+        elif key == users:
+            await admin.sadd(key, "x")
+        else:
+            own = b"%b\0" % crowd[0].id.encode()
+            forged = [*FORGED, own + b"[]", own + b'["' + b"u" * 5000 + b'",1]', own + b"[null,-1]"]
+            await admin.zadd(key, dict.fromkeys(forged, 0))
+    for process in both:
+        found = await process.port.page(CHANNEL, "", 100)
+        assert set(found.clients) <= set(crowd)
+        await process.port.stats(CHANNEL)
+    await eventually(lambda: is_whole(two, crowd))
+    await admin.delete(processes, stranger)
+    assert not one.task.done()
+
+
+async def test_times_that_cannot_be_shown_are_not(both: tuple[Process, Process]) -> None:
+    one, _ = both
+    one.join([client()._replace(connected_at_us=10**18)])
+    assert await one.all() == []
+
+
+async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> None:
+    proxy = FreezingProxy(redis_url)
+    await proxy.start()
+    one = Process(through(proxy.url))
+    await one.connected()
+    one.join([client()])
+    await eventually(lambda: shows(one, 1))
+    proxy.freeze()
+    asked = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(200)), return_exceptions=True)
+    assert {error.code for error in asked if isinstance(error, GaplessError)} == {Code.UNAVAILABLE}
+    assert len([error for error in asked if isinstance(error, GaplessError)]) == 200
+    later = client()
+    one.join([later])
+    proxy.thaw()
+    await one.connected()
+    await eventually(lambda: shows(one, 2))
+    await one.stop()
+    await proxy.stop()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_a_redis_that_was_restarted_or_emptied_shows_all_again(own_redis: EmbeddedRedis) -> None:
+    one, two = Process(through(own_redis.url)), Process(through(own_redis.url))
+    crowd = sorted(client() for _ in range(20))
+    await one.connected()
+    await two.connected()
+    one.join(crowd[:10])
+    two.join(crowd[10:])
+    await eventually(lambda: shows(one, 20))
+    own_redis.stop()
+    await eventually(lambda: not one.port.connected)
+    with pytest.raises(GaplessError, match="Redis"):
+        await one.port.page(CHANNEL, "", 10)
+    one.leave(crowd[:1])
+    own_redis.start()
+    await eventually(lambda: is_whole(one, crowd[1:]))
+    admin = redis.asyncio.Redis.from_url(own_redis.url)
+    await admin.flushall()
+    await eventually(lambda: is_whole(two, crowd[1:]))
+    await admin.aclose()
+    await one.stop()
+    await two.stop()
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+async def test_no_failure_of_redis_ends_presence(redis_url: str, name: str) -> None:
+    """Whatever answers, a question ends with an answer or as unavailable, and once Redis is well again all is
+    shown."""
+    server = HostileRedis(redis_url)
+    await server.start()
+    one = Process(through(server.url, 30.0))
+    await one.connected()
+    here = client("u")
+    one.join([here])
+    await eventually(lambda: shows(one, 1))
+    await server.turn(BEHAVIOURS[name].play(server))
+    while server.met < 4:
+        questions: list[Awaitable[object]] = [one.port.page(CHANNEL, "", 5), one.port.stats(CHANNEL)]
+        for asked in questions:
+            (found,) = await asyncio.gather(asked, return_exceptions=True)
+            if isinstance(found, BaseException):
+                assert isinstance(found, GaplessError)
+                assert found.code is Code.UNAVAILABLE
+        await asyncio.sleep(0.02)
+        assert not one.task.done(), one.task.exception()
+    later = client()
+    one.join([later])
+    await server.turn(None)
+    await eventually(lambda: is_whole(one, sorted([here, later])))
+    await one.stop()
+    await server.stop()
+
+
+async def test_what_waits_is_bounded(redis_url: str) -> None:
+    """Joins that nobody takes are not held beside the clients themselves."""
+    clients = Clients()
+    port = RedisPresence(redis_url, "t", clients, 30.0)
+    for _ in range(2000):
+        port.changed(CHANNEL, client())
+    assert not port._changed
+    port._writing = True
+    for _ in range(2000):
+        port.changed(CHANNEL, client())
+    assert not port._changed
+    assert port._whole == {CHANNEL}
+
+
+async def shows(process: Process, count: int) -> bool:
+    try:
+        return (await process.port.stats(CHANNEL)).clients == count
+    except GaplessError:
+        return False
+
+
+async def is_whole(process: Process, crowd: list[ClientInfo]) -> bool:
+    try:
+        return await process.all() == crowd
+    except GaplessError:
+        return False

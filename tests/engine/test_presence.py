@@ -1,0 +1,189 @@
+"""Joins and leaves between processes: hints that others understand, each told once, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from app.wire.encode import encode_message
+from subscriptions.domain.presence import MAX_CHANGES, MAX_CROWD, Change, ClientInfo
+from subscriptions.domain.selection import select
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.hints import (
+    SIGNATURE_BYTES,
+    ChannelHint,
+    EphemeralHint,
+    HintCodec,
+    Hints,
+    PresenceHint,
+)
+from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.engine.live.live_subscription import Event, LiveSubscription
+from subscriptions.engine.live.starts import Latest
+from subscriptions.engine.presence import Presence
+from tests.contract.listener import Listener
+from tests.contract.memory import MemoryReader
+from tests.contract.memory_bus import MemoryHub
+from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_presence import MemoryPresenceHub
+from tests.contract.showing import client
+from tests.support import eventually
+
+SECRET = bytes(range(32))
+
+
+class Wire:
+    """One line for each change."""
+
+    name = "lines"
+    shared = True
+
+    def frame(self, entry: object) -> bytes:
+        return b"message\n"
+
+    def change(self, channel: str, change: Change) -> bytes:
+        return f"{'+' if change.joined else '-'}{change.client}\n".encode()
+
+    def count(self, channel: str, clients: int) -> bytes:
+        return b"=%d\n" % clients
+
+
+class Host:
+    """A process: its readers are told what is in `told`."""
+
+    def __init__(self, log: MemoryLog, bus: MemoryHub, hub: MemoryPresenceHub) -> None:
+        self.reader = MemoryReader(log)
+        self.live = LiveEngine(self.reader, encode_message, clock=time.monotonic)
+        self.exchange = Exchange(self.live, bus.open, now_us=lambda: time.time_ns() // 1000)
+        self.presence = Presence(
+            self.live, self.exchange, hub.open, clock=time.monotonic, now_us=lambda: time.time_ns() // 1000
+        )
+        self.told: list[str] = []
+        self.takes = True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Host]:
+        loops = (self.live.run(), self.exchange.run(SECRET), self.presence.run())
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        yield self
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def write(self, data: bytes) -> bool:
+        if self.takes:
+            self.told += data.decode().splitlines()
+        return self.takes
+
+    async def read(self, of: ClientInfo) -> LiveSubscription:
+        """A reader of the channel `a`, past its `ready`."""
+        subscription = await self.live.subscribe(select("default", ("a",)), Latest(), Wire(), 1000)
+        subscription.write = self.write
+        self.presence.join(of, subscription, Wire())
+        await subscription.next(self.reader)
+        self.waiting: asyncio.Task[Event] = asyncio.create_task(subscription.next(self.reader))
+        return subscription
+
+    async def crowd(self, count: int) -> LiveSubscription:
+        """So many clients that are told nothing, in one subscription."""
+        silent = await self.live.subscribe(select("default", ("a",)), Latest(), Wire(), 1000)
+        for _ in range(count):
+            self.presence.join(client(), silent, None)
+        return silent
+
+
+@asynccontextmanager
+async def hosts() -> AsyncIterator[tuple[Host, Host, MemoryHub]]:
+    log, bus, hub = MemoryLog(), MemoryHub(), MemoryPresenceHub()
+    async with Host(log, bus, hub).running() as one, Host(log, bus, hub).running() as two:
+        await eventually(lambda: one.exchange.heard and two.exchange.heard)
+        yield one, two, bus
+
+
+async def test_a_hint_that_is_sent_again_is_not_told_again() -> None:
+    async with hosts() as (one, two, bus):
+        thief = Listener(bus.open, one.live.identity)
+        await thief.connected()
+        await one.read(client())
+        there = client()
+        subscription = await two.crowd(0)
+        two.presence.join(there, subscription, None)
+        await eventually(lambda: one.told == [f"+{there.id}"])
+        for payload in list(thief.heard):
+            thief.bus.send(payload)
+        await eventually(lambda: one.exchange.forged)
+        two.presence.leave(there, subscription)
+        await eventually(lambda: one.told == [f"+{there.id}", f"-{there.id}"])
+        await thief.stop()
+
+
+async def test_a_client_is_not_told_of_itself() -> None:
+    async with hosts() as (one, two, _):
+        own = client()
+        await one.read(own)
+        other = client()
+        two.presence.join(other, await two.crowd(0), None)
+        await eventually(lambda: one.told)
+        assert one.told == [f"+{other.id}"]
+
+
+async def test_too_many_at_once_are_counted_in_all_processes() -> None:
+    async with hosts() as (one, two, _):
+        await one.read(client())
+        await two.crowd(MAX_CHANGES + 1)
+        await eventually(lambda: one.told)
+        assert one.told == [f"={MAX_CHANGES + 2}"]
+
+
+async def test_a_large_channel_is_only_counted() -> None:
+    """Also where its clients are elsewhere."""
+    async with hosts() as (one, two, _):
+        await one.read(client())
+        silent = await two.crowd(MAX_CROWD)
+        await eventually(lambda: one.told)
+        late = client()
+        two.presence.join(late, silent, None)
+        await eventually(lambda: len(one.told) == 2)
+        assert one.told == [f"={MAX_CROWD + 1}", f"={MAX_CROWD + 2}"]
+        one.presence.join(client(), await one.crowd(0), None)
+        await eventually(lambda: len(one.told) == 3)
+        assert one.told[2] == f"={MAX_CROWD + 3}"
+
+
+async def test_a_reader_that_takes_nothing_is_passed_over() -> None:
+    async with hosts() as (one, _, _):
+        subscription = await one.read(client())
+        one.takes = False
+        silent = await one.crowd(3)
+        await eventually(lambda: one.presence.dropped == 1)
+        one.takes = True
+        last = client()
+        one.presence.join(last, silent, None)
+        await eventually(lambda: one.told)
+        assert one.told == [f"+{last.id}"]
+        assert not subscription.gone
+
+
+class OlderHints(msgspec.Struct, array_like=True):
+    """What processes of the version before read."""
+
+    origin: str
+    channels: list[ChannelHint]
+    ephemeral: list[EphemeralHint]
+    woken: list[int] = []
+    settled: list[tuple[int, int, int]] = []
+    sent_at_us: int = 0
+
+
+def test_older_processes_read_hints_with_presence() -> None:
+    hints = Hints("me", [], [], [7], presence=[PresenceHint("default", "a", 1, [("c", None, True, 5)])])
+    codec = HintCodec(SECRET)
+    payload = codec.encode(hints)
+    assert codec.decode(payload) == hints
+    older = msgspec.msgpack.decode(payload[SIGNATURE_BYTES:], type=OlderHints)
+    assert (older.origin, older.woken) == ("me", [7])
+    assert codec.decode(codec.encode(hints)[:SIGNATURE_BYTES] + b"") is None

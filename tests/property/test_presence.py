@@ -1,0 +1,79 @@
+"""What is told of those that join and leave a channel, for any order of events."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subscriptions.domain.presence import (
+    COUNT_EVERY_S,
+    MAX_CHANGES,
+    MAX_CROWD,
+    Announcer,
+    Change,
+    ClientInfo,
+    Clients,
+    Count,
+)
+
+CHANNEL = ("default", "a")
+TICK_S = COUNT_EVERY_S / 10
+NAMES = st.integers(0, 3 * MAX_CHANGES).map(str)
+TICKS = st.lists(st.lists(st.tuples(NAMES, st.booleans()), max_size=3 * MAX_CHANGES), max_size=30)
+
+
+@given(TICKS, st.sampled_from([1, MAX_CROWD, MAX_CROWD + 1]))
+def test_a_reader_that_counts_along_knows_who_is_there(
+    ticks: list[list[tuple[str, bool]]], clients: int
+) -> None:
+    """Unless it is told only a count: these are rare, and one follows whatever was left out."""
+    announcer, now = Announcer(), 0.0
+    there: set[str] = set()
+    known: set[str] = set()
+    sure, counted_at = True, float("-inf")
+    for tick in ticks:
+        for name, joins in tick:
+            if joins != (name in there):
+                (there.add if joins else there.remove)(name)
+                announcer.add(Change(name, None, joins, 0))
+        told = announcer.take(clients, now)
+        match told:
+            case Count():
+                assert now - counted_at >= COUNT_EVERY_S
+                counted_at, known, sure = now, set(there), True
+            case None:
+                sure = sure and not announcer.due
+            case changes:
+                assert clients <= MAX_CROWD
+                assert len(changes) <= MAX_CHANGES
+                for change in changes:
+                    assert change.joined != (change.client in known)
+                    (known.add if change.joined else known.remove)(change.client)
+        if sure:
+            assert known == there
+        now += TICK_S
+    announcer.take(clients, now + COUNT_EVERY_S)
+    assert not announcer.due
+    assert announcer.is_idle(now + 2 * COUNT_EVERY_S)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans())))
+def test_a_client_is_on_a_channel_while_one_of_its_subscriptions_is(steps: list[tuple[int, bool]]) -> None:
+    clients = Clients()
+    some = [ClientInfo(str(n), f"user {n % 2}" if n < 4 else None, 0) for n in range(6)]
+    open_: dict[int, int] = dict.fromkeys(range(6), 0)
+    for number, joins in steps:
+        before = open_[number]
+        if joins:
+            open_[number] += 1
+            assert clients.join(CHANNEL, some[number]) == (before == 0)
+        elif before:
+            open_[number] -= 1
+            assert clients.leave(CHANNEL, some[number]) == (before == 1)
+        else:
+            assert not clients.leave(CHANNEL, some[number])
+        there = {some[n].id: some[n] for n, count in open_.items() if count}
+        assert dict(clients.of(CHANNEL)) == there
+        users = [client.user for client in there.values() if client.user]
+        assert dict(clients.users(CHANNEL)) == {user: users.count(user) for user in users}
+        assert clients.channels == ([CHANNEL] if there else [])
