@@ -29,7 +29,7 @@ __all__ = ["log", "loop", "plain_log", "spark"]  # fixtures
 
 pytestmark = pytest.mark.spark
 HOW_TO = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "howto").glob("spark-*.md"))
-PAGES = ["docs/spark.md", *HOW_TO]
+PAGES = ["docs/spark.md", *(pytest.param(page, marks=pytest.mark.long) for page in HOW_TO)]
 NOTEBOOK = "docs/howto/spark-notebook.ipynb"
 READER = "postgresql://reader@db.example/gapless"
 PUBLISHER = "postgresql://publisher@db.example/gapless"

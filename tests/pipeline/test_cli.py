@@ -96,6 +96,7 @@ def test_a_follower_is_a_program_that_ends_when_told(plain_log: Log, tmp_path: P
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp_path: Path) -> None:
     plain_log.owner.append("a", ["1"])
     out = ["--to", str(tmp_path / "out"), "--database-url", f"{plain_log.url}&password=hush"]
