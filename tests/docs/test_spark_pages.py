@@ -29,7 +29,7 @@ __all__ = ["log", "loop", "plain_log", "spark"]  # fixtures
 
 pytestmark = pytest.mark.spark
 HOW_TO = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "howto").glob("spark-*.md"))
-PAGES = ["docs/spark.md", *(pytest.param(page, marks=pytest.mark.long) for page in HOW_TO)]
+PAGES = ["docs/spark.md", *HOW_TO]
 NOTEBOOK = "docs/howto/spark-notebook.ipynb"
 READER = "postgresql://reader@db.example/gapless"
 PUBLISHER = "postgresql://publisher@db.example/gapless"
@@ -103,7 +103,10 @@ def tidy(output: str) -> str:
     return "\n".join(line.rstrip() for line in output.strip().splitlines())
 
 
-@pytest.mark.parametrize("name", [*PAGES, NOTEBOOK])
+@pytest.mark.parametrize(
+    "name",
+    ["docs/spark.md", *(pytest.param(page, marks=pytest.mark.long) for page in HOW_TO), NOTEBOOK],
+)
 def test_examples_do_what_the_page_says(
     name: str, log: Log, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
