@@ -2,6 +2,7 @@
 
 This program is where an application checks who somebody is. It publishes with the Python client. The page
 follows the channel with the browser's own EventSource: what is said does not pass through here on its way.
+`/side-by-side` reads the same channel twice: with EventSource, and with the JavaScript client of Centrifugo.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from gapless import AsyncClient
 from pydantic import BaseModel, Field
 
 ROOM = "example.chat.lobby"
 SERVICE = os.environ.get("GAPLESS_URL", "http://127.0.0.1:8080")
 PAGE = Path(__file__).with_name("page.html")
+SIDE_BY_SIDE = PAGE.with_name("side_by_side.html")
+MODULES = Path(os.environ.get("NODE_MODULES", PAGE.with_name("node_modules")))
+"""Where `npm install centrifuge` has put the client."""
 
 
 class Said(BaseModel):
@@ -45,7 +49,23 @@ app = FastAPI(lifespan=lifespan)
 @app.get("/", response_class=HTMLResponse)
 async def page() -> str:
     """The page, told where the service is."""
-    return PAGE.read_text().replace("{{service}}", SERVICE).replace("{{room}}", ROOM)
+    return _told(PAGE)
+
+
+@app.get("/side-by-side", response_class=HTMLResponse)
+async def side_by_side() -> str:
+    """The page that reads in two ways."""
+    return _told(SIDE_BY_SIDE)
+
+
+@app.get("/centrifuge.js")
+async def centrifuge() -> FileResponse:
+    """The JavaScript client, as it was installed."""
+    return FileResponse(MODULES / "centrifuge" / "dist" / "centrifuge.js")
+
+
+def _told(page: Path) -> str:
+    return page.read_text().replace("{{service}}", SERVICE).replace("{{room}}", ROOM)
 
 
 @app.post("/say")

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from load import install
 from load.browser.chromium import opened
 from load.children import Child, free_port
 from tests.conftest import Database, Serve
@@ -109,6 +110,36 @@ async def test_what_is_said_in_the_chat_is_read_in_its_page(serve: Serve, tmp_pa
                 await client.post("/say", json={**said, "text": "again", "number": 2})
                 while "Ada: again" not in await texts.get():
                     pass
+    finally:
+        await asyncio.to_thread(chat.stop, 5.0)
+
+
+async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> None:
+    if shutil.which("chromium") is None or shutil.which("npm") is None:
+        pytest.skip("there is no Chromium, or no npm")
+    modules = await asyncio.to_thread(install.npm, "clients", ["centrifuge"])
+    script = (modules / "node_modules" / "centrifuge" / "dist" / "centrifuge.js").read_text()
+    port, page_port = free_port(), free_port()
+    service = serve(GAPLESS_ALLOWED_ORIGINS=url_of(page_port))
+    command = [sys.executable, str(EXAMPLES / "chat" / "chat.py"), "--port", str(port)]
+    more = {"NODE_MODULES": str(modules / "node_modules")}
+    chat = Child(command, tmp_path / "chat.log", environment(service.url, **more)).start()
+    try:
+        await eventually(lambda: _answers(url_of(port)))
+        async with httpx.AsyncClient(base_url=url_of(port)) as client:
+            await client.post("/say", json={"name": "Ada", "text": "one", "page": "p", "number": 1})
+            assert (await client.get("/centrifuge.js")).text == script
+            page = (await client.get("/side-by-side")).text
+            # The page's own server has no second file.
+            page = page.replace('<script src="/centrifuge.js"></script>', f"<script>{script}</script>")
+            saying = 'lobby.on("subscribed", () => lobby.publish({ name: "Eve", text: "two" }));'
+            page = page.replace("lobby.subscribe();", f"{saying} lobby.subscribe();")
+            async with shown(page, tmp_path, page_port) as texts, asyncio.timeout(60):
+                wanted = [f"{side} {said}" for side in ("sse", "ws") for said in ("1 Ada: one", "2 Eve: two")]
+                seen = ""
+                while not all(line in seen for line in wanted):
+                    seen = await texts.get()
+                assert [seen.count(line) for line in wanted] == [1, 1, 1, 1]
     finally:
         await asyncio.to_thread(chat.stop, 5.0)
 

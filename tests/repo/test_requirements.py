@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_the_locks_are_what_the_resolver_writes(tmp_path: Path) -> None:
         assert (tmp_path / lock.name).read_text() == lock.read_text(), (
             f"run .ci/lock: {lock.name} is out of date"
         )
+
+
+def test_the_resolver_is_told_of_pyspark_what_pyspark_says() -> None:
+    (told,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["dependency-metadata"]
+    said = distribution(told["name"])
+    assert (told["version"], told["requires-python"]) == (said.version, said.metadata["Requires-Python"])
+    of_connect = [one for one in map(Requirement, said.requires or ()) if _is_of_connect(one)]
+    assert set(map(Requirement, told["requires-dist"])) == set(of_connect)
+
+
+def _is_of_connect(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": "connect"})
 
 
 def test_the_layers_hold() -> None:
