@@ -160,10 +160,10 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         self._write_shared(framed(data) if cycle.chunked_encoding else data)
         return True
 
-    def write_part(self, data: bytes) -> None:
-        """Writes a chunk of a streamed answer, behind bytes that wait. Drain before large ones."""
+    def write_part(self, cycle: Cycle, data: bytes) -> None:
+        """Writes a chunk of this streamed answer, behind bytes that wait. Drain before large ones."""
         self.flow.written_bytes = len(data)
-        self.transport.write(framed(data) if self.cycle.chunked_encoding else data)
+        self.transport.write(framed(data) if cycle.chunked_encoding else data)
 
     @property
     def offers_websocket(self) -> bool:
@@ -316,8 +316,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             self._close()
 
     def cut_off(self) -> None:
-        if self.goodbye is None or self.transport.is_closing():
-            self.abort()
+        if self.goodbye is None or self.pipeline or self.transport.is_closing():
+            self.abort()  # With a further request queued, `cycle` is not the one that is answered.
             return
         # Behind all waiting bytes: a client that soon reads on is told. Nothing else is written.
         cycle, last = self.cycle, self.goodbye

@@ -300,10 +300,10 @@ class Service:
                 await asyncio.sleep(IDENTITY_RETRY_S)
 
     def _open_bus(
-        self, identity: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]
+        self, identity: str, node: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]
     ) -> RedisBus:
         assert self._settings.redis_url is not None, "the supervisor has filled this in"
-        return RedisBus(self._settings.redis_url, f"gapless:{identity}:hints", heard, maybe_missed)
+        return RedisBus(self._settings.redis_url, f"gapless:{identity}:hints", node, heard, maybe_missed)
 
     def _open_presence(self, identity: str, clients: Clients) -> RedisPresence:
         settings = self._settings

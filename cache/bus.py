@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -50,17 +49,21 @@ class _Queued(NamedTuple):
 class RedisBus:
     """Sends and receives hints through Redis; implements `HintBus`.
 
-    `heard` gets every payload of other processes and of this one; `maybe_missed` is called whenever hints
-    may have been lost: at each (re)subscription.
+    `node` names this process. `heard` gets every payload of other processes and of this one; `maybe_missed`
+    is called whenever hints may have been lost: at each (re)subscription.
     """
 
     def __init__(
-        self, url: str, topic: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]
+        self,
+        url: str,
+        topic: str,
+        node: str,
+        heard: Callable[[bytes], None],
+        maybe_missed: Callable[[], None],
     ) -> None:
         self._address = Address(url)
         self._topic = topic
-        self.node = secrets.token_hex(8)
-        self._own_topic = f"{topic}:{self.node}"
+        self._own_topic = f"{topic}:{node}"
         """A channel that only this process listens to. Empty messages to itself show that messages arrive."""
         self._heard = heard
         self._maybe_missed = maybe_missed

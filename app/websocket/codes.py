@@ -32,6 +32,7 @@ LIMIT_EXCEEDED: Final = ErrorCode(106, "limit exceeded")
 BAD_REQUEST: Final = ErrorCode(107, "bad request")
 NOT_AVAILABLE: Final = ErrorCode(108, "not available")
 TOO_MANY_REQUESTS: Final = ErrorCode(111, "too many requests", temporary=True)
+OVERTAKEN: Final = NOT_AVAILABLE._replace(message="ended before it began")
 UNRECOVERABLE_POSITION: Final = ErrorCode(112, "unrecoverable position")
 
 _OF_ERRORS: Final = {

@@ -40,7 +40,17 @@ class Queues:
 class Consuming:
     """One member, from its opening to its end. It is one task, which `run` runs."""
 
-    __slots__ = ("_asked", "_client", "_forget", "_member", "_queues", "_settled", "subscription", "task")
+    __slots__ = (
+        "_asked",
+        "_client",
+        "_forget",
+        "_is_ending",
+        "_member",
+        "_queues",
+        "_settled",
+        "subscription",
+        "task",
+    )
 
     def __init__(
         self,
@@ -58,6 +68,7 @@ class Consuming:
         self._settled = settled
         self._forget = forget
         self._member: Member | None = None
+        self._is_ending = False
 
     def __repr__(self) -> str:
         return f"Consuming({self.subscription})"
@@ -79,8 +90,11 @@ class Consuming:
             return
         self._member = member
         try:
-            opened()
-            await stream_deliveries(member, self, queues.receipts, queues.read, None)
+            try:
+                opened()
+                await stream_deliveries(member, self, queues.receipts, queues.read, None)
+            finally:
+                self._is_ending = True
         except ConnectionResetError:
             pass
         except Exception:
@@ -98,7 +112,8 @@ class Consuming:
         """End it without a word. Nothing of it is written any more, and it gets nothing more."""
         if self._member is not None:
             self._member.leave(Goodbye.SHUTDOWN)
-        if self.task is not None:
+        # At its end it waits for what is being settled, and must not be interrupted in that.
+        if self.task is not None and not self._is_ending:
             self.task.cancel()
 
     # What a stream of deliveries asks of its wire.

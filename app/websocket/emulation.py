@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from app.bodies import read_json
+from app.http_parts import Cycle
 from app.request import NO_CONTENT, Answer, Plain, Request
 from app.stream import frames
 from app.telemetry import REQUESTS
@@ -64,7 +65,7 @@ async def connect_sse(request: Request[EmulatedConnectQuery], sessions: Sessions
         first = _read_first(command)
     except GaplessError as error:
         raise within(error, "cf_connect") from None
-    if first.connect.token:
+    if first.connect.token or any(sub.token for sub in first.connect.subs.values()):
         raise invalid("cf_connect", "must not hold a token, since URLs are logged; post it instead")
     await _stream(request, sessions, command, EVENTS, frames.HEADERS)
 
@@ -106,8 +107,10 @@ async def _stream(
         return
     await send({"type": "http.response.start", "status": 200, "headers": started})
     await send({"type": "http.response.body", "body": b"", "more_body": True})
-    connection = StreamConnection(request.connection, framing)
+    cycle = getattr(send, "__self__", None)
+    assert isinstance(cycle, Cycle), "the answer is written by this server's own protocol"
+    connection = StreamConnection(request.connection, cycle, framing)
     REQUESTS.labels("websocket", 200).inc()
-    sessions.open_stream(connection, framing).received(command)
+    sessions.open_stream(connection, framing).received(command.replace(b"\n", b" "))
     await connection.ended.wait()
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -19,7 +19,14 @@ from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import Selection
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.feed import ChannelFeed
-from subscriptions.engine.live.live_subscription import Chunk, Event, Gap, Heartbeat, LiveSubscription
+from subscriptions.engine.live.live_subscription import (
+    Chunk,
+    Ephemeral,
+    Event,
+    Gap,
+    Heartbeat,
+    LiveSubscription,
+)
 from subscriptions.engine.live.starts import Start
 from subscriptions.engine.presence import Presence, PresenceWire
 from subscriptions.ports import ReadPort
@@ -179,6 +186,9 @@ class Following:
                 await self._client.send(data)
             case Heartbeat() | Goodbye():
                 raise AssertionError("a connection has pings of its own, and a goodbye is an ending")
+            case Ephemeral():
+                # It may be long, and there may be many: what the client does not take in time is dropped.
+                await self._client.send(self._client.framing.frame(event(self.channel, said)))
             case _:
                 self._client.say(event(self.channel, said))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -68,11 +68,11 @@ class Followings:
         """The server ended this subscription."""
         self._open.pop(channel, None)
 
-    async def open_all(
+    def open_all(
         self, subs: dict[str, SubscribeRequest], answer: Callable[[dict[str, Any]], None]
-    ) -> None:
-        """Open the subscriptions of a connect, and call `answer` with what was found once all are open. One
-        that is refused is left out. Their events come after the answer."""
+    ) -> Coroutine[Any, Any, None]:
+        """Begin the subscriptions of a connect. What is returned waits until all are open, and calls `answer`
+        with what was found. One that is refused is left out. Their events come after the answer."""
         answered = asyncio.Event()
         found: dict[str, dict[str, Any]] = {}
         begun: list[asyncio.Event] = []
@@ -81,7 +81,10 @@ class Followings:
             known = asyncio.Event()
 
             async def opened(subscription: LiveSubscription) -> None:
-                found[request.channel] = _subscribed(request, subscription)
+                said = _subscribed(request, subscription)
+                if _is_unrecoverable(request, said):
+                    raise ConnectionResetError
+                found[request.channel] = said
                 known.set()
                 await answered.wait()
 
@@ -96,10 +99,14 @@ class Followings:
         for channel, request in subs.items():
             request.channel = channel
             begin(request)
-        for known in begun:
-            await known.wait()
-        answer(found)
-        answered.set()
+
+        async def answer_once_open() -> None:
+            for known in begun:
+                await known.wait()
+            answer(found)
+            answered.set()
+
+        return answer_once_open()
 
     def subscribe(self, id_: int, request: SubscribeRequest) -> None:
         """Begin a subscription; the reply comes once it is open. Raises `invalid_request`."""
@@ -110,19 +117,31 @@ class Followings:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
 
+        answered = False
+
         async def opened(subscription: LiveSubscription) -> None:
+            nonlocal answered
+            answered = True
             found = _subscribed(request, subscription)
-            if request.flag & NEEDS_RECOVERY and found.get("was_recovering") and not found.get("recovered"):
+            if _is_unrecoverable(request, found):
                 self._replies.refuse(id_, codes.UNRECOVERABLE_POSITION)
                 raise ConnectionResetError
             self._replies.answer(id_, b"subscribe", _encode(found))
 
         def refused(error: GaplessError) -> None:
+            nonlocal answered
+            answered = True
             # The engine refuses a cursor that lies in the future. It is no position of this log.
             is_position = request.recover and error.status == 400
             self._replies.refuse(id_, codes.UNRECOVERABLE_POSITION if is_position else error_code(error))
 
-        self._follow(request, opened, refused)
+        def done(_: asyncio.Task[None]) -> None:
+            if not answered:
+                self._replies.refuse(id_, codes.OVERTAKEN)
+
+        following = self._follow(request, opened, refused)
+        assert following.task is not None, "it was begun"
+        following.task.add_done_callback(done)
 
     def unsubscribe(self, id_: int, request: ChannelRequest) -> None:
         """End a subscription, if there is one. Nothing of it comes after the reply."""
@@ -184,6 +203,11 @@ def _start(request: SubscribeRequest, by_id: bool) -> Start:
     if not request.recover:
         return Latest()
     return After(request.offset) if by_id else AfterSeq(request.offset, request.epoch)
+
+
+def _is_unrecoverable(request: SubscribeRequest, found: dict[str, Any]) -> bool:
+    """Whether the client wants an error, since messages after its position are gone."""
+    return bool(request.flag & NEEDS_RECOVERY and request.recover and not found["recovered"])
 
 
 def _subscribed(request: SubscribeRequest, subscription: LiveSubscription) -> dict[str, Any]:

@@ -12,10 +12,15 @@ from app.websocket_protocol import text_frame
 
 
 class Framing(NamedTuple):
-    """`frame` takes lines without the last line break. Feeds encode a message once for each `name`."""
+    """`frame` takes lines without the last line break."""
 
     name: str
     frame: Callable[[bytes], bytes]
+
+    def wire(self, subscription: str = "") -> str:
+        """The name of a wire: what is written under one name must be the same bytes. A `subscription` has its
+        own name in what is written; no name that a client chose can hold the separator."""
+        return f"{self.name}\0{subscription}" if subscription else self.name
 
 
 def _event(lines: bytes) -> bytes:

@@ -21,7 +21,6 @@ MAX_MEMBERS: Final = 32
 """Of one connection. Each holds up to 1 MiB for a client that takes nothing."""
 MAX_SETTLING_BYTES: Final = MAX_BODY_BYTES
 """The length of the acks, nacks and extensions that one connection has under way; more are refused."""
-_OVERTAKEN: Final = codes.NOT_AVAILABLE._replace(message="ended by an unconsume before it began")
 
 
 class Members:
@@ -86,7 +85,7 @@ class Members:
         def done(_: asyncio.Task[None]) -> None:
             self._forget(consuming)
             if not answered:
-                self._replies.refuse(id_, _OVERTAKEN)
+                self._replies.refuse(id_, codes.OVERTAKEN)
 
         consuming.task = asyncio.create_task(consuming.run(self._namespace, opened, refused))
         consuming.task.add_done_callback(done)

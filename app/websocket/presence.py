@@ -34,7 +34,7 @@ class PresencePushes:
     """Joins and leaves for subscriptions to one channel."""
 
     def __init__(self, framing: Framing) -> None:
-        self.name = framing.name
+        self.name = framing.wire()
         self._frame = framing.frame
 
     def change(self, channel: str, change: Change) -> bytes:
@@ -50,7 +50,7 @@ class NamedPresencePushes:
     says which channel it is about."""
 
     def __init__(self, name: str, framing: Framing) -> None:
-        self.name = f"{framing.name} {name}"
+        self.name = framing.wire(name)
         self._frame = framing.frame
         self._named = name
 

@@ -24,7 +24,7 @@ class SeqWire:
     shared: Final = True
 
     def __init__(self, framing: Framing) -> None:
-        self.name = framing.name
+        self.name = framing.wire()
         self._framing = framing
 
     def frame(self, entry: Entry) -> bytes:
@@ -40,7 +40,7 @@ class IdWire:
     shared: Final = False
 
     def __init__(self, channel: str, framing: Framing) -> None:
-        self.name = f"{framing.name} {channel}"
+        self.name = framing.wire(channel)
         self._framing = framing
         self._channel = _encode(channel)
 

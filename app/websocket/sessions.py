@@ -29,6 +29,7 @@ class Sessions:
         self._sessions: dict[Session, None] = {}
         self._streams: dict[str, Session] = {}
         """The sessions whose commands come as requests, by the name that only their clients know."""
+        self._stopping = False
         parts.exchange.on_commands = self._received
 
     def __repr__(self) -> str:
@@ -53,10 +54,14 @@ class Sessions:
         self._sessions[session] = None
         self._streams[name] = session
         connection.begin(session)
+        if self._stopping:
+            asyncio.get_running_loop().call_soon(session.stop)
         return session
 
     def stop(self) -> None:
-        """The server stops: end all sessions. Commands that are under way are answered first."""
+        """The server stops: end all sessions, also those that still come. Commands that are under way are
+        answered first."""
+        self._stopping = True
         for session in list(self._sessions):
             session.stop()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from app.http_parts import Cycle
 from app.http_protocol import GaplessHttpProtocol
 from app.websocket import codes
 from app.websocket.framing import Framing
@@ -18,12 +19,18 @@ class Dropped(Protocol):
     def dropped(self) -> None: ...
 
 
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""More than the longest reply takes."""
+
+
 class StreamConnection:
     """A streamed answer, as a session uses it. Its end is written by whoever waits for `ended`."""
 
-    __slots__ = ("_framing", "_http", "_session", "ended")
+    __slots__ = ("_cycle", "_framing", "_http", "_session", "ended")
 
-    def __init__(self, http: GaplessHttpProtocol, framing: Framing) -> None:
+    def __init__(self, http: GaplessHttpProtocol, cycle: Cycle, framing: Framing) -> None:
+        """`cycle`: the request that is answered. The connection may have received a further one."""
+        self._cycle = cycle
         self.ended = asyncio.Event()
         self._http = http
         self._framing = framing
@@ -48,9 +55,12 @@ class StreamConnection:
             session.dropped()
 
     def write(self, data: bytes) -> None:
-        """Writes lines, behind those that wait to be taken."""
+        """Writes lines, behind those that wait to be taken. Commands come over other connections, so a client
+        that reads nothing could let replies pile up; it is cut off."""
+        if self._http.write_buffer_size() > MAX_WAITING_BYTES:
+            self._http.cut_off()
         if not self.is_closing:
-            self._http.write_part(data)
+            self._http.write_part(self._cycle, data)
 
     def write_chunk(self, data: bytes) -> bool:
         """Writes lines at once and returns True. If bytes still wait here, it only returns False."""

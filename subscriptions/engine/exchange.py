@@ -26,9 +26,9 @@ from subscriptions.engine.hints import (
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.ports import HintBus
 
-OpenBus = Callable[[str, Callable[[bytes], None], Callable[[], None]], HintBus]
-"""(identity of the log's history, callback for payloads, callback when some may have been missed) → a bus
-that carries only payloads of processes with this identity."""
+OpenBus = Callable[[str, str, Callable[[bytes], None], Callable[[], None]], HintBus]
+"""(identity of the log's history, name of this process, callback for payloads, callback when some may have
+been missed) → a bus that carries only payloads of processes with this identity."""
 
 
 class Listener(Protocol):
@@ -77,8 +77,8 @@ class Exchange:
 
     @property
     def node(self) -> str:
-        """Names this process for `forward`; empty until hints can be exchanged."""
-        return self._bus.node if self._bus is not None else ""
+        """Names this process for `forward`, as long as it runs."""
+        return self._origin
 
     def listen(self, listener: Listener) -> None:
         """Send hints to this listener from here on."""
@@ -93,7 +93,7 @@ class Exchange:
             self._live.moved.clear()
             identity = self._live.identity
             self._codec = HintCodec(secret, identity)
-            self._bus = self._open_bus(identity, self._hear, self._live.sweep_soon)
+            self._bus = self._open_bus(identity, self._origin, self._hear, self._live.sweep_soon)
             running = asyncio.create_task(self._bus.run())
             moved = asyncio.create_task(self._live.moved.wait())
             try:

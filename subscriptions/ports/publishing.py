@@ -81,18 +81,13 @@ class HintBus(Protocol):
         """Whether no other process listened a moment ago: then it is not worth making a hint."""
         ...
 
-    @property
-    def node(self) -> str:
-        """Names this process for `send_to`. Another bus has another name."""
-        ...
-
     async def run(self) -> None:
         """Send and listen until cancelled."""
         ...
 
     async def send_to(self, node: str, payload: bytes) -> bool:
-        """Send a payload to one process, behind what was sent before; returns whether that process listens.
-        Raises `unavailable`: then it may have got the payload or not."""
+        """Send a payload to the process of this name, behind what was sent before; returns whether that
+        process listens. Raises `unavailable`: then it may have got the payload or not."""
         ...
 
     def send(self, payload: bytes) -> None:

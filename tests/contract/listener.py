@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable
 
 from cache.bus import RedisBus
@@ -19,8 +20,9 @@ class Listener:
     def __init__(self, bus: str | OpenBus, topic: str | None = None) -> None:
         self.heard: list[bytes] = []
         self.missed = 0
+        self.node = secrets.token_hex(8)
         open_bus = through(bus) if isinstance(bus, str) else bus
-        self.bus = open_bus(topic or topic_of_this_test(), self.heard.append, self._count)
+        self.bus = open_bus(topic or topic_of_this_test(), self.node, self.heard.append, self._count)
         self.task: asyncio.Task[None] = asyncio.create_task(self.bus.run())
 
     def _count(self) -> None:
@@ -37,8 +39,8 @@ class Listener:
 def through(url: str) -> OpenBus:
     """Opens buses through this Redis."""
 
-    def opened(topic: str, heard: Callable[[bytes], None], missed: Callable[[], None]) -> HintBus:
-        return RedisBus(url, topic, heard, missed)
+    def opened(topic: str, node: str, heard: Callable[[bytes], None], missed: Callable[[], None]) -> HintBus:
+        return RedisBus(url, topic, node, heard, missed)
 
     return opened
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import Callable
 
@@ -18,8 +17,10 @@ class MemoryHub:
     def __init__(self) -> None:
         self.joined: list[MemoryBus] = []
 
-    def open(self, topic: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]) -> MemoryBus:
-        return MemoryBus(self, topic, heard, maybe_missed)
+    def open(
+        self, topic: str, node: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]
+    ) -> MemoryBus:
+        return MemoryBus(self, topic, node, heard, maybe_missed)
 
     def listeners(self, topic: str) -> list[MemoryBus]:
         return [bus for bus in self.joined if bus.topic == topic]
@@ -37,11 +38,12 @@ class MemoryBus:
         self,
         hub: MemoryHub,
         topic: str,
+        node: str,
         heard: Callable[[bytes], None],
         maybe_missed: Callable[[], None],
     ) -> None:
         self.topic = topic
-        self.node = secrets.token_hex(8)
+        self.node = node
         self.heard = heard
         self._hub = hub
         self._maybe_missed = maybe_missed

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import redis.asyncio
 
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.engine.exchange import OpenBus
 from tests.contract.listener import Listener, through, topic_of_this_test
 from tests.contract.memory_bus import MemoryHub
@@ -82,8 +83,29 @@ async def test_whoever_was_cut_off_is_told_that_hints_may_be_missing(wire: Wire)
     await listener.stop()
 
 
+async def test_one_process_may_be_sent_to(wire: Wire) -> None:
+    first, second, third = (Listener(wire.open) for _ in range(3))
+    for listener in (first, second, third):
+        await listener.connected()
+    first.bus.send(b"to all")
+    assert await first.bus.send_to(second.node, b"to one")
+    await eventually(lambda: second.heard == [b"to all", b"to one"])
+    assert not await first.bus.send_to("nobody", b"to none")
+    first.bus.send(b"again")
+    await eventually(lambda: third.heard == [b"to all", b"again"])
+    for listener in (first, second, third):
+        await listener.stop()
+
+
+async def test_sending_to_one_fails_while_it_cannot_be_known(wire: Wire) -> None:
+    bus = wire.open(topic_of_this_test(), "n", lambda payload: None, lambda: None)
+    with pytest.raises(GaplessError) as refused:
+        await bus.send_to("n", b"lost")
+    assert refused.value.code is Code.UNAVAILABLE
+
+
 async def test_it_is_connected_while_it_runs(wire: Wire) -> None:
-    bus = wire.open(topic_of_this_test(), lambda payload: None, lambda: None)
+    bus = wire.open(topic_of_this_test(), "n", lambda payload: None, lambda: None)
     assert not bus.connected
     running = asyncio.create_task(bus.run())
     await eventually(lambda: bus.connected)
@@ -94,7 +116,7 @@ async def test_it_is_connected_while_it_runs(wire: Wire) -> None:
 
 async def test_it_knows_whether_others_listen(wire: Wire) -> None:
     """Before it knows, others may: it makes hints."""
-    idle = wire.open(topic_of_this_test(), lambda payload: None, lambda: None)
+    idle = wire.open(topic_of_this_test(), "n", lambda payload: None, lambda: None)
     assert not idle.alone
     first = Listener(wire.open)
     await eventually(lambda: first.bus.alone)
@@ -110,7 +132,7 @@ async def test_the_oldest_that_nobody_took_are_dropped(wire: Wire) -> None:
     """Sending waits for nothing, and holds no more than so much."""
     there = Listener(wire.open)
     await there.connected()
-    bus = wire.open(topic_of_this_test(), lambda payload: None, lambda: None)
+    bus = wire.open(topic_of_this_test(), "n", lambda payload: None, lambda: None)
     payloads = [b"%d" % n for n in range(MANY)]
     for payload in payloads:
         bus.send(payload)

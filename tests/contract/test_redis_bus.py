@@ -24,7 +24,7 @@ async def proxy(redis_url: str) -> AsyncIterator[FreezingProxy]:
 
 
 async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None:
-    bus = RedisBus(redis_url, "t", lambda payload: None, lambda: None)
+    bus = RedisBus(redis_url, "t", "n", lambda payload: None, lambda: None)
     for number in range(bus_module.MAX_QUEUED + 10):
         bus.send(b"%d" % number)
     assert bus._queue[0].payload == b"10"

@@ -109,6 +109,35 @@ async def test_subscriptions_may_begin_with_the_stream(server_url: str) -> None:
         assert (await client.push())["pub"]["seq"] == 1
 
 
+async def test_the_first_command_may_be_on_several_lines(server_url: str) -> None:
+    async with httpx.AsyncClient(base_url=server_url, timeout=LONG) as http:
+        text = '{\n "id": 1,\n "connect": {}\n}'
+        headers = {"Content-Type": "application/json"}
+        async with http.stream("POST", "/v1/ws/http_stream", content=text, headers=headers) as stream:
+            assert "connect" in msgspec.json.decode(await anext(stream.aiter_lines()))
+
+
+async def test_a_further_request_on_the_connection_leaves_the_stream_whole(server_url: str) -> None:
+    channel = name()
+    host, port = server_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = msgspec.json.encode({"id": 1, "connect": {"subs": {channel: {}}}})
+    head = f"POST /v1/ws/http_stream HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    writer.write(head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    await reader.readuntil(b'"connect"')
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: %b\r\n\r\n" % host.encode())
+    await asyncio.sleep(0.2)
+    async with httpx.AsyncClient(base_url=server_url) as http:
+        await http.post(f"/v1/channels/{channel}/messages", json={"data": 1})
+    await reader.readuntil(b"\n\r\n")
+    said: dict[str, Any] = {}
+    while "pub" not in said:
+        chunk = await reader.readexactly(int(await reader.readuntil(b"\r\n"), 16) + 2)
+        said = msgspec.json.decode(chunk)["push"]
+    assert said["pub"]["data"] == 1
+    writer.close()
+
+
 async def test_a_session_or_process_that_is_gone(server_url: str) -> None:
     async with emulated(server_url, "http_stream") as client:
         gone = await client.post({"session": "none", "node": client.node, "data": "{}"})
@@ -137,9 +166,10 @@ async def test_bodies_that_are_no_commands(server_url: str, body: bytes, status:
         assert plain.status_code == 415
 
 
-async def test_no_token_in_a_url(server_url: str) -> None:
+@pytest.mark.parametrize("members", ['"token":"secret"', '"subs":{"a":{"token":"secret"}}'])
+async def test_no_token_in_a_url(server_url: str, members: str) -> None:
     async with httpx.AsyncClient(base_url=server_url) as http:
-        command = '{"id":1,"connect":{"token":"secret"}}'
+        command = f'{{"id":1,"connect":{{{members}}}}}'
         answer = await http.get("/v1/ws/sse", params={"cf_connect": command})
         assert answer.status_code == 422
         assert "secret" not in answer.text

@@ -398,3 +398,30 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_loses_nothing(serve: S
     async with opened(service.url) as client:
         await client.ask("subscribe", channel=channel, recover=True, epoch=epoch, offset=0)
         assert await client.offsets(200) == list(range(1, 201))
+
+
+async def test_a_subscription_of_the_connect_is_there_for_the_next_command(server_url: str) -> None:
+    frames = await Frames.open(server_url, connected=False)
+    await frames.send(
+        {"id": 1, "connect": {"subs": {"again": {}}}}, {"id": 2, "subscribe": {"channel": "again"}}
+    )
+    assert (await frames.reply(2))["error"]["code"] == 105
+    assert "again" in (await frames.reply(1))["connect"]["subs"]
+    await frames.close()
+
+
+async def test_a_subscribe_that_is_overtaken_is_answered(server_url: str) -> None:
+    frames = await Frames.open(server_url)
+    await frames.send(
+        {"id": 8, "subscribe": {"channel": "over"}}, {"id": 9, "unsubscribe": {"channel": "over"}}
+    )
+    assert (await frames.reply(9))["unsubscribe"] == {}
+    assert (await frames.reply(8))["error"]["code"] == 108
+    await frames.close()
+
+
+async def test_a_subscription_of_the_connect_may_insist_on_recovery(server_url: str) -> None:
+    frames = await Frames.open(server_url, connected=False)
+    subs = {"gone": {"recover": True, "offset": 7, "epoch": "none", "flag": 2}, "there": {}}
+    assert set((await frames.ask("connect", subs=subs))["connect"]["subs"]) == {"there"}
+    await frames.close()
