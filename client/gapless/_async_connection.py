@@ -143,12 +143,15 @@ class AsyncConnection:
     ) -> Published | None:
         """Stores one message. When this returns, the message is committed.
 
-        Many may be in flight: messages are stored in the order of the calls, as long as no connection is
-        lost. Options: `type`, `key`, `headers`, `ttl` (seconds). WebSocket has no idempotency keys: if the
+        Many may be in flight: messages are stored in the order of the calls, except those that are repeated.
+        Options: `type`, `key`, `headers`, `ttl` (seconds). WebSocket has no idempotency keys: if the
         connection is lost before the reply, or no reply comes in time, the message may or may not be stored.
         Then this raises `Unreachable` (`ServerError` if the service failed) and does not repeat it. What was
-        certainly not stored is repeated as `retry` says. `AsyncClient.publish` is for a message that must
-        neither be lost nor doubled.
+        certainly not stored (the service had too many requests, the connection could not be opened or was
+        lost before the message was sent, or the message was not sent in time) is repeated as `retry` says,
+        and may be stored after messages of later calls. Wait for a message that has to come before another.
+        A call that is cancelled before its message is sent does not send it. `AsyncClient.publish` is for a
+        message that must neither be lost nor doubled.
         """
         if self.closed:
             raise RuntimeError("this connection is closed")

@@ -53,6 +53,7 @@ class Inlet:
         "end",
         "ending",
         "left",
+        "may_be_open",
         "news",
         "overrun",
     )
@@ -62,6 +63,8 @@ class Inlet:
         self.ending = ending
         self.left = False
         self.overrun = False
+        self.may_be_open = False
+        """Whether the command that opens it was sent and not refused, so that there is something to end."""
         self.end: End | None = None
         self.news = asyncio.Event()
         self._bounded = bounded
@@ -129,6 +132,16 @@ class _Asked:
         self.outcome = outcome
         self.sent = False
 
+    def mark_sent(self) -> None:
+        """From here on it may have arrived."""
+        self.sent = True
+        if self.inlet is not None:
+            self.inlet.may_be_open = True
+
+
+_Queue = deque[tuple[bytes, _Asked | None]]
+"""Lines to send, each with the command that waits for a reply to it."""
+
 
 class AsyncLink:
     """One open WebSocket, from its handshake until it ends for whatever reason. It never reconnects."""
@@ -144,7 +157,9 @@ class AsyncLink:
         self._last_id = 0
         self._asked: dict[int, _Asked] = {}
         self._inlets: dict[Address, Inlet] = {}
-        self._out: deque[tuple[bytes, _Asked | None]] = deque()
+        # A stream of publishes must not hold up the pong, or what keeps leases.
+        self._first: _Queue = deque()
+        self._publishes: _Queue = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -171,7 +186,8 @@ class AsyncLink:
         """Sends a command. Its outcome is an `Answer`, the refusal as a reply over HTTP, or no reply.
 
         The pushes that come after an `Answer` go to `inlet`. Those before it are of a stream that had the
-        same address and has ended.
+        same address and has ended. A command that is cancelled, or whose time is over, before it was sent is
+        not sent. Publishes are sent in the order of their calls, all other commands before those that wait.
         """
         if self.end is not None:
             return unknown(self.end, sent=False)
@@ -179,16 +195,26 @@ class AsyncLink:
         deadline = self._loop.time() + self._timeout_seconds
         asked = self._asked[number] = _Asked(command.method, deadline, self._loop.create_future(), inlet)
         self._idle.clear()
-        self._say(command.line(number), asked)
-        return await asked.outcome
+        line = command.line(number), asked
+        queue = self._publishes if command.method == "publish" else self._first
+        queue.append(line)
+        self._wake.set()
+        try:
+            return await asked.outcome
+        finally:
+            if not asked.sent:
+                self._forget(number)
+                with suppress(ValueError):  # It may have been passed over already.
+                    queue.remove(line)
 
     def leave(self, inlet: Inlet) -> None:
         """Ends what brings these pushes, also if it is only being opened."""
         if self._inlets.get(inlet.address) is inlet:
             del self._inlets[inlet.address]
         inlet.leave()
-        if self.end is None and not inlet.overrun:
-            self._say(inlet.ending.mute_line(), None)
+        # The end of a member that was refused would end the one that has its name.
+        if self.end is None and inlet.may_be_open and not inlet.overrun:
+            self._say(inlet.ending.mute_line())
 
     async def aclose(self) -> None:
         """Closes it, once the commands under way have their replies, or after the timeout."""
@@ -217,7 +243,7 @@ class AsyncLink:
                     if line and (full := self._take(line)) is not None and not await full.room():
                         full.overrun = True
                         full.news.set()
-                        self._say(full.ending.mute_line(), None)
+                        self._say(full.ending.mute_line())
         except ConnectionClosed as closed:
             said = closed.rcvd if closed.rcvd_then_sent or closed.sent is None else closed.sent
             self._finish(end_of(None if said is None else said.code, "" if said is None else said.reason))
@@ -232,7 +258,7 @@ class AsyncLink:
         if (number := said.get("id")) is not None:
             self._take_reply(number, said)
         elif not said:
-            self._say(b"{}", None)
+            self._say(b"{}")
         else:
             raise ProtocolError(f"neither a reply nor a push: {line[:200]!r}")
         return None
@@ -260,16 +286,17 @@ class AsyncLink:
             self._settle(asked, unknown(error, sent=True))
             raise
         inlet = asked.inlet
-        if inlet is not None and isinstance(outcome, Answer) and not inlet.left:
+        if inlet is not None and not isinstance(outcome, Answer):
+            inlet.may_be_open = False
+        elif inlet is not None and not inlet.left:
             self._inlets[inlet.address] = inlet
         self._settle(asked, outcome)
-        if not self._asked:
-            self._idle.set()
+        self._forget(number)
 
     # What goes.
 
-    def _say(self, line: bytes, asked: _Asked | None) -> None:
-        self._out.append((line, asked))
+    def _say(self, line: bytes) -> None:
+        self._first.append((line, None))
         self._wake.set()
 
     async def _write(self) -> None:
@@ -279,22 +306,29 @@ class AsyncLink:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._out:
-                    await self._socket.send(self._batch(), text=True)
+                while batch := self._batch():
+                    await self._socket.send(batch, text=True)
         except ConnectionClosed:
             pass  # The reader is told why.
 
     def _batch(self) -> bytes:
-        """As many lines as go into one message. From here on they may have arrived."""
+        """As many lines as go into one message, if any wait. From here on they may have arrived.
+
+        The caller sends it before anything else runs, so a command is settled as not sent only if it never
+        will be.
+        """
         lines: list[bytes] = []
         size = 0
-        while self._out and len(lines) < MAX_LINES:
-            line, asked = self._out[0]
+        while (queue := self._first or self._publishes) and len(lines) < MAX_LINES:
+            line, asked = queue[0]
+            if asked is not None and asked.outcome.done():
+                queue.popleft()
+                continue
             if lines and size + len(line) > MAX_BATCH_BYTES:
                 break
-            self._out.popleft()
+            queue.popleft()
             if asked is not None:
-                asked.sent = True
+                asked.mark_sent()
             lines.append(line)
             size += len(line) + 1
         return b"\n".join(lines)
@@ -317,6 +351,12 @@ class AsyncLink:
             del self._asked[number]
             self._settle(asked, NoReply(f"no reply within {self._timeout_seconds:g} s", sent=asked.sent))
         self._idle.set()
+
+    def _forget(self, number: int) -> None:
+        """Waits no longer for the reply to this command."""
+        self._asked.pop(number, None)
+        if not self._asked:
+            self._idle.set()
 
     def _settle(self, asked: _Asked, outcome: Reply | NoReply) -> None:
         if not asked.outcome.done():

@@ -61,6 +61,10 @@ class Speaker:
         for _ in self.commands:
             pass
 
+    def narrow(self) -> None:
+        """Lets little be sent here while no command is taken."""
+        self._exchange.narrow()
+
     def hold(self) -> None:
         """Reads commands without an answer until the client hangs up or the test ends."""
         for _ in self.commands:

@@ -61,6 +61,10 @@ class Exchange:
             except OSError:
                 return
 
+    def narrow(self) -> None:
+        """Lets little be sent here while nothing is received."""
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
+
     def reset(self) -> None:
         """Ends the connection with RST, as a crashed machine or a firewall does."""
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -119,13 +119,16 @@ async def test_a_refused_consume_is_raised(server: PushServer, code: int, kind: 
     def talk(speaker: Speaker) -> None:
         server.connect(speaker)
         speaker.reply(next(speaker.commands), error={"code": code, "message": "no"})
-        speaker.hold()
+        server.serve(speaker)
 
     server.talks = [talk]
     async with client_of(server) as client, client.connect() as connection:
         with pytest.raises(kind):
             async with connection.consume("orders"):
                 pass
+        assert (await connection.publish("a", 1)).id == 1000
+    # It would end another member of this connection.
+    assert server.bodies("unconsume") == []
 
 
 @pytest.mark.parametrize("said", [push(delivery={}), push(gap=7), push(goodbye={})])
