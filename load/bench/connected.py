@@ -1,6 +1,6 @@
-"""Confirmed publishes in flight over one WebSocket of the Python client, against a route that stores nothing.
+"""Confirmed publishes in flight over one WebSocket, against a route that stores nothing.
 
-The peer is that of `publish`, with its 64 HTTP connections. The client is part of what is measured.
+The peer is that of `publish`, with its 64 HTTP connections.
 """
 
 from __future__ import annotations
@@ -10,38 +10,70 @@ import time
 from collections import Counter
 from typing import Final
 
-from gapless import AsyncClient, GaplessError
-
 from load.bench import publish
 from load.bench.peers import plain
 from load.bench.publish import CHANNELS, stored
 from load.drill import say
 from load.figure import Figure, UnfitError, versus
 from load.server import serving
+from load.websocket import Stream, handshake
+from load.wire import Target
 
 IN_FLIGHT: Final = (64, 256)
 NO_GOAL: Final = float("inf")
-DATA: Final = {"text": "The quick brown fox jumps over the lazy dog, and is confirmed."}
+COMMAND: Final = (
+    b'{"id":%d,"publish":{"channel":"%b","data":'
+    b'{"text":"The quick brown fox jumps over the lazy dog, and is confirmed."}}}'
+)
 
 
-async def rate(client: AsyncClient, in_flight: int, seconds: float, outcomes: Counter[str]) -> float:
+class Publisher(Stream):
+    """One connection that keeps `in_flight` publishes unanswered until `stop`, and counts their replies."""
+
+    def __init__(self, target: Target, in_flight: int, outcomes: Counter[str]) -> None:
+        self.idle = asyncio.Event()
+        self.stopped = False
+        self._waiting = 0
+        self._next = 1
+        self._in_flight = in_flight
+        self._outcomes = outcomes
+        super().__init__(handshake(target, "/v1/ws"), self._opened, self._take, self.idle.set)
+
+    def stop(self) -> None:
+        """Publish nothing more; `idle` is set once all replies are there."""
+        self.stopped = True
+
+    def _opened(self, status: int, head: bytes) -> None:
+        self.send(b'{"id":1,"connect":{}}')
+
+    def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if line == b"{}":
+                self.send(b"{}")
+            elif b'"connect"' not in line:
+                self._outcomes["confirmed" if b'"publish"' in line else line.decode()] += 1
+                self._waiting -= 1
+        if not self.stopped:
+            wanted = self._in_flight - self._waiting
+            for _ in range(wanted):
+                self._next += 1
+                self.send(COMMAND % (self._next, CHANNELS[self._next % len(CHANNELS)].encode()))
+            self._waiting += wanted
+        elif not self._waiting:
+            self.idle.set()
+
+
+async def rate(target: Target, in_flight: int, seconds: float, outcomes: Counter[str]) -> float:
     """Confirmed publishes per second; every reply is waited for."""
-    async with client.connect(max_in_flight=in_flight) as connection:
-        started = time.perf_counter()
-        deadline = started + seconds
-        before = outcomes["confirmed"]
-
-        async def keep_publishing(channel: str) -> None:
-            while time.perf_counter() < deadline:
-                try:
-                    await connection.publish(channel, DATA)
-                except GaplessError as error:
-                    outcomes[error.code] += 1
-                else:
-                    outcomes["confirmed"] += 1
-
-        await asyncio.gather(*(keep_publishing(CHANNELS[n % len(CHANNELS)]) for n in range(in_flight)))
-        return (outcomes["confirmed"] - before) / (time.perf_counter() - started)
+    before, started = outcomes["confirmed"], time.perf_counter()
+    publisher = await target.connect(lambda: Publisher(target, in_flight, outcomes))
+    await asyncio.sleep(seconds)
+    publisher.stop()
+    async with asyncio.timeout(60):
+        await publisher.idle.wait()
+    took = time.perf_counter() - started
+    publisher.abort()
+    return (outcomes["confirmed"] - before) / took
 
 
 async def run(short: bool) -> list[Figure]:
@@ -51,12 +83,12 @@ async def run(short: bool) -> list[Figure]:
     theirs: Counter[int] = Counter()
     pairs: dict[int, list[tuple[float, float]]] = {in_flight: [] for in_flight in IN_FLIGHT}
     with plain() as peer:
-        async with serving() as server, AsyncClient(server.url) as client:
-            await rate(client, IN_FLIGHT[0], 1.0, outcomes)
+        async with serving() as server:
+            await rate(server.target, IN_FLIGHT[0], 1.0, outcomes)
             await publish.rate(peer, 1.0, theirs)
             for number in range(rounds):
                 for in_flight, found in pairs.items():
-                    ours = await rate(client, in_flight, seconds, outcomes)
+                    ours = await rate(server.target, in_flight, seconds, outcomes)
                     found.append((ours, await publish.rate(peer, seconds, theirs)))
                     say(
                         f"websocket, {in_flight} in flight, round {number + 1}: "
