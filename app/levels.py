@@ -20,6 +20,7 @@ from app.telemetry import (
     HEARS,
     MEMBERS,
     PRESENCE_DROPPED,
+    PRESENCE_UNSHOWN,
     REFUSED,
     REGRESSIONS,
     RESTARTS,
@@ -46,6 +47,8 @@ async def tell(
     standstill = Standstill()
     unhinted, regressions, forged = Rising(UNHINTED), Rising(REGRESSIONS), Rising(FORGED)
     untold = Rising(PRESENCE_DROPPED)
+    beyond_client = Rising(PRESENCE_UNSHOWN.labels("client"))
+    beyond_process = Rising(PRESENCE_UNSHOWN.labels("process"))
     while True:
         watermark = live.watermark
         FEEDS.set(len(live.feeds))
@@ -65,6 +68,8 @@ async def tell(
         regressions.reached(watermark.regressions)
         forged.reached(exchange.forged)
         untold.reached(presence.dropped)
+        beyond_client.reached(presence.clients.beyond_client)
+        beyond_process.reached(presence.clients.beyond_process)
         for code, count in refusals.items():
             REFUSED.labels(code.value).set(count)
         await asyncio.sleep(1.0)

@@ -75,6 +75,11 @@ UNHINTED = Counter(
 PRESENCE_DROPPED = Counter(
     "gapless_presence_dropped_total", "Events of joins and leaves that a reader did not take at once."
 )
+PRESENCE_UNSHOWN = Counter(
+    "gapless_presence_unshown_total",
+    "Subscriptions to a channel that do not show their client, by the limit reached: client or process.",
+    ["limit"],
+)
 FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")
 
 

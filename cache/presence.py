@@ -45,8 +45,11 @@ MAX_READING = 64
 """Questions that wait for the connection; more are refused."""
 MAX_CHANGED: Final = 1000
 """Joins and leaves of a channel that are gathered; beyond that the channel is written as a whole."""
-MAX_ARGUMENTS: Final = 2000
-"""Arguments of the commands that are sent together, roughly."""
+MAX_ARGUMENTS: Final = 1000
+"""Arguments of the commands that are sent together, roughly. To build and to read so many takes some
+milliseconds, in which the event loop does nothing else."""
+RENEWED_AT_ONCE: Final = 50
+"""Channels that are renewed together, with about five commands each; for the same reason no more."""
 MEMBERS: Final = 500
 """Members that one command writes."""
 MAX_PROCESSES: Final = 256
@@ -141,19 +144,11 @@ class RedisPresence:
         beat_at, ping_at = _now() + self._beat_s, _now()
         while True:
             self._asked.clear()
-            flushed, self._flushed = self._flushed, []
-            try:
-                if _now() >= ping_at:
-                    await _ping(link)
-                    ping_at = _now() + PING_EVERY_S
-                await self._flush(link)
-            except BaseException:
-                self._flushed += flushed
-                raise
+            if _now() >= ping_at:
+                await _ping(link)
+                ping_at = _now() + PING_EVERY_S
+            await self._flush(link)
             self.connected = True
-            for future in flushed:
-                if not future.done():
-                    future.set_result(None)
             if _now() >= beat_at:
                 await self._beat(link)
                 beat_at = _now() + self._beat_s
@@ -170,10 +165,19 @@ class RedisPresence:
                 future.set_exception(_away())
 
     async def _flush(self, link: Link) -> None:
+        """Write what changed, and let go on who waits for it."""
         changed, self._changed = self._changed, {}
         whole, self._whole = self._whole, set()
-        if changed or whole:
-            await self._send(link, self._writes(changed, whole))
+        flushed, self._flushed = self._flushed, []
+        try:
+            if changed or whole:
+                await self._send(link, self._writes(changed, whole))
+        except BaseException:
+            self._flushed += flushed
+            raise
+        for future in flushed:
+            if not future.done():
+                future.set_result(None)
 
     def _writes(
         self, changed: dict[Channel, dict[str, ClientInfo]], whole: set[Channel]
@@ -247,10 +251,8 @@ class RedisPresence:
     async def _beat(self, link: Link) -> None:
         """Renew all keys, and find those that do not hold what was written: they are written again."""
         channels = list(self._written)
-        for first in range(0, len(channels), MAX_ARGUMENTS // 16):
-            some = channels[first : first + MAX_ARGUMENTS // 16]
-            if first:
-                await self._flush(link)  # Joins do not wait until all is renewed.
+        for some in _parts(channels, RENEWED_AT_ONCE):
+            await self._flush(link)  # Neither joins nor questions wait until all is renewed.
             asked: list[Command] = []
             ends: list[tuple[Channel, int, int]] = []
             for channel in some:

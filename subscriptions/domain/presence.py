@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 MAX_CHANGES: Final = 100
 """Joins and leaves of one channel that are told one by one at a time; beyond it only their count is."""
@@ -13,9 +13,17 @@ MAX_CROWD: Final = 1000
 """With more clients than this on a channel, joins and leaves are not told one by one."""
 COUNT_EVERY_S: Final = 1.0
 """At most one count of a channel is told in this time."""
+MAX_CHANNELS_OF_CLIENT: Final = 256
+"""On further channels a client is not shown. A stream names 128 at most, and so does each subscription of a
+WebSocket connection."""
+MAX_CHANNELS: Final = 20_000
+"""Channels that a process shows. Each is renewed in Redis at each beat, and a beat must end long before what
+it renews expires, also on a busy machine."""
 
 Channel = tuple[str, str]
 """A namespace and the name of a channel in it."""
+
+Key = TypeVar("Key")
 
 
 class ClientInfo(NamedTuple):
@@ -41,14 +49,27 @@ class Count:
 
 
 class Clients:
-    """The clients of one process by channel. A client that names a channel in several subscriptions joins it
-    with the first and leaves it with the last."""
+    """The clients of one process by channel, as far as they are shown. A client that names a channel in
+    several subscriptions joins it with the first and leaves it with the last.
 
-    def __init__(self) -> None:
+    One that joins beyond a limit is not shown on that channel. It stays so until a later subscription of it
+    to the channel finds a place."""
+
+    def __init__(
+        self, *, max_channels: int = MAX_CHANNELS, max_of_client: int = MAX_CHANNELS_OF_CLIENT
+    ) -> None:
+        self.beyond_client = 0
+        """Subscriptions to a channel that do not show their client, because it is on too many."""
+        self.beyond_process = 0
+        """The same, because the process shows too many channels."""
+        self._max_channels = max_channels
+        self._max_of_client = max_of_client
         self._held: dict[Channel, dict[str, ClientInfo]] = {}
         self._users: dict[Channel, Counter[str]] = {}
+        self._channels_of: Counter[str] = Counter()
+        """On how many channels a client is shown."""
         self._more: Counter[tuple[Channel, str]] = Counter()
-        """Further subscriptions of a client to a channel, if it has several."""
+        """Subscriptions of a client to a channel, not counting the one that shows it there."""
 
     def __repr__(self) -> str:
         return f"Clients({len(self._held)} channels)"
@@ -67,36 +88,50 @@ class Clients:
         return self._users.get(channel) or {}
 
     def join(self, channel: Channel, client: ClientInfo) -> bool:
-        """Returns whether the client was not on the channel before."""
-        held = self._held.setdefault(channel, {})
-        if client.id in held:
+        """Returns whether the client is shown on the channel now, and was not before."""
+        if client.id in self.of(channel) or not self._has_place(channel, client):
             self._more[channel, client.id] += 1
             return False
-        held[client.id] = client
+        self._held.setdefault(channel, {})[client.id] = client
+        self._channels_of[client.id] += 1
         if client.user is not None:
             self._users.setdefault(channel, Counter())[client.user] += 1
         return True
 
     def leave(self, channel: Channel, client: ClientInfo) -> bool:
-        """Returns whether the client is not on the channel any more, and was before."""
+        """Returns whether the client is not shown on the channel any more, and was before."""
+        if self._more[channel, client.id]:
+            _take_one(self._more, (channel, client.id))
+            return False
         held = self._held.get(channel)
         if held is None or client.id not in held:
             return False
-        if self._more[channel, client.id]:
-            self._more[channel, client.id] -= 1
-            return False
-        del self._more[channel, client.id]
         del held[client.id]
         if not held:
             del self._held[channel]
+        _take_one(self._channels_of, client.id)
         users = self._users.get(channel)
         if users is not None and client.user is not None:
-            users[client.user] -= 1
-            if not users[client.user]:
-                del users[client.user]
+            _take_one(users, client.user)
             if not users:
                 del self._users[channel]
         return True
+
+    def _has_place(self, channel: Channel, client: ClientInfo) -> bool:
+        if self._channels_of[client.id] >= self._max_of_client:
+            self.beyond_client += 1
+            return False
+        if channel not in self._held and len(self._held) >= self._max_channels:
+            self.beyond_process += 1
+            return False
+        return True
+
+
+def _take_one(counter: Counter[Key], key: Key) -> None:
+    """No entry is left for what is not there any more."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 class Announcer:

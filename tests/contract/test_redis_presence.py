@@ -258,6 +258,39 @@ async def test_what_waits_is_bounded(redis_url: str) -> None:
     assert port._whole == {CHANNEL}
 
 
+async def test_a_question_is_answered_while_all_is_renewed(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The beat waits here until the question that was asked in it has its answer. Its parts are small, so
+    that other tasks run between them."""
+    for module in (keeping_module, link_module):
+        monkeypatch.setattr(module, "STEP_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(presence_module, "FLUSH_TIMEOUT_S", 10.0)
+    one = Process(through(redis_url, 3.0))
+    await one.connected()
+    for number in range(400):
+        one.join([client("u")], ("default", f"c{number}"))
+    await eventually(lambda: shows(one, 0))
+    ask, late, parts = link_module.Link.ask, client(), []
+    asked: list[asyncio.Task[list[ClientInfo]]] = []
+
+    async def watched(link: link_module.Link, commands: list[presence_module.Command]) -> list[Any]:
+        if (commands[0][0], commands[-1][0]) == ("PEXPIRE", "ZCARD"):
+            parts.append(len(commands))
+            if not asked:
+                one.join([late])
+                asked.append(asyncio.create_task(one.all()))
+            elif len(parts) == 3:
+                await asyncio.wait(asked)
+        return await ask(link, commands)
+
+    monkeypatch.setattr(link_module.Link, "ask", watched)
+    await eventually(lambda: len(parts) >= 3)
+    assert await asked[0] == [late]
+    assert max(parts) <= 250
+    await one.stop()
+
+
 async def shows(process: Process, count: int) -> bool:
     try:
         return (await process.port.stats(CHANNEL)).clients == count

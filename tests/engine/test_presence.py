@@ -10,7 +10,15 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from app.wire.encode import encode_message
-from subscriptions.domain.presence import MAX_CHANGES, MAX_CROWD, Change, ClientInfo
+from subscriptions.domain.presence import (
+    MAX_CHANGES,
+    MAX_CHANNELS,
+    MAX_CHANNELS_OF_CLIENT,
+    MAX_CROWD,
+    Change,
+    ClientInfo,
+    Clients,
+)
 from subscriptions.domain.selection import select
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import (
@@ -166,6 +174,50 @@ async def test_a_reader_that_takes_nothing_is_passed_over() -> None:
         await eventually(lambda: one.told)
         assert one.told == [f"+{last.id}"]
         assert not subscription.gone
+
+
+async def test_a_client_is_shown_on_so_many_channels() -> None:
+    """Joins and leaves of the others are not told. A place that one leaves is taken by the next."""
+    names = [f"n{number:03}" for number in range(MAX_CHANNELS_OF_CLIENT + 2)]
+    async with hosts() as (one, _, _):
+        greedy = client()
+
+        async def follow(*some: str) -> LiveSubscription:
+            subscription = await one.live.subscribe(select("default", some), Latest(), Wire(), 1000)
+            one.presence.join(greedy, subscription, None)
+            return subscription
+
+        def shown() -> list[str]:
+            clients = one.presence.clients
+            return [name for name in [*names, "a"] if greedy.id in clients.of(("default", name))]
+
+        await one.read(client())
+        first = await follow(names[0])
+        await follow(*names[1:])
+        beyond = await follow("a")
+        assert shown() == names[:MAX_CHANNELS_OF_CLIENT]
+        assert (one.presence.clients.beyond_client, one.presence.clients.beyond_process) == (3, 0)
+        one.presence.leave(greedy, beyond)
+        one.presence.leave(greedy, first)
+        last = await follow("a")
+        assert shown() == [*names[1:MAX_CHANNELS_OF_CLIENT], "a"]
+        await eventually(lambda: one.told)
+        one.presence.leave(greedy, last)
+        await eventually(lambda: len(one.told) > 1)
+        assert one.told == [f"+{greedy.id}", f"-{greedy.id}"]
+
+
+def test_a_process_shows_so_many_channels() -> None:
+    clients = Clients()
+    crowd = [client() for _ in range(MAX_CHANNELS // 100 + 1)]
+    names = [("default", f"n{number}") for number in range(MAX_CHANNELS + 1)]
+    joined = [clients.join(name, crowd[number // 100]) for number, name in enumerate(names)]
+    assert joined == [True] * MAX_CHANNELS + [False]
+    assert clients.join(names[0], crowd[-1]), "the channel is there already"
+    assert (clients.beyond_client, clients.beyond_process) == (0, 1)
+    assert clients.leave(names[1], crowd[0])
+    assert clients.join(names[-1], crowd[-1])
+    assert len(clients.channels) == MAX_CHANNELS
 
 
 class OlderHints(msgspec.Struct, array_like=True):

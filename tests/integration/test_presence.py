@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -135,6 +136,32 @@ async def test_nobody_is_told_of_itself(server_url: str, channel: str) -> None:
         assert client not in seen
         frames.drop()
     last.drop()
+
+
+async def test_a_connection_is_shown_on_so_many_channels(server_url: str, channel: str) -> None:
+    """It gets the messages of further ones all the same, and the places that it leaves are free."""
+    groups = [[f"{channel}.{group}.{number}" for number in range(128)] for group in range(3)]
+    frames = await Frames.open(server_url)
+    for number, names in enumerate(groups):
+        await frames.ask("subscribe", channel=f"mine{number}", selection={"channel": names})
+    counts = [(await asked(server_url, names[-1]))["num_clients"] for names in groups]
+    assert counts == [1, 1, 0]
+    await publish(server_url, groups[2][0], "read")
+    assert (await frames.push())["pub"]["data"] == "read"
+
+    def told() -> bool:
+        found = re.search(
+            r'^gapless_presence_unshown_total\{limit="client"\} (\S+)$',
+            httpx.get(f"{server_url}/metrics").text,
+            re.MULTILINE,
+        )
+        return found is not None and float(found[1]) >= 128
+
+    await eventually(told)
+    await frames.ask("unsubscribe", channel="mine0")
+    await frames.ask("subscribe", channel="again", selection={"channel": groups[2]})
+    assert (await asked(server_url, groups[2][0]))["num_clients"] == 1
+    frames.drop()
 
 
 async def test_pages_hold_each_client_once(both_hosts: Hosts, channel: str) -> None:

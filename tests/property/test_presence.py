@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,3 +79,36 @@ def test_a_client_is_on_a_channel_while_one_of_its_subscriptions_is(steps: list[
         users = [client.user for client in there.values() if client.user]
         assert dict(clients.users(CHANNEL)) == {user: users.count(user) for user in users}
         assert clients.channels == ([CHANNEL] if there else [])
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.booleans()), max_size=60)
+
+
+@given(STEPS)
+def test_a_client_is_shown_wherever_there_is_a_place(steps: list[tuple[int, int, bool]]) -> None:
+    """Two channels of a client, three of the process; each subscription that begins looks for a place."""
+    clients = Clients(max_channels=3, max_of_client=2)
+    some = [ClientInfo(str(n), "user", 0) for n in range(3)]
+    channels = [("default", str(n)) for n in range(5)]
+    open_: Counter[tuple[int, int]] = Counter()
+    shown: set[tuple[int, int]] = set()
+    for who, where, joins in [*steps, *((w, c, False) for w in range(3) for c in range(5) for _ in steps)]:
+        there = (who, where) in shown
+        if joins:
+            open_[who, where] += 1
+            full = sum(client == who for client, _ in shown) == 2
+            crowded = len({c for _, c in shown} | {where}) > 3
+            beyond = clients.beyond_client + clients.beyond_process
+            assert clients.join(channels[where], some[who]) == (not there and not full and not crowded)
+            hidden = not there and (full or crowded)
+            assert clients.beyond_client + clients.beyond_process == beyond + hidden
+        else:
+            last = open_[who, where] == 1
+            open_[who, where] = max(0, open_[who, where] - 1)
+            assert clients.leave(channels[where], some[who]) == (there and last)
+        shown = {(w, c) for w in range(3) for c in range(5) if some[w].id in clients.of(channels[c])}
+        assert all(open_[each] for each in shown), "who is shown has a subscription"
+        assert not there or (who, where) in shown or not open_[who, where], "and is until the last one ends"
+        assert set(clients.channels) == {channels[c] for _, c in shown}
+    assert not shown
+    assert [clients.join(channel, some[0]) for channel in channels] == [True, True, False, False, False]
