@@ -49,7 +49,7 @@ def server(running: EchoServer, caplog: pytest.LogCaptureFixture) -> Iterator[Ec
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it did not come to hold"
         time.sleep(0.01)
@@ -224,7 +224,7 @@ def flood(connection: socket.socket, piece: bytes) -> None:
 
 def test_a_flood_of_pings_stops_where_pongs_are_not_read(server: EchoServer) -> None:
     with opened(server) as connection:
-        connection.settimeout(0.1)
+        connection.settimeout(2)  # A busy machine may stop for some tenths of a second too.
         with pytest.raises(TimeoutError):
             flood(connection, frame(PING, b"x" * 125) * 1000)
         connection.settimeout(5)
