@@ -26,7 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gapless_spark", "analyze", *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         env=environment | {"PYTHONPATH": paths, "COLUMNS": "200", "NO_COLOR": "1"},
         check=False,
     )
