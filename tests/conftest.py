@@ -14,10 +14,17 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from db.migrate import migrate
 from tests.support import RunningService
+
+# The same examples in every run, and no example is wrong because the machine is busy.
+settings.register_profile(
+    "deterministic", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("deterministic")
 
 # Two test processes may share one external server, so names tell them apart.
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "main")
