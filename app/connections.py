@@ -12,6 +12,7 @@ import struct
 import termios
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
@@ -149,6 +150,23 @@ class Shared:
         self.budget = Budget(buffer_bytes)
         self.look_at = 0.0
         """When to search again for connections that can make room; the last search found none."""
+
+
+_shared: Final[WeakKeyDictionary[object, Shared]] = WeakKeyDictionary()
+
+
+def shared_by(server: object, loop: asyncio.AbstractEventLoop, tick_s: float, buffer_bytes: int) -> Shared:
+    """What the connections of this server share. Its first connection makes it."""
+    shared = _shared.get(server)
+    if shared is None:
+        shared = _shared[server] = Shared(loop, tick_s, buffer_bytes)
+    return shared
+
+
+def buffers() -> tuple[int, int]:
+    """Bytes that this process holds for connections, and how many connections had to give way for others."""
+    budgets = [shared.budget for shared in _shared.values()]
+    return sum(b.held_bytes for b in budgets), sum(b.gave_way for b in budgets)
 
 
 def unacknowledged_bytes(file: int) -> int:

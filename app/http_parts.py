@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -65,12 +66,22 @@ class Cycle(RequestResponseCycle):
     """A request and its answer."""
 
     flow: Flow
+    linger: Callable[[], None]
+    """Ends the connection of an answer that was sent before the whole request had come."""
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         self.flow.written_bytes = len(message.get("body", b""))
+        if self.keep_alive or not self.more_body or message.get("more_body") or not self.response_started:
+            await super().send(message)
+            return
+        # The base class would close at once. The kernel answers bytes that come after it with a reset, which
+        # takes the answer from a client that still sends.
+        self.keep_alive = True
         await super().send(message)
+        if not self.disconnected:
+            self.linger()
 
 
 class UnframedCycle(Cycle):

@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import httptools
 from uvicorn.config import Config
@@ -33,7 +32,7 @@ from uvicorn.server import ServerState
 
 from app import problem
 from app.browsers.rules import Browsers
-from app.connections import Shared
+from app.connections import shared_by
 from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_request, framed
 from app.problem import Headers
 from app.telemetry import CUT_OFF
@@ -49,7 +48,7 @@ MAX_FIELDS_BYTES: Final = 32 * 1024
 MAX_HEAD_BYTES: Final = MAX_TARGET_BYTES + MAX_FIELDS_BYTES + 1024
 MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
 MAX_SILENT_BYTES: Final = 64 * 1024
-MAX_DRAINED_BYTES: Final = 1024 * 1024
+MAX_DRAINED_BYTES: Final = 16 * 1024 * 1024
 MIN_BODY_BYTES_PER_S: Final = 500
 
 GOODBYE_S: Final = 2.0  # For a reader that was too slow, to take the bytes left and the reason.
@@ -77,15 +76,6 @@ class _RefusedError(Exception):
     def __init__(self, error: GaplessError) -> None:
         super().__init__(error.detail)
         self.error = error
-
-
-_shared: WeakKeyDictionary[ServerState, Shared] = WeakKeyDictionary()
-
-
-def buffers() -> tuple[int, int]:
-    """Bytes that this process holds for connections, and how many connections had to give way for others."""
-    budgets = [shared.budget for shared in _shared.values()]
-    return sum(b.held_bytes for b in budgets), sum(b.gave_way for b in budgets)
 
 
 class GaplessHttpProtocol(Unread, HttpToolsProtocol):
@@ -127,12 +117,9 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        shared = _shared.get(server_state)
-        if shared is None:
-            kind = type(self)
-            shared = _shared[server_state] = Shared(self.loop, kind.tick_s, kind.buffer_bytes)
-        self._shared = shared
-        self._watch = shared.senders
+        kind = type(self)
+        self._shared = shared_by(server_state, self.loop, kind.tick_s, kind.buffer_bytes)
+        self._watch = self._shared.senders
         self.pipeline = Pipeline()  # type: ignore[assignment]
         self._extensions: dict[str, Any] = {"gapless": self}
         self.on_lost: Callable[[], None] | None = None
@@ -228,6 +215,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         if before is _Phase.DRAIN:
             if self._silent > MAX_DRAINED_BYTES:
                 self.abort()
+            else:
+                self._watch.expect(self, self._drained_by())
             return
         if not self._parsed(data):
             return
@@ -284,6 +273,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         self._enter(_Phase.BODY)
         if not self.parser.should_upgrade():
             self.cycle.default_headers = self._default_headers
+            self.cycle.linger = self._drain  # type: ignore[attr-defined]
             self.cycle.message_event = Event()  # type: ignore[assignment]
             # Trailers would be added to the headers that the application is already reading.
             self.headers = []
@@ -463,12 +453,22 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         if self._phase is _Phase.BODY:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self._enter(_Phase.DRAIN)
-        self._watch.expect(self, self.loop.time() + self.linger_s)
         if not self.transport.is_closing():
             self.transport.write(self._answer(error))
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Nothing more is said. What still comes is read for a moment and dropped."""
+        self._unset_keepalive_if_required()
+        self._enter(_Phase.DRAIN)
+        self._phase_began = self.loop.time()
+        self._watch.expect(self, self._drained_by())
+        if not self.transport.is_closing() and self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _drained_by(self) -> float:
+        """The loop time at which a client that sends on after its answer is cut off."""
+        return min(self.loop.time() + self.linger_s, self._phase_began + self.patience_s)
 
     def _may_answer(self) -> bool:
         """Whether this answer can be sent without mixing with an answer of the application."""

@@ -8,7 +8,8 @@ import time
 
 from prometheus_client import Counter
 
-from app.http_protocol import buffers, refusals
+from app.connections import buffers
+from app.http_protocol import refusals
 from app.memory import GivingBack
 from app.standstill import Standstill
 from app.telemetry import (

@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from app.browsers.rules import Browsers
-from app.connections import Shared
-from app.http_protocol import GaplessHttpProtocol, _shared
+from app.connections import Shared, _shared
+from app.http_protocol import GaplessHttpProtocol
 
 JSON = b"Content-Type: application/json"
 CHUNK_BYTES = 256 * 1024

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.connections import Budget
-from app.http_protocol import buffers
+from app.connections import Budget, buffers
 from app.memory import WORTH_BYTES, GivingBack
 from app.telemetry import CUT_OFF
 from tests.unit.wire.http_server import (

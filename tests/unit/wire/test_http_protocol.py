@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 import time
 from collections.abc import Iterator
 
@@ -23,6 +24,7 @@ def hasty() -> Iterator[Running]:
 
 
 BAD_REQUEST = "invalid_request"
+MANY_BYTES = 4 * 1024 * 1024
 OLD = (
     b"POST /echo HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n%b"
@@ -245,13 +247,32 @@ def test_garbage_after_a_stream_writes_nothing_into_it(hasty: Running, garbage: 
 
 
 def test_an_early_answer_is_not_lost_while_the_body_still_comes(hasty: Running) -> None:
-    size = 4 * 1024 * 1024
     with hasty.connect() as connection:
-        connection.sendall(post(b"Content-Length: %d" % size, path=b"/early"))
-        for _ in range(size // 65536):
+        connection.sendall(post(b"Content-Length: %d" % MANY_BYTES, path=b"/early"))
+        for _ in range(MANY_BYTES // 65536):
             connection.sendall(b"x" * 65536)
         connection.sendall(GET)
         until(connection, b"HTTP/1.1 200 ", 2)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (post(b"Content-Length: %d" % MANY_BYTES, b"Connection: close", path=b"/early"), b"200"),
+        (post(b"Content-Length: %d" % MANY_BYTES, path=b"/early").replace(b"1.1", b"1.0", 1), b"200"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % MANY_BYTES, b"415"),
+    ],
+    ids=["asked to close", "HTTP/1.0", "refused"],
+)
+def test_an_early_answer_that_closes_is_not_lost_while_the_body_still_comes(
+    hasty: Running, head: bytes, status: bytes
+) -> None:
+    """A socket that is closed answers what still comes with a reset, which takes the answer along."""
+    with hasty.connect() as connection:
+        connection.sendall(head)
+        select.select([connection], [], [])  # It has answered.
+        connection.sendall(b"x" * MANY_BYTES)
+        assert everything(connection).split(b" ", 2)[1] == status
 
 
 def test_an_unwanted_body_does_not_come_for_ever(hasty: Running) -> None:
