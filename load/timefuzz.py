@@ -20,6 +20,7 @@ from urllib.parse import quote_from_bytes
 
 from load import drill
 from load.drill import say
+from load.relay import connected
 from load.server import serving
 from load.verdict import Breach, Verdict
 from load.wire import Connection, Target
@@ -181,15 +182,12 @@ class Findings:
 async def answered(target: Target, request: bytes, ends: bool) -> None:
     """Wait for the status of the answer, or the end of the connection. Without `ends` the client's side is
     closed after the request, so that the server ends an incomplete one."""
-    reader, writer = await asyncio.open_connection(target.host, target.port)
-    try:
+    async with connected(target.host, target.port) as (reader, writer):
         writer.write(request)
         with suppress(OSError, TimeoutError):
             if not ends:
                 writer.write_eof()
             await asyncio.wait_for(reader.read(12), 8 * LIMIT_S)
-    finally:
-        writer.transport.abort()
 
 
 async def pinging(target: Target, found: Findings) -> None:

@@ -20,6 +20,8 @@ from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from db.migrate import migrate
 from tests.support import RunningService
 
+pytest_plugins = ["tests.leaks"]
+
 # The same examples in every run, and no example is wrong because the machine is busy.
 settings.register_profile(
     "deterministic", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]

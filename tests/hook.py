@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from app.webhooks.sender import Target
-from tests.support import eventually
+from load.relay import listening
+from tests.patience import eventually
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -57,16 +58,11 @@ class Hook:
                 await self.answer(reader, writer)
                 await writer.drain()
         self.left += 1
-        writer.close()
 
 
 @asynccontextmanager
 async def hook(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Hook]:
     made = Hook(answer, tls)
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
-    made.port = server.sockets[0].getsockname()[1]
-    try:
+    async with listening(made.serve, tls=tls) as made.port:
         yield made
-    finally:
-        server.close()
-    await eventually(lambda: made.left == made.connections)
+        await eventually(lambda: made.left == made.connections)

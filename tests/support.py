@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import threading
-import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from app import program
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-async def eventually(look: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """Wait until `look` gives something true, and give it back. The deadline only ends a broken run."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        seen = look()
-        value = await seen if isinstance(seen, Awaitable) else seen
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"still {value!r} after {timeout_s} s"
-        await asyncio.sleep(0.01)
 
 
 class RunningService:

@@ -97,7 +97,7 @@ class Run:
             page = f"http://rebound.test:{rebinding.port}/attack"
             return await self._attack("rebound", page, to="", rebind="1", patience_s=PATIENCE_S)
         finally:
-            rebinding.stop()
+            await rebinding.stop()
 
     async def _control(self) -> str:
         """The same page from an allowed origin. The drill must detect its attacks, or its other results prove
@@ -178,7 +178,7 @@ async def run(only: list[str]) -> Verdict:
                 say(f"{name}: {wrong or 'as it should be'}")
                 verdict.add(Breach.HARMED, f"{name}: {wrong}", count=bool(wrong))
     finally:
-        site.stop()
+        await site.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return verdict
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from load.relay import Streams, forward, until_first_ends
 from load.wire import Target, field
 
 HERE = Path(__file__).resolve().parent
@@ -22,26 +22,22 @@ class Site:
         self.port = 0
         self.served: list[str] = []
         self.rebinding: Rebinding | None = None
-        self._server: asyncio.Server | None = None
+        self._streams = Streams()
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._streams.listen(self._serve)
 
-    def stop(self) -> None:
-        """Accept no more connections."""
-        if self._server is not None:
-            self._server.close()
+    async def stop(self) -> None:
+        """Accept no more connections, and end the open ones."""
+        await self._streams.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(field(head, b"content-length") or 0)
-            body = await reader.readexactly(min(length, MAX_BYTES))
-            writer.write(self._answer(head.split(b" ")[1].decode("latin-1"), body))
-            await writer.drain()
-        writer.close()
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(field(head, b"content-length") or 0)
+        body = await reader.readexactly(min(length, MAX_BYTES))
+        writer.write(self._answer(head.split(b" ")[1].decode("latin-1"), body))
+        await writer.drain()
 
     def _answer(self, target: str, body: bytes) -> bytes:
         url = urlsplit(target)
@@ -74,12 +70,11 @@ class Rebinding:
         self._service = service
         self._to = Target("127.0.0.1", site.port)
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._streams = Streams()
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._streams.listen(self._serve)
         self._site.rebinding = self
 
     def turn(self) -> None:
@@ -88,26 +83,21 @@ class Rebinding:
         for writer in self._writers:
             writer.transport.abort()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Accept no more connections, and end the open ones."""
-        self.turn()
-        if self._server is not None:
-            self._server.close()
+        await self._streams.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, upstream = await asyncio.open_connection(self._to.host, self._to.port)
-        pair = {writer, upstream}
-        self._writers |= pair
-        await asyncio.gather(_pipe(reader, upstream), _pipe(answers, writer))
-        self._writers -= pair
-
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+        async with self._streams.connected_to(f"tcp://{self._to.host}:{self._to.port}") as (
+            answers,
+            upstream,
+        ):
+            pair = {writer, upstream}
+            self._writers |= pair
+            try:
+                await until_first_ends(forward(reader, upstream), forward(answers, writer))
+            finally:
+                self._writers -= pair
 
 
 def _page(content: bytes) -> bytes:

@@ -106,7 +106,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
         await live
         for guest in guests:
             guest.child.stop(patience=2.0)
-            guest.proxy.stop()
+            await guest.proxy.stop()
     verdict = Verdict()
     for guest in guests:
         got = guest.got()

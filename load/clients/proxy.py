@@ -7,10 +7,10 @@ publication, or some bytes later, in the middle of a frame.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 
+from load.relay import PIECE_BYTES, Streams, forward, until_first_ends
 from load.sse import MARK
 from load.wire import Target
 
@@ -37,60 +37,45 @@ class CuttingProxy:
         self.cuts = 0
         self._upstream = upstream
         self._page = page
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._streams = Streams()
 
     async def start(self) -> Target:
         """Listen. Returns the address."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return Target("127.0.0.1", self._server.sockets[0].getsockname()[1])
+        return Target("127.0.0.1", await self._streams.listen(self._serve))
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Stop listening, and drop all connections."""
-        if self._server is not None:
-            self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
+        await self._streams.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.split(b" ")[1] == PAGE_PATH.encode():
-                size = b"%d" % len(self._page)
-                kind = b"Content-Type: text/html\r\nConnection: close"
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\n%s\r\nContent-Length: %s\r\n\r\n%s" % (kind, size, self._page)
-                )
-                await writer.drain()
-            else:
-                await self._forward(head, reader, writer)
-        writer.close()
-        self._writers.discard(writer)
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.split(b" ")[1] == PAGE_PATH.encode():
+            size = b"%d" % len(self._page)
+            kind = b"Content-Type: text/html\r\nConnection: close"
+            writer.write(b"HTTP/1.1 200 OK\r\n%s\r\nContent-Length: %s\r\n\r\n%s" % (kind, size, self._page))
+            await writer.drain()
+        else:
+            await self._forward(head, reader, writer)
 
     async def _forward(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, upstream = await asyncio.open_connection(self._upstream.host, self._upstream.port)
-        upstream.write(head)
         find_cut: FindCut = partial(end_of_message, number=PER_CONNECTION)
         if b"\r\nupgrade: websocket\r\n" in head.lower():
             beyond = BEYOND[self.cuts % len(BEYOND)]
             find_cut = partial(cut_of_websocket, number=PER_CONNECTION, beyond=beyond)
         elif b" /v1/ws/" in head.partition(b"\r\n")[0]:
             find_cut = partial(end_of_publication, number=PER_CONNECTION)
-        stream = asyncio.create_task(self._until_the_seventh(answers, writer, find_cut))
-        gone = asyncio.create_task(_forward_all(reader, upstream))
-        await asyncio.wait({stream, gone}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (stream, gone):
-            task.cancel()
-        await asyncio.gather(stream, gone, return_exceptions=True)
-        upstream.transport.abort()
+        where = f"tcp://{self._upstream.host}:{self._upstream.port}"
+        async with self._streams.connected_to(where) as (answers, upstream):
+            upstream.write(head)
+            stream = self._until_the_seventh(answers, writer, find_cut)
+            await until_first_ends(stream, forward(reader, upstream))
 
     async def _until_the_seventh(
         self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, find_cut: FindCut
     ) -> None:
         """Forward the server's bytes up to the cut."""
         seen, passed = b"", 0
-        while data := await answers.read(65536):
+        while data := await answers.read(PIECE_BYTES):
             seen += data
             end = find_cut(seen)
             writer.write(seen[passed:end])
@@ -99,13 +84,6 @@ class CuttingProxy:
             if end is not None:
                 self.cuts += 1
                 return
-
-
-async def _forward_all(reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
-    """Forward the client's bytes until its end."""
-    while data := await reader.read(65536):
-        upstream.write(data)
-        await upstream.drain()
 
 
 def end_of_message(seen: bytes, number: int) -> int | None:

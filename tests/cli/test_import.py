@@ -14,7 +14,7 @@ import httpx
 
 from tests.cli.conftest import Run, Start, free_port
 from tests.conftest import Serve
-from tests.support import eventually
+from tests.patience import eventually
 
 CHANNELS = 7
 

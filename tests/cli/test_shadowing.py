@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from tests.conftest import Database, service_environment
-from tests.support import ROOT, RunningService, eventually
+from tests.patience import eventually
+from tests.support import ROOT, RunningService
 
 OURS = ("app", "cache", "db", "subscriptions", "client", "requirements")
 AT_START = ("sitecustomize", "usercustomize")

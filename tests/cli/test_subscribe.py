@@ -13,7 +13,8 @@ import pytest
 
 from tests.cli.conftest import Run, Start, environment, free_port
 from tests.conftest import Serve
-from tests.support import ROOT, eventually
+from tests.patience import eventually
+from tests.support import ROOT
 
 
 def publish(url: str, channel: str, *data: object) -> list[int]:

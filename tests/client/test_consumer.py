@@ -24,7 +24,7 @@ from tests.client.faces import Face
 from tests.client.model import deliveries, delivery, goodbye, problem
 from tests.client.queue_server import QueueServer, giving, stream
 from tests.client.raw_server import Exchange, RawServer, answer
-from tests.support import eventually
+from tests.patience import eventually
 
 ONE_TRY = RetryPolicy(attempts=1)
 NEVER_SET = threading.Event()

@@ -33,7 +33,8 @@ from gapless import (
 
 from tests.client.cutting_proxy import CuttingProxy
 from tests.client.over_websocket import OVER, MakeClient, Over
-from tests.support import RunningService, eventually
+from tests.patience import eventually
+from tests.support import RunningService
 
 PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
 

@@ -46,10 +46,10 @@ from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_policies import MemoryPolicies
 from tests.contract.memory_queues import MemoryQueues
 from tests.contract.memory_transactions import MemoryTransactions
+from tests.patience import eventually
 from tests.race.laws import check_queues
 from tests.race.queues import Queues, open_queues
 from tests.race.support import check_log
-from tests.support import eventually
 
 
 class Port(DeliveryPort, ReapPort, DeparturePort, AttendancePort, Protocol):

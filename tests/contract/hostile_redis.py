@@ -10,11 +10,11 @@ import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import hiredis
+
+from load.relay import Streams, until_first_ends
 
 
 class Conversation:
@@ -58,9 +58,9 @@ class HostileRedis:
     """`met` counts connections since the last turn."""
 
     def __init__(self, target_url: str) -> None:
-        self._target = urlsplit(target_url)
-        self._server: asyncio.Server | None = None
-        self._tasks: dict[asyncio.Task[None], Conversation] = {}
+        self._target_url = target_url
+        self._streams = Streams()
+        self._talks: set[Conversation] = set()
         self._play: Play | None = None
         self._port = 0
         self.met = 0
@@ -70,61 +70,47 @@ class HostileRedis:
         return f"redis://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._streams = Streams()
+        self._port = await self._streams.listen(self._serve, self._port)
 
     async def turn(self, play: Play | None) -> None:
         """Behave so from now on; None: be well."""
         self._play = play
         self.met = 0
-        await self._end_all()
+        for talk in self._talks:
+            talk.reset()
+        await self._streams.drop()
 
     async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        await self._end_all()
-
-    async def _end_all(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            self._tasks[task].reset()
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for talk in self._talks:
+            talk.reset()
+        await self._streams.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talk = self._tasks[task] = Conversation(reader, writer)
+        talk = Conversation(reader, writer)
+        self._talks.add(talk)
         self.met += 1
         try:
-            # A client that goes away while it is spoken to is what is wanted.
-            with suppress(OSError, asyncio.CancelledError):
-                await (self._play or self.pass_on)(talk)
+            await (self._play or self.pass_on)(talk)
         finally:
-            del self._tasks[task]
+            self._talks.discard(talk)
             writer.transport.abort()
 
     async def pass_on(self, talk: Conversation, pace_s: float = 0.0) -> None:
         """Be the real one; with a pace, byte after byte."""
-        if self._target.scheme == "unix":
-            there, back = await asyncio.open_unix_connection(self._target.path)
-        else:
-            there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+        async with self._streams.connected_to(self._target_url) as (there, back):
 
-        async def requests() -> None:
-            while True:
-                back.write(await talk.some())
-                await back.drain()
+            async def requests() -> None:
+                while True:
+                    back.write(await talk.some())
+                    await back.drain()
 
-        requesting = asyncio.create_task(requests())
-        try:
-            while data := await there.read(1 if pace_s else 65536):
-                await talk.say(data)
-                await asyncio.sleep(pace_s)
-        finally:
-            requesting.cancel()
-            await asyncio.gather(requesting, return_exceptions=True)
-            back.transport.abort()
+            async def answers() -> None:
+                while data := await there.read(1 if pace_s else 65536):
+                    await talk.say(data)
+                    await asyncio.sleep(pace_s)
+
+            await until_first_ends(requests(), answers())
 
 
 @dataclass(frozen=True, slots=True)

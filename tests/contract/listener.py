@@ -10,7 +10,7 @@ from collections.abc import Callable
 from cache.bus import RedisBus
 from subscriptions.engine.exchange import OpenBus
 from subscriptions.ports import HintBus
-from tests.support import eventually
+from tests.patience import eventually
 
 
 class Listener:

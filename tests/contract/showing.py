@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from cache.presence import RedisPresence
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePort
-from tests.support import eventually
+from tests.patience import eventually
 
 CHANNEL: Channel = ("default", "a.b")
 EXPIRY_S = 0.6

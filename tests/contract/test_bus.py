@@ -13,7 +13,7 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.engine.exchange import OpenBus
 from tests.contract.listener import Listener, through, topic_of_this_test
 from tests.contract.memory_bus import MemoryHub
-from tests.support import eventually
+from tests.patience import eventually
 
 MANY = 3000
 """More than a bus holds until it is sent."""

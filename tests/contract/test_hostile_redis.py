@@ -18,9 +18,10 @@ from cache import link as link_module
 from cache.bus import RedisBus
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
 from tests.contract.listener import Listener
-from tests.support import eventually
+from tests.leaks import RecordingLoop
+from tests.patience import eventually
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+LOOPS = {"asyncio": RecordingLoop, "uvloop": uvloop.new_event_loop}
 MAX_FILES = 20
 """More open files than before: a connection here has three ends in this process, each being made anew."""
 

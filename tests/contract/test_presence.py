@@ -10,7 +10,7 @@ import pytest
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory_presence import MemoryPresenceHub
 from tests.contract.showing import CHANNEL, Open, Process, client, through
-from tests.support import eventually
+from tests.patience import eventually
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -12,7 +12,7 @@ from cache.bus import RedisBus
 from cache.link import Link
 from tests.contract.freezing_proxy import FreezingProxy
 from tests.contract.listener import Listener
-from tests.support import eventually
+from tests.patience import eventually
 
 
 @pytest.fixture

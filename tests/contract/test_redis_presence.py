@@ -21,7 +21,7 @@ from subscriptions.domain.presence import ClientInfo, Clients
 from tests.contract.freezing_proxy import FreezingProxy
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
 from tests.contract.showing import CHANNEL, EXPIRY_S, Process, client, through
-from tests.support import eventually
+from tests.patience import eventually
 
 
 @pytest.fixture(autouse=True)

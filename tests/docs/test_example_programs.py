@@ -18,8 +18,10 @@ import pytest
 from load import install
 from load.browser.chromium import opened
 from load.children import Child, free_port
+from load.relay import listening
 from tests.conftest import Database, Serve
-from tests.support import ROOT, eventually
+from tests.patience import eventually
+from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
 
@@ -80,9 +82,8 @@ async def shown(page: str, folder: Path, port: int) -> AsyncIterator[asyncio.Que
         start = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n"
         writer.write(start.encode() + b"Connection: close\r\n\r\n" + body)
         await writer.drain()
-        writer.close()
 
-    async with await asyncio.start_server(serve_page, "127.0.0.1", port), opened(url_of(port), folder):
+    async with listening(serve_page, port), opened(url_of(port), folder):
         yield texts
 
 

@@ -26,7 +26,8 @@ from app.webhooks.signature import signed
 from tests.conftest import Database, Serve
 from tests.docs.pages import ANSWERS, Fence, fences, pages
 from tests.docs.test_spark_pages import PAGES as SPARK_PAGES
-from tests.support import ROOT, eventually
+from tests.patience import eventually
+from tests.support import ROOT
 
 HOW_TO = sorted(
     path.relative_to(ROOT).as_posix()

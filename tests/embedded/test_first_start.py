@@ -19,7 +19,8 @@ import pytest
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from load.children import free_port
 from tests.contract.freezing_proxy import FreezingProxy
-from tests.support import ROOT, eventually
+from tests.patience import eventually
+from tests.support import ROOT
 
 READY = "Gapless is ready on "
 
@@ -84,8 +85,7 @@ async def proxy() -> AsyncIterator[Callable[[str], FreezingProxy]]:
 
     yield make
     for one in made:
-        with suppress(AssertionError):
-            await one.stop()
+        await one.stop()
 
 
 def through(port: int, user: str = "gapless_owner") -> str:

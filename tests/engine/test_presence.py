@@ -39,7 +39,7 @@ from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_presence import MemoryPresenceHub
 from tests.contract.showing import client
-from tests.support import eventually
+from tests.patience import eventually
 
 SECRET = bytes(range(32))
 

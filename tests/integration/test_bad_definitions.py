@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.patience import eventually
 from tests.raw_http import JSON_TYPE, Bad, check_refused, exchange, get
-from tests.support import eventually
 
 SUBSCRIPTION = "/v1/subscriptions/bad.sub"
 POLICY = "/v1/policies/bad"

@@ -10,7 +10,7 @@ import httpx
 
 from tests.conftest import Serve
 from tests.integration.queueing import Host, data, deliveries
-from tests.support import eventually
+from tests.patience import eventually
 
 Both = tuple[Host, Host]
 

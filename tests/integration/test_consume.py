@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from tests.conftest import Serve
 from tests.integration.queueing import Delivery, Host, Queue, attempts, data, deliveries
+from tests.patience import eventually
 from tests.sse import Block, Stream
-from tests.support import eventually
 
 Both = tuple[Host, Host]
 DAY_S = 86_400

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Serve
-from tests.support import eventually
+from tests.patience import eventually
 
 SECRET = "whsec_" + b64encode(b"s" * 32).decode()
 DEFAULTS = {

@@ -13,7 +13,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 
 from tests.conftest import Serve
-from tests.support import eventually
+from tests.patience import eventually
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from load.relay import connected
 from tests.conftest import Serve
 from tests.integration.frames import Frames
 
@@ -120,22 +121,21 @@ async def test_the_first_command_may_be_on_several_lines(server_url: str) -> Non
 async def test_a_further_request_on_the_connection_leaves_the_stream_whole(server_url: str) -> None:
     channel = name()
     host, port = server_url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
     body = msgspec.json.encode({"id": 1, "connect": {"subs": {channel: {}}}})
     head = f"POST /v1/ws/http_stream HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    writer.write(head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-    await reader.readuntil(b'"connect"')
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost: %b\r\n\r\n" % host.encode())
-    await asyncio.sleep(0.2)
-    async with httpx.AsyncClient(base_url=server_url) as http:
-        await http.post(f"/v1/channels/{channel}/messages", json={"data": 1})
-    await reader.readuntil(b"\n\r\n")
-    said: dict[str, Any] = {}
-    while "pub" not in said:
-        chunk = await reader.readexactly(int(await reader.readuntil(b"\r\n"), 16) + 2)
-        said = msgspec.json.decode(chunk)["push"]
-    assert said["pub"]["data"] == 1
-    writer.close()
+    async with connected(host, int(port)) as (reader, writer):
+        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        await reader.readuntil(b'"connect"')
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: %b\r\n\r\n" % host.encode())
+        await asyncio.sleep(0.2)
+        async with httpx.AsyncClient(base_url=server_url) as http:
+            await http.post(f"/v1/channels/{channel}/messages", json={"data": 1})
+        await reader.readuntil(b"\n\r\n")
+        said: dict[str, Any] = {}
+        while "pub" not in said:
+            chunk = await reader.readexactly(int(await reader.readuntil(b"\r\n"), 16) + 2)
+            said = msgspec.json.decode(chunk)["push"]
+        assert said["pub"]["data"] == 1
 
 
 async def test_a_session_or_process_that_is_gone(server_url: str) -> None:

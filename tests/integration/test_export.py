@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Serve
-from tests.support import eventually
+from tests.patience import eventually
 
 CHANNEL = "/v1/channels/export"
 MESSAGES = 16

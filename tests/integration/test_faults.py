@@ -14,10 +14,12 @@ import httpx
 import pytest
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
+from load.relay import connected
 from tests.conftest import Database, Serve
+from tests.patience import eventually
 from tests.race.support import until_waiting
 from tests.sse import Stream, publish, subscribe
-from tests.support import RunningService, eventually
+from tests.support import RunningService
 
 
 async def goodbye(stream: Stream) -> str:
@@ -261,10 +263,9 @@ async def test_a_stream_lost_while_it_is_opened_is_let_go(serve: Serve, database
     async with httpx.AsyncClient(base_url=service.url) as client:
         async with holder.transaction():
             await holder.execute("lock table gapless.channels in access exclusive mode")
-            _, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"GET /v1/subscribe?channel=a&last=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await until_waiting(watcher)
-            writer.close()
+            async with connected(host, int(port)) as (_, writer):
+                writer.write(b"GET /v1/subscribe?channel=a&last=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await until_waiting(watcher)
             # Answered after the end of the other connection was heard of.
             assert (await client.get("/healthz")).status_code == 200
 

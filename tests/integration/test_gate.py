@@ -17,7 +17,8 @@ from load.children import free_port
 from load.failover.cluster import Cluster
 from tests.conftest import Serve
 from tests.integration.queueing import Delivery, Host, Queue
-from tests.support import RunningService, eventually
+from tests.patience import eventually
+from tests.support import RunningService
 
 LATE = [
     "select bool_and(expires_at < clock_timestamp()) from gapless.messages where expires_at is not null",

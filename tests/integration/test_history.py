@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.patience import eventually
 from tests.sse import subscribe
-from tests.support import eventually
 
 _numbers = count(1)
 

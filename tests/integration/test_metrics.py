@@ -14,8 +14,9 @@ from app.measuring import measured
 from db.connect import DatabaseConfig, Pool
 from db.measures import Measures
 from tests.conftest import Database, Serve
+from tests.patience import eventually
 from tests.race.support import sessions
-from tests.support import RunningService, eventually
+from tests.support import RunningService
 
 _SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 

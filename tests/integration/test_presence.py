@@ -20,8 +20,8 @@ from tests.conftest import Serve
 from tests.integration.conftest import Hosts
 from tests.integration.frames import Frames
 from tests.integration.test_faults import workers
+from tests.patience import eventually
 from tests.sse import publish, subscribe
-from tests.support import eventually
 
 EXPIRY_S = "1"
 

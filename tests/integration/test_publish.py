@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from load.relay import connected
+
 _numbers = count(1)
 
 
@@ -159,10 +161,9 @@ async def test_a_client_that_leaves_half_way_harms_nobody(client: httpx.AsyncCli
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     for cut in range(1, 200):
-        _, writer = await asyncio.open_connection(host, port)
-        writer.write(request if cut % 2 else request[: -cut % len(request)])
-        await writer.drain()
-        writer.transport.abort()
+        async with connected(host, port) as (_, writer):
+            writer.write(request if cut % 2 else request[: -cut % len(request)])
+            await writer.drain()
     answer = await client.post(f"/v1/channels/{channel}/messages", json={"data": "end"})
     assert answer.status_code == 201
     seqs = [m["seq"] for m in await stored(client, channel)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from urllib.parse import urlsplit
 
 import httpx
 
-from tests.support import eventually
+from load.relay import connected
+from tests.patience import eventually
 
 BODY = b'{"max":10,"wait":20}'
 PULL = b"POST /v1/subscriptions/left/pull HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -21,13 +21,13 @@ async def test_a_client_that_left_while_waiting_is_given_nothing(server_url: str
         definition = {"channels": ["left.alone"], "start": "earliest"}
         await eventually(lambda: _is(http.put("/v1/subscriptions/left", json=definition), 201, 200))
         where = urlsplit(server_url)
-        _, writer = await asyncio.open_connection(where.hostname, where.port)
-        writer.write(PULL)
-        await writer.drain()
-        # Another pull of the same connection's process shows that the first was read.
-        await http.post("/v1/subscriptions/left/pull", json={"max": 1})
-        writer.close()
-        await writer.wait_closed()
+        assert where.hostname is not None
+        assert where.port is not None
+        async with connected(where.hostname, where.port) as (_, writer):
+            writer.write(PULL)
+            await writer.drain()
+            # Another pull of the same connection's process shows that the first was read.
+            await http.post("/v1/subscriptions/left/pull", json={"max": 1})
         await http.post("/v1/channels/left.alone/messages", json={"data": 1})
         answer = await http.post("/v1/subscriptions/left/pull", json={"max": 1, "wait": 20}, timeout=30)
         (delivery,) = answer.json()["deliveries"]

@@ -14,7 +14,7 @@ from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.conftest import Serve
 from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, attempts, data, deliveries
 from tests.integration.test_faults import redis_pid, workers
-from tests.support import eventually
+from tests.patience import eventually
 
 DAY_S = 86_400
 

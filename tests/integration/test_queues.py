@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Serve
 from tests.integration.queueing import WAIT_S, Host, Queue, attempts, data, deliveries
-from tests.support import eventually
+from tests.patience import eventually
 
 Both = tuple[Host, Host]
 DAY_S = 86_400

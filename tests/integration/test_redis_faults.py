@@ -12,8 +12,9 @@ import pytest
 from tests.conftest import Serve
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
 from tests.integration.test_faults import workers
+from tests.patience import eventually
 from tests.sse import publish, subscribe
-from tests.support import RunningService, eventually
+from tests.support import RunningService
 
 CHOSEN = [
     "accepts and resets",

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.conftest import Serve
 from tests.integration.queueing import Host, data
-from tests.support import eventually
+from tests.patience import eventually
 
 Both = tuple[Host, Host]
 

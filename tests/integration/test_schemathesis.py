@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-from tests.support import eventually
+from tests.patience import eventually
 
 STREAMS = ("/v1/subscribe", "/v1/subscriptions/{name}/consume", "/v1/ws/sse", "/v1/ws/http_stream")
 VERBS = ("", "/pull", "/ack", "/nack", "/extend", "/seek", "/bind", "/unbind", "/pause", "/resume")

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from tests.integration.queueing import Host
+from tests.patience import eventually
 from tests.sse import publish, subscribe
-from tests.support import eventually
 
 _numbers = count(1)
 LOOKED = """

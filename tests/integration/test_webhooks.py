@@ -20,7 +20,8 @@ from app.embedded import EmbeddedPostgres
 from app.webhooks.places import MAX_CONNECTIONS_A_HOST
 from tests.conftest import External, Serve, drop_database, make_database, service_environment
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
-from tests.support import RunningService, eventually
+from tests.patience import eventually
+from tests.support import RunningService
 
 ALLOW = {"GAPLESS_WEBHOOK_ALLOW_PRIVATE": "1"}
 OTHER_SECRET = "whsec_" + b64encode(b"o" * 24).decode()

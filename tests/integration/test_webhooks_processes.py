@@ -21,7 +21,7 @@ from tests.integration.test_webhooks import (
     numbers,
     ok,
 )
-from tests.support import eventually
+from tests.patience import eventually
 
 
 async def test_processes_share_the_messages(serve: Serve) -> None:

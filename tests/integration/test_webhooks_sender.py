@@ -17,8 +17,9 @@ from standardwebhooks import Webhook
 from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
 from app.webhooks.places import FIRST_PLACES, MAX_CONNECTIONS, MAX_CONNECTIONS_A_HOST
 from app.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, Sender, Target
+from load.relay import listening
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
-from tests.support import eventually
+from tests.patience import eventually
 
 OK = reply("200 OK", "connection: close")
 BODY = b'{"id": 42, "channel": "orders.eu", "data": {"n": 1}}'
@@ -419,17 +420,12 @@ async def test_a_cancelled_delivery_leaves_nothing_behind(sender: Sender) -> Non
 
 
 async def test_a_body_that_nobody_takes_is_bounded(sender: Sender) -> None:
-    gone = asyncio.Event()
-
     async def stare(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await gone.wait()
-        writer.close()
+        await asyncio.Event().wait()
 
-    server = await asyncio.start_server(stare, "127.0.0.1", 0)
-    target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", SECRET)
-    outcome = await sender.send(target, 42, "orders", 1, bytes(64 * 1024 * 1024), SHORT_S)
-    gone.set()
-    server.close()
+    async with listening(stare) as port:
+        target = Target(f"http://127.0.0.1:{port}/", SECRET)
+        outcome = await sender.send(target, 42, "orders", 1, bytes(64 * 1024 * 1024), SHORT_S)
     assert outcome == Failed("gave no answer within 0.3 s")
 
 

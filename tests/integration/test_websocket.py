@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.conftest import Serve
 from tests.integration.frames import Frames
-from tests.support import eventually
+from tests.patience import eventually
 
 
 @pytest.fixture

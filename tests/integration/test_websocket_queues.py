@@ -14,7 +14,7 @@ from tests.conftest import Serve
 from tests.integration.frames import Frames
 from tests.integration.queueing import Delivery, Host, Queue, attempts, data
 from tests.integration.test_gate import starting
-from tests.support import eventually
+from tests.patience import eventually
 
 Both = tuple[Host, Host]
 ACK_WAIT_S = 300

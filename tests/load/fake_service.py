@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from load.patterns import matches_any
+from load.relay import listening
 from load.wire import Target
 
 
@@ -26,7 +27,6 @@ class FakeService:
         self.heads: dict[str, int] = {}
         self.spoil = spoil
         self._cuts = cuts
-        self._writers: list[asyncio.StreamWriter] = []
         self._chance = random.Random(seed)
         self._spoilt_id = spoilt_id
         self._grown = asyncio.Condition()
@@ -35,16 +35,9 @@ class FakeService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[FakeService]:
         """Listen on a free port while the block runs."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.target = Target("127.0.0.1", server.sockets[0].getsockname()[1])
-        try:
+        async with listening(self._serve) as port:
+            self.target = Target("127.0.0.1", port)
             yield self
-        finally:
-            server.close()
-            for writer in self._writers:
-                writer.transport.abort()
-            await server.wait_closed()
-            await asyncio.sleep(0.01)  # an aborted transport closes its socket in the next turn of the loop
 
     async def publish(self, channel: str, data: Any) -> dict[str, Any]:
         """Append one message."""
@@ -56,22 +49,16 @@ class FakeService:
         return message
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                lines = head.split("\r\n")
-                method, path, _ = lines[0].split(" ")
-                headers = {n.lower(): v.strip() for n, _, v in (ln.partition(":") for ln in lines[1:] if ln)}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                if path.startswith("/v1/subscribe"):
-                    await self._stream(path, headers, writer)
-                    return
-                await self._answer(method, urlsplit(path).path, body, writer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            return  # cancelled is the end of the loop, and nothing here waits for this task
-        finally:
-            writer.close()
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            lines = head.split("\r\n")
+            method, path, _ = lines[0].split(" ")
+            headers = {n.lower(): v.strip() for n, _, v in (ln.partition(":") for ln in lines[1:] if ln)}
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            if path.startswith("/v1/subscribe"):
+                await self._stream(path, headers, writer)
+                return
+            await self._answer(method, urlsplit(path).path, body, writer)
 
     async def _answer(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         channel = path.split("/")[3]

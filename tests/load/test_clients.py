@@ -68,7 +68,7 @@ async def test_a_stream_through_the_proxy_ends_after_seven_messages() -> None:
         page = await connection.ask(at.request("GET", "/own-page"))
         assert (page.status, page.body) == (200, b"<p>hello</p>")
         connection.close()
-        proxy.stop()
+        await proxy.stop()
 
 
 async def test_a_reader_behind_the_proxy_gets_everything() -> None:
@@ -86,7 +86,7 @@ async def test_a_reader_behind_the_proxy_gets_everything() -> None:
             await asyncio.sleep(0.01)
         follower.stop()
         await task
-        proxy.stop()
+        await proxy.stop()
     assert follower.cursor.ids.tolist() == list(range(1, 31))
     assert proxy.cuts == 4
 
@@ -140,7 +140,7 @@ async def test_each_websocket_through_the_proxy_is_cut_after_seven_publications(
             assert got == [_publication(seq) for seq in range(1, PER_CONNECTION + 1)]
             assert asked[-1] == f"command {number}"
             assert proxy.cuts == number + 1
-        proxy.stop()
+        await proxy.stop()
 
 
 def test_load_imports_nothing_of_the_server() -> None:

@@ -11,9 +11,11 @@ from load.chat.drain import drain
 from load.chat.follower import LATEST, Crowd, Follower
 from load.checker import Truth, check
 from load.history import History, digest
+from load.relay import listening
 from load.verdict import Breach, Verdict
-from load.wire import Connection, Pump, Response, pump
+from load.wire import Connection, Pump, Response, Target, pump
 from tests.load.fake_service import FakeService
+from tests.patience import PATIENCE_S
 
 CHANNELS = ["chat.a", "chat.b", "news.c"]
 FOLLOWED = [("chat.a",), ("chat.*",), ("chat.b", "news.c"), (">",), ("chat.a", "chat.*")]
@@ -75,29 +77,20 @@ async def test_pumps_publish_until_the_source_is_dry() -> None:
 async def test_a_pump_ends_with_its_connection() -> None:
     async def slam(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(slam, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    loop = asyncio.get_running_loop()
-    _, one = await loop.create_connection(
-        lambda: Pump(lambda: b"GET / HTTP/1.1\r\n\r\n", print), "127.0.0.1", port
-    )
-    one.start()
-    await asyncio.wait_for(one.ended, 5)
-    server.close()
+    async with listening(slam) as port:
+        one = await Target("127.0.0.1", port).connect(lambda: Pump(lambda: b"GET / HTTP/1.1\r\n\r\n", print))
+        one.start()
+        await asyncio.wait_for(one.ended, PATIENCE_S)
 
 
 async def test_a_question_that_is_not_answered_is_a_connection_error() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
-        writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    service = FakeService()
-    service.target = type(service.target)("127.0.0.1", server.sockets[0].getsockname()[1])
-    connection = await Connection.open(service.target)
-    with pytest.raises(ConnectionError):
-        await connection.ask(service.target.request("GET", "/"), 5)
-    server.close()
+    async with listening(hang_up) as port:
+        target = Target("127.0.0.1", port)
+        connection = await Connection.open(target)
+        with pytest.raises(ConnectionError, match="the connection ended"):
+            await connection.ask(target.request("GET", "/"), PATIENCE_S)

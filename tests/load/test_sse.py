@@ -7,8 +7,10 @@ import random
 
 import pytest
 
+from load.relay import listening
 from load.sse import MARK, Counter, Event, Events, follow
 from load.wire import Answers, Dechunker, ProtocolError, Target, field
+from tests.patience import PATIENCE_S
 
 TEXT = (
     b': hello\n\nretry: 1000\n\nid: 1\ndata: {"a":1}\n\nretry: 5\nid: 2\ndata: x\ndata: y\n\n'
@@ -120,14 +122,12 @@ async def test_an_answer_that_is_over_ends_the_stream_though_the_connection_stay
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _chunked([TEXT]))
         await reader.read()  # until the other side closes
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     got: list[Event] = []
-    target = Target("127.0.0.1", server.sockets[0].getsockname()[1])
-    assert await asyncio.wait_for(follow(target, "/", got.extend, {}), 20)
+    async with listening(answer) as port:
+        target = Target("127.0.0.1", port)
+        assert await asyncio.wait_for(follow(target, "/", got.extend, {}), PATIENCE_S)
     assert got == SAID
-    server.close()
 
 
 async def test_a_stream_that_is_refused_ends() -> None:
@@ -135,11 +135,9 @@ async def test_a_stream_that_is_refused_ends() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     seen: list[int] = []
-    target = Target("127.0.0.1", server.sockets[0].getsockname()[1])
-    assert await asyncio.wait_for(follow(target, "/", lambda events: None, {}, seen.append), 20)
+    async with listening(answer) as port:
+        target = Target("127.0.0.1", port)
+        assert await asyncio.wait_for(follow(target, "/", lambda events: None, {}, seen.append), PATIENCE_S)
     assert seen == [503]
-    server.close()

@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.patience import eventually
 from tests.pipeline.conftest import Log
-from tests.support import eventually
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ from db.reader import Reader
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
 from tests.conftest import Database
-from tests.support import eventually
+from tests.patience import eventually
 
 IMMEDIATE = "select gapless_internal.append_outbox()"
 """What only the owner can do: a publisher that has its ids and its locks, and has not committed yet."""

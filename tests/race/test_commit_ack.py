@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from db.appender import Appender
 from db.connect import DatabaseConfig
+from load.relay import Streams, forward, until_first_ends
 from subscriptions.domain.errors import Code, GaplessError
 from tests.conftest import Database
 from tests.race.support import check_log, one, rows, stored
@@ -25,34 +25,21 @@ class AnswerEater:
     """Stands between a client and the database; once `armed` it eats the next answer, whole, and hangs up."""
 
     def __init__(self, server_url: str, own_dir: Path) -> None:
-        self._server = urlsplit(server_url)
+        self._server_url = server_url
         self._own = own_dir / ".s.PGSQL.5432"
-        self._listening: asyncio.Server | None = None
+        self._streams = Streams()
         self.armed = 0
         self.eaten = 0
 
     async def start(self) -> None:
-        self._listening = await asyncio.start_unix_server(self._serve, self._own)
+        await self._streams.listen_unix(self._serve, self._own)
 
-    def stop(self) -> None:
-        assert self._listening is not None
-        self._listening.close()
+    async def stop(self) -> None:
+        await self._streams.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await self._connect()
-        asking = asyncio.create_task(_pump(reader, server_writer))
-        with suppress(OSError):
-            await self._answer(server_reader, writer)
-        asking.cancel()
-        writer.close()
-        server_writer.close()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The server listens on a socket file, or on a port."""
-        if self._server.hostname:
-            return await asyncio.open_connection(self._server.hostname, self._server.port)
-        (folder,) = parse_qs(self._server.query)["host"]
-        return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.5432")
+        async with self._streams.connected_to(self._server_url) as (answers, server):
+            await until_first_ends(self._answer(answers, writer), forward(reader, server))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         eating = b""
@@ -68,19 +55,12 @@ class AnswerEater:
                 return
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-
-
 @pytest.fixture
 async def eater(database: Database, tmp_path: Path) -> AsyncIterator[AnswerEater]:
     made = AnswerEater(database.service_url, tmp_path)
     await made.start()
     yield made
-    made.stop()
+    await made.stop()
 
 
 @pytest.fixture

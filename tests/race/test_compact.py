@@ -10,11 +10,11 @@ import pytest
 
 from subscriptions.domain.errors import GaplessError
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.laws import check_queues, nothing_left
 from tests.race.queues import ACK, Queues, bodies, columns, step
 from tests.race.support import blocked, sessions, until_waiting, waiting
 from tests.race.test_subscription_states import SETTLING, Settling, two_out
-from tests.support import eventually
 
 ALWAYS = -(10**9)
 """Whatever the tables hold, they are rewritten."""

@@ -15,8 +15,8 @@ from db.migrate import migrate
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.watermark import Tick, Watermark
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.support import IMMEDIATE, publish, reader, sessions
-from tests.support import eventually
 
 PAGE = 8192
 HEADER = 24

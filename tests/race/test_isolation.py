@@ -11,9 +11,9 @@ import pytest
 from db.connect import SESSION, DatabaseConfig, connect
 from subscriptions.domain.delivery import AppliesTo, Policy
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.queues import Queues
 from tests.race.support import publish, sessions
-from tests.support import eventually
 
 OLD = ["repeatable read", "serializable"]
 

@@ -10,9 +10,9 @@ import pytest
 from db.connect import SERVICE_ROLE
 from subscriptions.engine.maintenance import OVERDUE_S, Maintenance
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.queues import Queues
 from tests.race.support import appenders, one, publish, sessions, stored
-from tests.support import eventually
 
 TABLES = ["publishing_lock", "definitions_lock", "trimming_lock", "due_lock", "migration_lock"]
 MODES = ["access share", "row share", "share", "exclusive", "access exclusive"]

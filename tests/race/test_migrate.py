@@ -20,9 +20,10 @@ from db import migrate as migrating
 from db.migrate import MigrationError, _alone, function_files, migrate, migrations
 from subscriptions.domain.delivery import Subscription
 from tests.conftest import Database, drop_database
+from tests.patience import eventually
 from tests.race.queues import ALL, Queues, open_queues
 from tests.race.support import blocked, check_log, publish, sessions
-from tests.support import ROOT, eventually
+from tests.support import ROOT
 
 PROBE = "create or replace function gapless.probe() returns integer language sql as 'select 7';\n"
 PROGRAM = "import asyncio, sys; from db.migrate import migrate; print(asyncio.run(migrate(sys.argv[1])))"

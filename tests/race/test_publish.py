@@ -10,6 +10,7 @@ import pytest
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.watermark import Watermark
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.support import (
     IMMEDIATE,
     appenders,
@@ -22,7 +23,6 @@ from tests.race.support import (
     sessions,
     stored,
 )
-from tests.support import eventually
 
 
 @pytest.mark.parametrize("commits", [True, False])

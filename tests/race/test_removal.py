@@ -7,9 +7,9 @@ import pytest
 
 from subscriptions.domain.errors import GaplessError
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.queues import ACK, ALL, CLAIM, Queues, columns, step
 from tests.race.support import blocked, sessions
-from tests.support import eventually
 
 ATTEND = "select gapless.attend($1, $2)"
 HOLDER = 2**40 + 7

@@ -15,9 +15,9 @@ from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Appended, NewMessage
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.queues import Queues, step
 from tests.race.support import blocked, check_log, one, rows, sessions, waiting
-from tests.support import eventually
 
 HERE = ["default"]
 PUBLISH_DUE = "select * from gapless.publish_due(array(select id from gapless.namespaces), 100, 8388608)"

@@ -15,10 +15,10 @@ from db.connect import DatabaseConfig
 from db.liveness import Liveness
 from subscriptions.domain.delivery import Delivery, Hand, Receipt, Settlement, Subscription
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.laws import check_queues
 from tests.race.queues import Queues, bodies
 from tests.race.support import sessions
-from tests.support import eventually
 
 HERE, THERE = 3**39 | 1, 5**25
 """Numbers of processes, of more than 32 bits."""

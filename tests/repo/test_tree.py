@@ -68,6 +68,25 @@ def test_the_readme_is_short() -> None:
     assert not readme.exists() or len(readme.read_text().splitlines()) <= 150
 
 
+def test_tests_and_load_leave_connections_to_their_owner() -> None:
+    """`load.relay` alone uses asyncio's streams: what their own functions open has no owner."""
+    forbidden = re.compile(r"\b(start_server|start_unix_server|open_connection|open_unix_connection)\(")
+    own = {Path("load/relay.py"), Path("tests/repo/test_tree.py")}
+    wrong = [
+        f"{path}:{number}"
+        for path, text in sources().items()
+        if path.parts[0] in ("tests", "load") and path not in own
+        for number, line in enumerate(text.splitlines(), 1)
+        if forbidden.search(line)
+    ]
+    assert wrong == []
+
+
+def test_few_tests_need_the_clock() -> None:
+    marked = sum(text.count("mark.realtime(") for path, text in sources().items() if path.parts[0] == "tests")
+    assert marked <= 25
+
+
 def sources() -> dict[Path, str]:
     return {path: text for path, text in texts() if path.suffix == ".py" or path.name == "gapless"}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from load.bench.queue.concurrent_start import ADDRESS
 from load.children import Child
+from load.relay import Streams
 
 Word = dict[str, Any]
 
@@ -32,26 +33,20 @@ class Crew:
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
     _reports: list[Word] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
-    lines: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Called for each child that connects."""
-        self.lines.append(asyncio.get_running_loop().create_task(self._attend(reader, writer)))
-
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Listen to a child until it ends."""
         number = -1
-        with contextlib.suppress(ConnectionError):
-            while line := await reader.readline():
-                word: Word = json.loads(line)
-                if "ready" in word:
-                    number = len(self._writers)
-                    self._writers.append(writer)
-                elif "done" in word:
-                    self._reports.append(word)
-                else:
-                    self.hear(number, word)
-                self._news.set()
-        writer.close()
+        while line := await reader.readline():
+            word: Word = json.loads(line)
+            if "ready" in word:
+                number = len(self._writers)
+                self._writers.append(writer)
+            elif "done" in word:
+                self._reports.append(word)
+            else:
+                self.hear(number, word)
+            self._news.set()
 
     async def _all(self, found: Sequence[object], what: str, patience: float) -> None:
         deadline = time.monotonic() + patience
@@ -104,15 +99,15 @@ async def crew(
             for number, command in enumerate(commands)
         ]
         made = Crew(children, hear)
-        server = await asyncio.start_unix_server(made.answer, address)
-        try:
-            for child in children:
-                child.start()
-            await made.ready()
-            yield made
-        finally:
-            server.close()
-            for child in children:
-                if child.process is not None:
-                    await asyncio.to_thread(child.stop, 3.0)
-            await asyncio.gather(*made.lines)
+        async with Streams() as streams:
+            await streams.listen_unix(made.attend, address)
+            try:
+                for child in children:
+                    child.start()
+                await made.ready()
+                yield made
+            finally:
+                for child in children:
+                    if child.process is not None:
+                        await asyncio.to_thread(child.stop, 3.0)
+                await streams.served()

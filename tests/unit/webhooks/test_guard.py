@@ -11,7 +11,8 @@ import httpcore
 import pytest
 
 from app.webhooks.guard import LOOKUP_THREADS, Guard, SystemLookup, UnreachableError
-from tests.support import eventually
+from load.relay import listening
+from tests.patience import PATIENCE_S, eventually
 
 INSIDE = (
     "127.0.0.1 10.1.2.3 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 ::1 :: fe80::1%eth0 fc00::1 ff02::1"
@@ -154,12 +155,9 @@ async def test_a_handshake_that_is_cut_off_closes_the_connection() -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         hung_up.set()
-        writer.close()
 
-    server = await asyncio.start_server(never, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    stream = await Guard(True, Names(["127.0.0.1"])).connect_tcp("a.example", port)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(stream.start_tls(httpcore.default_ssl_context(), "a.example"), 0.1)
-    await asyncio.wait_for(hung_up.wait(), 10)
-    server.close()
+    async with listening(never) as port:
+        stream = await Guard(True, Names(["127.0.0.1"])).connect_tcp("a.example", port)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stream.start_tls(httpcore.default_ssl_context(), "a.example"), 0.1)
+        await asyncio.wait_for(hung_up.wait(), PATIENCE_S)
