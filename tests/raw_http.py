@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE_S
+
 MESSAGES = "/v1/channels/bad.input/messages"
 JSON_TYPE = {"Content-Type": "application/json"}
 
@@ -49,7 +51,7 @@ class Bad:
 
 def connect(server_url: str) -> socket.socket:
     address = urlsplit(server_url)
-    return socket.create_connection((address.hostname, address.port), timeout=15)
+    return socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
 
 
 def exchange(server_url: str, request: bytes) -> Answer:

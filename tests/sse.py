@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 
 from load.sse import Blocks, fields, split
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S, http_client
 
 
 @dataclass
@@ -102,7 +101,7 @@ async def subscribe(
         values = value if isinstance(value, list) else [value]
         parameters += [(name.rstrip("_"), str(v)) for v in values]
     async with (
-        httpx.AsyncClient(timeout=PATIENCE_S) as client,
+        http_client() as client,
         client.stream("GET", f"{url}/v1/subscribe", params=parameters, headers=headers) as response,
     ):
         assert response.status_code == 200, await response.aread()
@@ -111,7 +110,7 @@ async def subscribe(
 
 async def publish(url: str, channel: str, *data: Any, **members: Any) -> list[Any]:
     """Publish one request a datum; their positions."""
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+    async with http_client(url) as client:
         positions = []
         for datum in data:
             answer = await client.post(f"/v1/channels/{channel}/messages", json={"data": datum, **members})

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app import program
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -64,7 +65,7 @@ class RunningService:
         """SIGTERM; the exit code."""
         self.process.terminate()
         try:
-            return self.process.wait(20)
+            return self.process.wait(PATIENCE_S)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, 9)
@@ -72,6 +73,6 @@ class RunningService:
 
     def _end(self) -> None:
         self.process.wait()
-        self._drainer.join(10)
+        self._drainer.join(PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()

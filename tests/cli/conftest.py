@@ -12,6 +12,7 @@ import pytest
 
 from app import program
 from load import children
+from tests.patience import PATIENCE_S
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -69,7 +70,7 @@ def run(start: Start) -> Run:
         **changes: str,
     ) -> subprocess.CompletedProcess[str]:
         with start(*arguments, **changes) as process:
-            out, err = process.communicate(input, timeout=60)
+            out, err = process.communicate(input, timeout=5 * PATIENCE_S)
         assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)

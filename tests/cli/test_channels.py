@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from tests.cli.conftest import COMMAND, Run, environment
+from tests.patience import PATIENCE_S
 
 
 def test_set_show_list_delete(run: Run) -> None:
@@ -57,7 +58,7 @@ def test_a_terminal_gets_a_table(run: Run, server_url: str, tmp_path: Path) -> N
     command = [*COMMAND, "channels", "--pattern", "table.*"]
     environ = environment(tmp_path, server_url, {"COLUMNS": "120", "TERM": "xterm"})
     with subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=theirs) as process:
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     os.close(theirs)
     shown = os.read(mine, 65536).decode()
     os.close(mine)

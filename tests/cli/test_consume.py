@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from tests.cli.conftest import Run, Start, free_port
 from tests.cli.test_subscriptions import on_a_terminal, one, several
 from tests.conftest import Serve
+from tests.patience import PATIENCE_S, wait_until
 
 
 def subscribed(run: Run, name: str, *data: Any, options: tuple[str, ...] = ()) -> str:
@@ -70,7 +70,8 @@ def test_each_state_is_shown(run: Run, server_url: str, tmp_path: Path) -> None:
     name = subscribed(run, "con.states", 1, options=("--ack-wait", "1h"))
     run("publish", name, "2", "--key", "k")
     run("publish", name, "3", "--key", "k")
-    httpx.post(f"{server_url}/v1/subscriptions/{name}/pull", json={"max": 3}).raise_for_status()
+    pull = f"{server_url}/v1/subscriptions/{name}/pull"
+    httpx.post(pull, json={"max": 3}, timeout=PATIENCE_S).raise_for_status()
     run("publish", name, "4")
     look = ["subscriptions", "look", name]
     assert [each["state"] for each in several(run, *look)] == ["leased", "leased", "waiting", "ready"]
@@ -91,7 +92,7 @@ def test_it_ends_cleanly(start: Start, run: Run, how: signal.Signals) -> None:
     with start("consume", name) as process:
         assert first_line(process)["message"]["data"] == 1
         process.send_signal(how)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
     assert stats(run, name)["acked"] == 1
@@ -103,7 +104,7 @@ def test_head_ends_it(start: Start, run: Run) -> None:
         first_line(process)
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_command_decides_by_its_exit_code(run: Run, tmp_path: Path) -> None:
@@ -146,10 +147,10 @@ def test_commands_side_by_side(run: Run, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("here.*"))) == 4
 
 
+@pytest.mark.realtime("the service ends a lease of one second by the clock, unless it is extended")
 def test_a_long_command_keeps_its_lease(run: Run) -> None:
-    """This test is about real time: leases of half a second, a command of more than one."""
-    name = subscribed(run, "con.long", 1, options=("--ack-wait", "500ms"))
-    done = run("consume", name, "--exec", "sleep 1.2", "--count", "1")
+    name = subscribed(run, "con.long", 1, options=("--ack-wait", "1s"))
+    done = run("consume", name, "--exec", "sleep 2.2", "--count", "1")
     assert "gapless: 1 acked" in done.stderr
     assert stats(run, name)["redelivered"] == 0
 
@@ -164,7 +165,7 @@ def test_ctrl_c_waits_for_the_command_once(start: Start, run: Run, tmp_path: Pat
         assert process.stderr is not None
         assert "waiting for the commands under way" in process.stderr.readline()
         (tmp_path / "go").touch()
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "1 acked" in err
     assert stats(run, name)["acked"] == 1
@@ -179,7 +180,7 @@ def test_a_second_ctrl_c_ends_the_command_and_gives_the_message_back(start: Star
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert [each["attempt"] for each in lines(run("consume", name, "--count", "1").stdout)] == [2]
 
@@ -187,21 +188,22 @@ def test_a_second_ctrl_c_ends_the_command_and_gives_the_message_back(start: Star
 def test_a_restarted_server_is_consumed_on(start: Start, serve: Serve) -> None:
     service = serve("--port", (port := free_port()))
     put = {"channels": ["con.restart"], "start": "earliest"}
-    httpx.put(f"{service.url}/v1/subscriptions/con.restart", json=put).raise_for_status()
+    address = f"{service.url}/v1/subscriptions/con.restart"
+    httpx.put(address, json=put, timeout=PATIENCE_S).raise_for_status()
 
     def publish(url: str, data: int) -> None:
-        httpx.post(f"{url}/v1/channels/con.restart/messages", json={"data": data}).raise_for_status()
+        messages = f"{url}/v1/channels/con.restart/messages"
+        httpx.post(messages, json={"data": data}, timeout=PATIENCE_S).raise_for_status()
 
     publish(service.url, 1)
     with start("consume", "con.restart", "--data-only", "--count", "2", url=service.url) as process:
         assert first_line(process) == 1
         # Its ack may still be under way: then it comes again, rightly.
-        while httpx.get(f"{service.url}/v1/subscriptions/con.restart").json()["stats"]["acked"] == 0:
-            time.sleep(0.01)
+        wait_until(lambda: httpx.get(address, timeout=PATIENCE_S).json()["stats"]["acked"])
         service.kill()
         service = serve("--port", port)
         publish(service.url, 2)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert lines(out) == [2]
     assert "gapless: stream of con.restart lost" in err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -12,9 +13,10 @@ from typing import Any
 
 import httpx
 
-from tests.cli.conftest import Run, Start, free_port
+from tests.cli.conftest import Run, Start
+from tests.cli.holding import holding
 from tests.conftest import Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 CHANNELS = 7
 
@@ -36,7 +38,7 @@ def stored(url: str, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for n in range(CHANNELS):
         accept = {"Accept": "application/x-ndjson"}
-        answer = httpx.get(f"{url}/v1/channels/{name}.{n}/messages", headers=accept)
+        answer = httpx.get(f"{url}/v1/channels/{name}.{n}/messages", headers=accept, timeout=PATIENCE_S)
         found += [json.loads(line) for line in answer.text.splitlines()] if answer.is_success else []
     return sorted(found, key=lambda message: int(message["id"]))
 
@@ -45,6 +47,11 @@ def assert_same(url: str, name: str, messages: list[dict[str, Any]]) -> None:
     """The log holds the file: each message once, in its order, across channels too."""
     members = ("channel", "key", "type", "data")
     assert [{m: message[m] for m in members} for message in stored(url, name)] == messages
+
+
+def size(messages: list[dict[str, Any]]) -> int:
+    """About how many bytes of requests they are."""
+    return sum(len(json.dumps(message, separators=(",", ":"))) for message in messages)
 
 
 def state_of(folder: Path) -> Path:
@@ -101,55 +108,67 @@ def test_a_lost_home_doubles_nothing(run: Run, server_url: str, tmp_path: Path) 
 
 async def test_a_killed_importer_goes_on(run: Run, start: Start, server_url: str, tmp_path: Path) -> None:
     messages = write(tmp_path / "a.jsonl.gz", 30_000, "imp.kill")
-    for share in (1, 8000):
-        with start("import", "a.jsonl.gz") as process:
-            await eventually(lambda least=share: imported(tmp_path) >= least)  # type: ignore[misc]
-            process.kill()
-            process.communicate()
-    before = imported(tmp_path)
-    assert 8000 <= before < 30_000, "it was to be killed on its way"
-    ended = run("import", "a.jsonl.gz")
+    async with holding(server_url, size(messages) // 2) as relay:
+        for share in (1, 8000):
+            with start("import", "a.jsonl.gz", url=relay.url) as process:
+                await eventually(lambda least=share: imported(tmp_path) >= least)  # type: ignore[misc]
+                process.kill()
+                process.communicate()
+        before = imported(tmp_path)
+        assert 8000 <= before < 30_000, "it was to be killed on its way"
+        await relay.let_go()
+        ended = await asyncio.to_thread(run, "import", "a.jsonl.gz", url=relay.url)
     assert f"going on after {before:,} messages" in ended.stderr
     assert f"30,000 messages imported, {30_000 - before:,} of them in this run" in ended.stdout
     assert_same(server_url, "imp.kill", messages)
 
 
-async def test_an_interrupted_importer_says_how_to_go_on(run: Run, start: Start, tmp_path: Path) -> None:
-    # So many that it cannot be done before it is noticed that it began.
-    write(tmp_path / "a.jsonl", 100_000, "imp.interrupt")
-    with start("import", "a.jsonl") as process:
-        await eventually(lambda: imported(tmp_path) > 0)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
-        assert process.returncode == 130
-    assert err.splitlines()[-1].startswith("gapless: a.jsonl: interrupted; run the same command again")
-    run("import", "a.jsonl")
+async def test_an_interrupted_importer_says_how_to_go_on(
+    run: Run, start: Start, server_url: str, tmp_path: Path
+) -> None:
+    messages = write(tmp_path / "a.jsonl", 20_000, "imp.interrupt")
+    async with holding(server_url, size(messages) // 2) as relay:
+        with start("import", "a.jsonl", url=relay.url) as process:
+            await eventually(lambda: imported(tmp_path) > 0)
+            process.send_signal(signal.SIGINT)
+            _, err = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
+            assert process.returncode == 130
+        assert err.splitlines()[-1].startswith("gapless: a.jsonl: interrupted; run the same command again")
+        await relay.let_go()
+        await asyncio.to_thread(run, "import", "a.jsonl", url=relay.url)
+    assert_same(server_url, "imp.interrupt", messages)
 
 
-async def test_one_in_the_background_of_a_shell_can_be_interrupted_too(start: Start, tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", 100_000, "imp.background")
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        process = start("import", "a.jsonl")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with process:
-        await eventually(lambda: imported(tmp_path) > 0)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
-        assert process.returncode == 130
+async def test_one_in_the_background_of_a_shell_can_be_interrupted_too(
+    start: Start, server_url: str, tmp_path: Path
+) -> None:
+    messages = write(tmp_path / "a.jsonl", 20_000, "imp.background")
+    async with holding(server_url, size(messages) // 2) as relay:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process = start("import", "a.jsonl", url=relay.url)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        with process:
+            await eventually(lambda: imported(tmp_path) > 0)
+            process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
+            assert process.returncode == 130
 
 
 async def test_a_killed_server_is_waited_for(start: Start, serve: Serve, tmp_path: Path) -> None:
-    port = free_port()
     messages = write(tmp_path / "a.jsonl", 20_000, "imp.server")
-    service = serve("--port", port)
-    with start("import", "a.jsonl", url=service.url) as process:
-        await eventually(lambda: imported(tmp_path) >= 2000)
-        service.kill()
-        assert process.poll() is None, "it was to be interrupted on its way"
-        serve("--port", port)
-        out, err = process.communicate(timeout=60)
+    service = serve()
+    async with holding(service.url, size(messages) // 2) as relay:
+        with start("import", "a.jsonl", url=relay.url) as process:
+            await relay.held()
+            assert imported(tmp_path) >= 2000
+            service.kill()
+            assert process.poll() is None, "it was to be interrupted on its way"
+            service = await asyncio.to_thread(serve)
+            relay.upstream = service.url
+            await relay.let_go()
+            out, err = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "trying again for 120 s" in err
     assert "the server is back after" in err
@@ -222,7 +241,7 @@ def test_lines_without_a_channel_and_exact_numbers(run: Run, server_url: str) ->
         "imp.plain.0",
         input='{"data": 1.10}\n{"channel": "imp.plain.1", "data": 2}',
     )
-    raw = httpx.get(f"{server_url}/v1/channels/imp.plain.0/messages").text
+    raw = httpx.get(f"{server_url}/v1/channels/imp.plain.0/messages", timeout=PATIENCE_S).text
     assert '"data":1.10,' in raw, "the text of a number is kept"
     assert [m["channel"] for m in stored(server_url, "imp.plain")] == ["imp.plain.0", "imp.plain.1"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import Run, Start
+from tests.patience import PATIENCE_S
 
 
 def read(run: Run, channel: str, *options: str) -> list[dict[str, Any]]:
@@ -82,7 +83,7 @@ def test_lines_do_not_wait_for_more_lines(start: Start) -> None:
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["seq"] == seq
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_history_filters_and_order(run: Run) -> None:
@@ -103,6 +104,6 @@ def test_history_goes_on_with_what_happens(run: Run, start: Start) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["data"] == 1
         run("publish", "cli.follow", "2")
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=PATIENCE_S)
         assert json.loads(out)["data"] == 2
         assert process.returncode == 0

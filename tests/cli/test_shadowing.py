@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.conftest import Database, service_environment
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.support import ROOT, RunningService
 
 OURS = ("app", "cache", "db", "subscriptions", "client", "requirements")
@@ -105,7 +105,7 @@ async def test_no_script_of_the_user_is_imported_by_the_service_nor_by_a_worker_
 
 def _published(address: str) -> httpx.Response | None:
     try:
-        return httpx.post(address, json={"data": 1})
+        return httpx.post(address, json={"data": 1}, timeout=PATIENCE_S)
     except httpx.TransportError:
         return None
 

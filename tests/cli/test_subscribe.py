@@ -13,15 +13,15 @@ import pytest
 
 from tests.cli.conftest import Run, Start, environment, free_port
 from tests.conftest import Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.support import ROOT
 
 
 def publish(url: str, channel: str, *data: object) -> list[int]:
     """Ids of what was published."""
     body = [{"data": one} for one in data]
-    answer = httpx.post(f"{url}/v1/channels/{channel}/messages", json=body).raise_for_status()
-    return [message["id"] for message in answer.json()["messages"]]
+    answer = httpx.post(f"{url}/v1/channels/{channel}/messages", json=body, timeout=PATIENCE_S)
+    return [message["id"] for message in answer.raise_for_status().json()["messages"]]
 
 
 def resume_point(err: str) -> int:
@@ -44,13 +44,13 @@ def test_it_ends_cleanly_and_resumes_where_it_stood(
     with start("subscribe", channel, "--from", "earliest") as process:
         seen = [json.loads(first_line(process))["id"] for _ in ids]
         process.send_signal(how)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
     assert (seen, out) == (ids, "")
     assert resume_point(err) == ids[-1]
     later = publish(server_url, channel, 3, 4)
     with start("subscribe", channel, "--after", str(ids[-1]), "--count", "2") as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert [json.loads(line)["id"] for line in out.splitlines()] == later
     assert resume_point(err) == later[-1]
 
@@ -79,7 +79,7 @@ def test_ephemeral_messages_are_told_beside(start: Start, run: Run, server_url: 
         first_line(process)
         assert run("publish", "sub.ephemeral", '"typing"', "--ephemeral").stdout.strip().endswith("true}")
         publish(server_url, "sub.ephemeral", 2)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert json.loads(out)["data"] == 2
     assert 'gapless: ephemeral {"channel":"sub.ephemeral","type":"message","data":"typing"}' in err
 
@@ -90,7 +90,7 @@ def test_head_ends_it_although_nothing_more_comes(start: Start, server_url: str)
         assert json.loads(first_line(process))["data"] == 1
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -101,7 +101,7 @@ def test_a_long_history_cut_off_by_head_is_no_error(start: Start, server_url: st
         first_line(process)
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -111,7 +111,7 @@ def test_a_gap_is_told(run: Run, serve: Serve) -> None:
     run("channels", "set", "sub.gap", "--max-messages", "2", url=service.url)
     publish(service.url, "sub.gap", 1, 2, 3, 4, 5)
     kept = f"{service.url}/v1/channels/sub.gap"
-    asyncio.run(eventually(lambda: httpx.get(kept).json()["first_seq"] == 4))
+    asyncio.run(eventually(lambda: httpx.get(kept, timeout=PATIENCE_S).json()["first_seq"] == 4))
     ended = run("subscribe", "sub.gap", "--after", "0", "--count", "2", "--data-only", url=service.url)
     assert ended.stdout == "4\n5\n"
     assert "gapless: gap in sub.gap: 3 messages were removed by retention" in ended.stderr
@@ -126,7 +126,7 @@ def test_a_restarted_server_is_followed_on(start: Start, serve: Serve) -> None:
         service.kill()
         serve("--port", port)
         second = publish(service.url, "sub.restart", 2)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert json.loads(out)["id"] == second[0]
     assert "gapless: subscription lost" in err
     assert f"resuming from {first[0]}" in err

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import COMMAND, Run, environment
+from tests.patience import PATIENCE_S
 
 
 def one(run: Run, *command: str, **options: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def on_a_terminal(server_url: str, home: Path, *command: str) -> str:
     with subprocess.Popen(
         [*COMMAND, *command], env=environ, stdin=subprocess.DEVNULL, stdout=theirs
     ) as process:
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     os.close(theirs)
     shown = os.read(mine, 65536).decode()
     os.close(mine)

@@ -13,6 +13,7 @@ import pytest
 from gapless_cli.terminal import printable, printable_json, printable_lines
 
 from tests.cli.conftest import COMMAND, Run, environment
+from tests.patience import PATIENCE_S
 
 OBEYED = "\x1b[2J \x07 \x7f \x85 \x9b31m \u200e \u202e \u2066 \u2028 \ufff9"
 PLAIN = "Grüße 日本 👩\u200d🚀 a\u00a0b \\u202e"
@@ -43,7 +44,7 @@ def on_a_terminal(home: Path, url: str, *arguments: str) -> str:
         shown = b""
         while chunk := _read(mine):
             shown += chunk
-        assert process.wait(30) == 0, shown
+        assert process.wait(PATIENCE_S) == 0, shown
     os.close(mine)
     return shown.decode()
 
@@ -60,11 +61,12 @@ def test_a_terminal_is_shown_no_character_that_it_obeys(
     run: Run, server_url: str, tmp_path: Path, command: str
 ) -> None:
     channel = f"terminal.{command}"
-    answer = httpx.post(f"{server_url}/v1/channels/{channel}/messages", json={"data": OBEYED})
-    assert answer.status_code == 201
+    address = f"{server_url}/v1/channels/{channel}/messages"
+    assert httpx.post(address, json={"data": OBEYED}, timeout=PATIENCE_S).status_code == 201
     if command == "definitions":
         settings = {"channels": ["terminal.>"], "filter": {"keys": ["a\u202eb"]}}
-        assert httpx.put(f"{server_url}/v1/subscriptions/terminal", json=settings).status_code == 201
+        address = f"{server_url}/v1/subscriptions/terminal"
+        assert httpx.put(address, json=settings, timeout=PATIENCE_S).status_code == 201
         assert not obeyed(on_a_terminal(tmp_path, server_url, "definitions", "export"))
         return
     words = {"history": [channel], "subscribe": [channel, "--from", "earliest", "--count", "1"]}[command]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,6 +38,29 @@ def client(server_url: str, make_client: MakeClient) -> Iterator[Client]:
     """A client of a service that tests share."""
     with make_client(server_url) as client:
         yield client
+
+
+Later = Callable[[float], None]
+
+
+@pytest.fixture
+async def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Moves the clock of the event loop forward by so many seconds: what is due by then is done at once."""
+    loop = asyncio.get_running_loop()
+    clock, ahead = loop.time, 0.0
+
+    def move(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: clock() + ahead)
+    return move
+
+
+async def turns() -> None:
+    """Lets every task go on as far as it can without the network."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE_S
+
 
 class CuttingProxy:
     """Passes each connection to `upstream`, and cuts it after the next of `budgets` bytes of answer.
@@ -39,7 +41,7 @@ class CuttingProxy:
     ) -> None:
         for one in (self._listener, *self._open):
             _end(one)
-        self._accepting.join(5)
+        self._accepting.join(PATIENCE_S)
 
     def _accept(self) -> None:
         while True:

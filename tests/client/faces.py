@@ -21,6 +21,8 @@ from gapless import (
     SyncStream,
 )
 
+from tests.patience import PATIENCE_S, http_client
+
 Handler = Callable[[httpx.Request], httpx.Response]
 
 
@@ -119,9 +121,10 @@ class SyncFace:
         real_time: bool = False,
         **options: Any,
     ) -> None:
+        options.setdefault("timeout", PATIENCE_S)
         effects = SyncEffects() if real_time else self.time.sync_effects()
         if handler is not None:
-            options["http_client"] = httpx.Client(transport=httpx.MockTransport(handler))
+            options["http_client"] = httpx.Client(transport=httpx.MockTransport(handler), timeout=PATIENCE_S)
         self._client = Client(url, effects=effects, **options)
         self._closing += [self._client, *([options["http_client"]] if handler else [])]
 
@@ -180,9 +183,10 @@ class AsyncFace:
         real_time: bool = False,
         **options: Any,
     ) -> None:
+        options.setdefault("timeout", PATIENCE_S)
         effects = AsyncEffects() if real_time else self.time.async_effects()
         if handler is not None:
-            options["http_client"] = httpx.AsyncClient(transport=httpx.MockTransport(handler))
+            options["http_client"] = http_client(transport=httpx.MockTransport(handler))
         self._client = AsyncClient(url, effects=effects, **options)
         self._closing += [self._client, *([options["http_client"]] if handler else [])]
 

@@ -24,6 +24,8 @@ from gapless import (
     SyncEffects,
 )
 
+from tests.patience import PATIENCE_S
+
 T = TypeVar("T")
 
 Over = Callable[[AsyncClient], AbstractAsyncContextManager[AsyncClient | AsyncConnection]]
@@ -42,8 +44,8 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of this work, done there."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        """The result of this work, done there. It may be all that a consumer does."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(5 * PATIENCE_S)
 
     def call(self, work: Callable[[], object]) -> None:
         """Calls this there, soon."""
@@ -51,7 +53,7 @@ class Loop:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
 

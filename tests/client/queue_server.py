@@ -9,6 +9,10 @@ from typing import Any
 
 from tests.client.model import deliveries, in_seconds
 from tests.client.raw_server import Exchange, RawServer, Script, answer, chunks, stream_head
+from tests.patience import PATIENCE_S
+
+HOLD_S = 2 * PATIENCE_S
+"""How long an answer is held back, at most: longer than a test waits for anything."""
 
 STATUSES = {"ack": "acked", "nack": "nacked", "extend": "extended"}
 
@@ -65,7 +69,7 @@ class QueueServer:
     def wait_for(self, true: Callable[[], bool]) -> None:
         """Returns once it is true, which is looked at whenever something arrives or leaves."""
         with self._changed:
-            assert self._changed.wait_for(true, timeout=10)
+            assert self._changed.wait_for(true, timeout=PATIENCE_S)
 
     def _answer(self, exchange: Exchange) -> None:
         verb = exchange.seen.path.rpartition("/")[2]
@@ -77,7 +81,7 @@ class QueueServer:
             self.settled.append((verb, body))
             self._changed.notify_all()
         if verb in self.gates:
-            self.gates[verb].wait(10)
+            self.gates[verb].wait(HOLD_S)
         exchange.send(self.overrides.get(verb) or answer(200, self._results(verb, body)))
 
     def _stream(self, exchange: Exchange) -> None:

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.patience import PATIENCE_S
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -33,7 +35,7 @@ class Exchange:
         self.seen = seen
 
     def send(self, data: bytes) -> None:
-        self._connection.settimeout(10)
+        self._connection.settimeout(PATIENCE_S)
         with suppress(OSError):
             self._connection.sendall(data)
 
@@ -101,12 +103,12 @@ class RawServer:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in (self._accepting, *self._threads):
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
     def wait_for(self, requests: int) -> None:
         """Returns once that many requests have arrived."""
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.seen) >= requests, timeout=10)
+            assert self.arrived.wait_for(lambda: len(self.seen) >= requests, timeout=PATIENCE_S)
 
     def _accept(self) -> None:
         while True:
@@ -141,7 +143,10 @@ def _read_request(connection: socket.socket) -> Seen | None:
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", 0)):
-        body += connection.recv(65536)
+        part = connection.recv(65536)
+        if not part:
+            return None
+        body += part
     method, target, _ = first.split(" ")
     parts = urlsplit(target)
     return Seen(method, parts.path, tuple(parse_qsl(parts.query)), headers, body)

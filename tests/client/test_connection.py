@@ -19,10 +19,12 @@ from gapless import (
 )
 from gapless._async_link import READ_AHEAD_BYTES
 
+from tests.client.conftest import Later, turns
 from tests.client.faces import Time
 from tests.client.model import problem
 from tests.client.push_server import PushServer, Speaker, Talk
 from tests.client.raw_server import RawServer, answer, replies
+from tests.patience import PATIENCE_S, eventually
 
 LOG = [3, 5, 9]
 
@@ -38,11 +40,11 @@ def time() -> Time:
 
 
 def client_of(server: PushServer, time: Time, **options: Any) -> AsyncClient:
-    return AsyncClient(server.url, effects=time.async_effects(), **options)
+    return AsyncClient(server.url, effects=time.async_effects(), **{"timeout": PATIENCE_S, **options})
 
 
 async def take(stream: Any, count: int) -> list[int]:
-    items = [await asyncio.wait_for(anext(stream), 10) for _ in range(count)]
+    items = [await asyncio.wait_for(anext(stream), PATIENCE_S) for _ in range(count)]
     return [item.id for item in items if isinstance(item, Message)]
 
 
@@ -112,38 +114,52 @@ async def test_streams_and_publishes_share_one_connection(server: PushServer, ti
     assert server.raw.seen[0].headers["user-agent"].startswith("gapless-python/")
 
 
-async def test_silence_is_a_dead_connection(server: PushServer, time: Time) -> None:
-    server.ping = 0.2
+async def test_silence_is_a_dead_connection(server: PushServer, time: Time, later: Later) -> None:
+    server.ping = PATIENCE_S
 
     def fall_silent(speaker: Speaker) -> None:
         speaker.say(server.push(server.connect_and_subscribe(speaker), 3))
         speaker.hold()
 
     server.talks = [fall_silent, server.serve]
-    async with client_of(server, time) as client, client.connect(lateness=0.2) as connection:
-        # This and the next test are about real time.
-        assert await take(connection.subscribe("chat.lobby", after=0), 3) == LOG
+    async with client_of(server, time) as client, client.connect(lateness=PATIENCE_S) as connection:
+        stream = connection.subscribe("chat.lobby", after=0)
+        assert await take(stream, 1) == [3]
+        later(2.1 * PATIENCE_S)
+        assert await take(stream, 2) == LOG[1:]
     assert len(server.raw.seen) == 2
 
 
-async def test_pings_are_answered_and_keep_a_quiet_connection(server: PushServer, time: Time) -> None:
-    server.ping = 0.2
+async def test_pings_are_answered_and_keep_a_quiet_connection(
+    server: PushServer, time: Time, later: Later
+) -> None:
+    """It is quiet for ten times as long as it may be silent."""
+    server.ping = PATIENCE_S
     answers: list[dict[str, Any]] = []
-    pause = threading.Event()
+    pause = threading.Semaphore(0)
 
     def ping(speaker: Speaker) -> None:
         name = server.connect_and_subscribe(speaker)
-        for _ in range(60):
+        for _ in range(20):
             speaker.say({})
             answers.append(next(speaker.commands))
-            pause.wait(0.02)
+            pause.acquire(timeout=PATIENCE_S)
         speaker.say(*(server.push(name, id_) for id_ in LOG))
         speaker.hold()
 
     server.talks = [ping]
-    async with client_of(server, time) as client, client.connect(lateness=0.3) as connection:
-        assert await take(connection.subscribe("a", after=0), 3) == LOG
-    assert answers == [{}] * 60
+    async with (
+        client_of(server, time) as client,
+        client.connect(lateness=PATIENCE_S) as connection,
+        connection.subscribe("a", after=0) as stream,
+    ):
+        for count in range(1, 21):
+            await eventually(lambda count=count: len(answers) == count)  # type: ignore[misc]
+            later(PATIENCE_S)
+            await turns()
+            pause.release()
+        assert await take(stream, 3) == LOG
+    assert answers == [{}] * 20
     assert len(server.raw.seen) == 1
 
 
@@ -354,16 +370,16 @@ async def test_closing_releases_those_who_wait(server: PushServer, time: Time) -
         readers = [asyncio.ensure_future(rest(stream)) for stream in streams]
         await streams[2].__aenter__()
         await streams[0].aclose()
-        assert await asyncio.wait_for(readers[0], 10) == []
+        assert await asyncio.wait_for(readers[0], PATIENCE_S) == []
         await connection.aclose()
         await connection.aclose()
-        assert await asyncio.wait_for(readers[1], 10) == []
+        assert await asyncio.wait_for(readers[1], PATIENCE_S) == []
         with pytest.raises(RuntimeError):
             await connection.publish("a", 1)
         another = client.connect()
         last = asyncio.ensure_future(rest(another.subscribe("a", after=9)))
         await asyncio.sleep(0)
-    assert await asyncio.wait_for(last, 10) == []
+    assert await asyncio.wait_for(last, PATIENCE_S) == []
     assert "closed" in repr(another)
 
 

@@ -13,6 +13,7 @@ from tests.client.faces import Time
 from tests.client.model import delivery
 from tests.client.push_server import PushServer, Speaker
 from tests.client.raw_server import RawServer
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def server(raw_server: RawServer) -> PushServer:
 
 
 def client_of(server: PushServer, **options: Any) -> AsyncClient:
-    return AsyncClient(server.url, effects=Time().async_effects(), **options)
+    return AsyncClient(server.url, effects=Time().async_effects(), **{"timeout": PATIENCE_S, **options})
 
 
 def push(**members: Any) -> dict[str, Any]:
@@ -80,7 +81,7 @@ async def test_leases_end_with_the_member_and_it_begins_again(server: PushServer
         server.connect(speaker)
         speaker.reply(next(speaker.commands), consume={})
         speaker.say(push(delivery=delivery(3)))
-        assert going.wait(10)
+        assert going.wait(PATIENCE_S)
         if goodbye:
             speaker.say(push(goodbye={"reason": "rebalanced"}))
             again(speaker)
@@ -106,7 +107,7 @@ async def test_leases_end_with_the_member_and_it_begins_again(server: PushServer
     ):
         lost = await anext(consumer)
         going.set()
-        found = await asyncio.wait_for(anext(consumer), 10)
+        found = await asyncio.wait_for(anext(consumer), PATIENCE_S)
         assert (lost.lost, found.lost, found.attempt) == (True, False, 2)
         assert (await found.ack()).status == "acked"
     assert len(server.raw.seen) == (1 if goodbye else 2)

@@ -22,9 +22,11 @@ from gapless import (
     Unreachable,
 )
 
+from tests.client.conftest import Later
 from tests.client.faces import Time
 from tests.client.push_server import CREATED_AT, PushServer, Speaker
 from tests.client.raw_server import RawServer
+from tests.patience import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def time() -> Time:
 
 
 def client_of(server: PushServer, time: Time, **options: Any) -> AsyncClient:
-    return AsyncClient(server.url, effects=time.async_effects(), **options)
+    return AsyncClient(server.url, effects=time.async_effects(), **{"timeout": PATIENCE_S, **options})
 
 
 def stored(id_: int) -> dict[str, Any]:
@@ -172,7 +174,10 @@ async def test_a_lost_reply_is_told_and_not_repeated(server: PushServer, time: T
     assert [one["data"] for one in server.bodies("publish")] == [1, 2]
 
 
-async def test_a_reply_that_does_not_come_in_time_is_told(server: PushServer, time: Time) -> None:
+async def test_a_reply_that_does_not_come_in_time_is_told(
+    server: PushServer, time: Time, later: Later
+) -> None:
+    server.ping = 10 * PATIENCE_S
     late: list[dict[str, Any]] = []
 
     def slow(speaker: Speaker) -> None:
@@ -184,9 +189,12 @@ async def test_a_reply_that_does_not_come_in_time_is_told(server: PushServer, ti
         speaker.hold()
 
     server.talks = [slow]
-    async with client_of(server, time, timeout=0.3) as client, client.connect() as connection:
+    async with client_of(server, time) as client, client.connect() as connection:
+        first = asyncio.ensure_future(connection.publish("a", 1))
+        await eventually(lambda: late)
+        later(1.1 * PATIENCE_S)
         with pytest.raises(Unreachable, match="no reply within"):
-            await connection.publish("a", 1)
+            await first
         assert (await connection.publish("a", 2)).id == 8
 
 
@@ -230,8 +238,7 @@ async def test_closing_waits_for_the_replies_under_way(server: PushServer, time:
     async with client_of(server, time) as client:
         connection = client.connect()
         publishes = [asyncio.ensure_future(connection.publish("a", n)) for n in range(5)]
-        while not server.bodies("publish"):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.bodies("publish"))
         await connection.aclose()
         assert len(await asyncio.gather(*publishes)) == 5
 

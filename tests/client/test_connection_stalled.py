@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from gapless import AsyncClient, AsyncConnection, Message, Published, RetryPolicy, Unreachable
 
+from tests.client.conftest import Later, turns
 from tests.client.faces import Time
 from tests.client.push_server import PushServer, Speaker
 from tests.client.raw_server import RawServer
+from tests.patience import PATIENCE_S, eventually
 
 BLOCK = "x" * (1024 * 1024)
 """More than the sockets hold while the server takes nothing."""
@@ -28,6 +30,7 @@ class StallingServer(PushServer):
         self.stalled = threading.Event()
         self.going = threading.Event()
         self.talks = [self.stall]
+        self.ping = 10 * PATIENCE_S
 
     def stall(self, speaker: Speaker) -> None:
         speaker.narrow()
@@ -37,10 +40,10 @@ class StallingServer(PushServer):
             command = next(speaker.commands)
             speaker.reply(command, subscribe={"offset": 0})
             names.append(command["subscribe"]["channel"])
-        assert self.stalled.wait(60)
+        assert self.stalled.wait(PATIENCE_S)
         for name in names:
             speaker.say({}, self.push(name, 3))
-        assert self.going.wait(60)
+        assert self.going.wait(PATIENCE_S)
         self.serve(speaker)
 
 
@@ -58,22 +61,9 @@ async def stall(server: StallingServer, connection: AsyncConnection) -> asyncio.
     raw: socket.socket = link._socket.transport.get_extra_info("socket")  # type: ignore[union-attr]
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 128 * 1024)
     blocking = asyncio.create_task(connection.publish("a", BLOCK))
-    while not any(asked.sent for asked in link._asked.values()):  # type: ignore[union-attr]
-        await asyncio.sleep(0)
+    await eventually(lambda: any(asked.sent for asked in link._asked.values()))  # type: ignore[union-attr]
     server.stalled.set()
     return blocking
-
-
-async def turns() -> None:
-    """Lets every task go on as far as it can without the network."""
-    for _ in range(100):
-        await asyncio.sleep(0)
-
-
-async def block_taken(server: PushServer) -> None:
-    """Returns once the server goes on, so that the timeout of what follows is not over too soon."""
-    while not server.bodies("publish"):
-        await asyncio.sleep(0.01)
 
 
 def published(server: PushServer) -> list[Any]:
@@ -81,39 +71,48 @@ def published(server: PushServer) -> list[Any]:
     return [body["data"] for body in server.bodies("publish") if body["data"] != BLOCK]
 
 
-async def test_what_is_not_sent_in_time_is_sent_once_when_it_is_repeated(server: StallingServer) -> None:
+async def test_what_is_not_sent_in_time_is_sent_once_when_it_is_repeated(
+    server: StallingServer, later: Later
+) -> None:
     time = Time()
     async with (
-        AsyncClient(server.url, effects=time.async_effects(), timeout=2) as client,
+        AsyncClient(server.url, effects=time.async_effects(), timeout=PATIENCE_S) as client,
         client.connect() as connection,
     ):
         blocking = await stall(server, connection)
         second = asyncio.create_task(connection.publish("a", 2))
+        await turns()
+        later(1.1 * PATIENCE_S)
         with pytest.raises(Unreachable):
             await blocking
-        while not time.waits:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: time.waits)
         server.going.set()
         assert (await second).channel == "a"
         await connection.publish("a", 3)
     assert published(server) == [2, 3]
 
 
-async def test_what_failed_because_it_was_not_sent_is_never_sent(server: StallingServer) -> None:
+async def test_what_failed_because_it_was_not_sent_is_never_sent(
+    server: StallingServer, later: Later
+) -> None:
     options: dict[str, Any] = {"effects": Time().async_effects(), "retry": RetryPolicy(attempts=1)}
-    async with AsyncClient(server.url, timeout=2, **options) as client, client.connect() as connection:
+    async with (
+        AsyncClient(server.url, timeout=PATIENCE_S, **options) as client,
+        client.connect() as connection,
+    ):
         publishes = [await stall(server, connection)]
         publishes += [asyncio.create_task(connection.publish("a", n)) for n in range(5)]
+        await turns()
+        later(1.1 * PATIENCE_S)
         found = await asyncio.gather(*publishes, return_exceptions=True)
         assert [type(one) for one in found] == [Unreachable] * 6
         server.going.set()
-        await block_taken(server)
         await connection.publish("a", 5)
     assert published(server) == [5]
 
 
 async def test_what_is_cancelled_before_it_is_sent_is_never_sent(server: StallingServer) -> None:
-    async with AsyncClient(server.url) as client, client.connect() as connection:
+    async with AsyncClient(server.url, timeout=PATIENCE_S) as client, client.connect() as connection:
         blocking = await stall(server, connection)
         others = [asyncio.create_task(connection.publish("a", n)) for n in range(3)]
         opening = asyncio.create_task(connection.consume("orders").__aenter__())
@@ -129,7 +128,7 @@ async def test_what_is_cancelled_before_it_is_sent_is_never_sent(server: Stallin
 
 async def test_a_pong_and_a_subscription_go_before_the_publishes_that_wait(server: StallingServer) -> None:
     server.subscriptions = 1
-    async with AsyncClient(server.url) as client, client.connect() as connection:
+    async with AsyncClient(server.url, timeout=PATIENCE_S) as client, client.connect() as connection:
         stream = await connection.subscribe("a", after=0).__aenter__()
         blocking = await stall(server, connection)
         publishes = [asyncio.create_task(connection.publish("a", n)) for n in range(2000)]

@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import Any
 
+import httpx
 import pytest
 from gapless import (
     AsyncClient,
@@ -24,10 +25,9 @@ from tests.client.faces import Face
 from tests.client.model import deliveries, delivery, goodbye, problem
 from tests.client.queue_server import QueueServer, giving, stream
 from tests.client.raw_server import Exchange, RawServer, answer
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually, wait_until
 
 ONE_TRY = RetryPolicy(attempts=1)
-NEVER_SET = threading.Event()
 
 
 @pytest.fixture
@@ -127,42 +127,44 @@ def test_an_ack_that_came_too_late_is_raised_only_if_asked(
 
 
 def test_leases_are_kept_alive_in_blocks_and_while_they_wait(face: Face, server: QueueServer) -> None:
-    """This test is about real time: leases of 0.6 s, held for three of their lengths."""
+    """Leases of 0.6 s, held for three of their lengths. They are extended late where the machine is slow."""
     server.streams = [giving(1, 2, 3, lease_seconds=0.6)]
     server.lease_seconds = 0.6
     face.connect(server.url, real_time=True)
     consumer = face.open("consume", "orders")
     (in_block,) = face.take(consumer, 1)
 
+    calls: list[list[str]] = []
+
     def hold(delivery: Any) -> None:
         server.wait_for(lambda: server.receipts("extend").count("r-1-1") >= 6)
+        calls.extend(body["receipts"] for body in server.bodies("extend"))
 
     face.block(in_block, hold)
     assert not in_block.lost
     # Those that wait in the client come along in the same calls.
     for receipt in ("r-2-1", "r-3-1"):
-        assert server.receipts("extend").count(receipt) >= 5
-    assert len(server.bodies("extend")) <= 8
+        assert sum({"r-1-1", receipt} <= set(call) for call in calls) >= 5
+    assert sum("r-1-1" not in call for call in calls) <= 2
     by_hand, waiting = face.take(consumer, 2)
-    asked = len(server.receipts("extend"))
-    face.block(waiting, lambda d: server.wait_for(lambda: len(server.receipts("extend")) >= asked + 2))
-    assert set(server.receipts("extend")[asked + 1 :]) == {"r-3-1"}, "what is handed out is the caller's"
+    asked = len(server.bodies("extend"))
+    face.block(waiting, lambda d: server.wait_for(lambda: len(server.bodies("extend")) >= asked + 3))
+    # One call may have been under way when they were taken.
+    later = [body["receipts"] for body in server.bodies("extend")[asked + 1 :]]
+    assert {tuple(call) for call in later} == {("r-3-1",)}, "what is handed out is the caller's"
     assert not by_hand.lost
 
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_lease_lost_amid_a_block_is_told_to_it(face: Face, server: QueueServer, asked: bool) -> None:
-    """This test is about real time: a lease of 0.4 s."""
     server.streams = [giving(1, lease_seconds=0.4)]
     server.status = {"r-1-1": "lease_expired"}
     face.connect(server.url, real_time=True)
     (delivery,) = face.take(face.open("consume", "orders", raise_lost=asked), 1)
-    told = threading.Event()
 
     def watch(delivery: Any) -> None:
         server.wait_for(lambda: len(server.bodies("extend")) > 0)
-        while not delivery.lost:
-            told.wait(0.005)
+        wait_until(lambda: delivery.lost)
 
     if asked:
         with pytest.raises(LeaseLost):
@@ -181,18 +183,17 @@ def test_a_lost_stream_loses_its_leases_and_brings_them_again(
 
     def cut_when_told(exchange: Exchange) -> None:
         stream(deliveries(1, 2), hold=False)(exchange)
-        cut.wait(10)
+        cut.wait(PATIENCE_S)
 
     server.streams = [cut_when_told, giving(1, 2, attempt=2)]
     server.status = {"r-1-1": believed}
     face.connect(server.url)
-    consumer = face.open("consume", "orders", heartbeat=5)
+    consumer = face.open("consume", "orders", heartbeat=PATIENCE_S)
     (first,) = face.take(consumer, 1)
 
     def work_on(delivery: Any) -> None:
         cut.set()
-        while not delivery.lost:
-            NEVER_SET.wait(0.005)
+        wait_until(lambda: delivery.lost)
 
     face.block(first, work_on)
     assert server.receipts("ack") == ["r-1-1"]
@@ -273,11 +274,11 @@ def test_a_subscription_deleted_under_it_ends_it(face: Face, server: QueueServer
     assert face.time.waits == []
 
 
-@pytest.mark.timeout(10)  # Waiting for the end of the silent connection would take 37 seconds.
+@pytest.mark.timeout(PATIENCE_S)  # The silent connection ends after two and a half heartbeats.
 def test_goodbye_is_answered_with_a_new_connection_at_once(face: Face, server: QueueServer) -> None:
     server.streams = [stream(goodbye("shutdown")), giving(1)]
     face.connect(server.url)
-    assert ids(face.take(face.open("consume", "orders"), 1)) == [1]
+    assert ids(face.take(face.open("consume", "orders", heartbeat=PATIENCE_S), 1)) == [1]
     assert face.time.waits == []
 
 
@@ -290,11 +291,17 @@ def test_a_service_that_is_not_there_yet_is_waited_for(face: Face, server: Queue
 
 
 def test_silence_is_a_dead_connection(face: Face, server: QueueServer) -> None:
-    """This test is about real time: half a second of silence."""
-    server.streams = [giving(1), giving(1, attempt=2)]
+    """Half a second of silence. Where the machine is slower, a connection may end before its message came."""
+
+    def give_again(exchange: Exchange) -> None:
+        giving(1, attempt=server.opened)(exchange)
+
+    server.streams = [give_again]
     face.connect(server.url)
     consumer = face.open("consume", "orders", heartbeat=0.2)
-    assert [one.attempt for one in face.take(consumer, 2)] == [1, 2]
+    first, second = face.take(consumer, 2)
+    assert first.lost
+    assert first.attempt < second.attempt <= server.opened
 
 
 def test_entering_returns_when_the_stream_stands(face: Face, server: QueueServer) -> None:
@@ -410,13 +417,19 @@ def test_a_pull_tells_what_was_lost(
 
 
 def test_a_pull_waits_longer_than_the_service_does(face: Face, server: QueueServer) -> None:
-    """This test is about real time: an answer held back for longer than any other call would wait."""
+    patience: list[float] = []
+
+    def pull(request: httpx.Request) -> httpx.Response:
+        patience.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200, json={"deliveries": []})
+
+    face.connect(handler=pull, timeout=3)
+    assert face.call("pull", "orders", wait=20) == face.call("pull", "orders") == []
+    assert patience == [23, 3]
+    # It is what ends the wait for an answer that is held back.
     server.overrides = {"pull": answer(200, {"deliveries": []})}
     server.gates = {"pull": threading.Event()}
-    threading.Timer(0.4, server.gates["pull"].set).start()
     face.connect(server.url, timeout=0.2, retry=ONE_TRY)
-    assert face.call("pull", "orders", wait=1) == []
-    server.gates = {"pull": threading.Event()}
     with pytest.raises(Unreachable):
         face.call("pull", "orders")
     server.gates["pull"].set()

@@ -11,6 +11,7 @@ from gapless import AsyncClient, Client, RetryPolicy
 
 from tests.client.queue_server import QueueServer, giving
 from tests.client.raw_server import RawServer
+from tests.patience import PATIENCE_S
 
 ONE_TRY = RetryPolicy(attempts=1)
 
@@ -39,21 +40,25 @@ def vault() -> Vault:
     return Vault()
 
 
+def client_of(server: QueueServer, vault: Vault) -> AsyncClient:
+    return AsyncClient(server.url, token=vault, timeout=PATIENCE_S, retry=ONE_TRY)
+
+
 @pytest.fixture
 def blocking(server: QueueServer, vault: Vault) -> Iterator[Client]:
-    with Client(server.url, token=vault, retry=ONE_TRY) as client:
+    with Client(server.url, token=vault, timeout=PATIENCE_S, retry=ONE_TRY) as client:
         yield client
 
 
 async def test_a_lease_is_extended_once_there_is_a_token_again(server: QueueServer, vault: Vault) -> None:
     server.streams = [giving(1, lease_seconds=0.6)]
     async with (
-        AsyncClient(server.url, token=vault, retry=ONE_TRY) as client,
+        client_of(server, vault) as client,
         client.consume("q") as consumer,
         await anext(consumer),
     ):
         vault.sealed = True
-        assert await asyncio.to_thread(vault.refused.wait, 10)
+        assert await asyncio.to_thread(vault.refused.wait, PATIENCE_S)
         vault.sealed = False
         await asyncio.to_thread(server.wait_for, lambda: bool(server.receipts("extend")))
     assert server.receipts("ack") == ["r-1-1"]
@@ -65,7 +70,7 @@ def test_a_lease_is_extended_on_a_thread_once_there_is_a_token_again(
     server.streams = [giving(1, lease_seconds=0.6)]
     with blocking.consume("q") as consumer, next(consumer):
         vault.sealed = True
-        assert vault.refused.wait(10)
+        assert vault.refused.wait(PATIENCE_S)
         vault.sealed = False
         server.wait_for(lambda: bool(server.receipts("extend")))
     assert server.receipts("ack") == ["r-1-1"]
@@ -73,7 +78,7 @@ def test_a_lease_is_extended_on_a_thread_once_there_is_a_token_again(
 
 async def test_who_acks_hears_of_it(server: QueueServer, vault: Vault) -> None:
     server.streams = [giving(1, 2)]
-    async with AsyncClient(server.url, token=vault, retry=ONE_TRY) as client, client.consume("q") as consumer:
+    async with client_of(server, vault) as client, client.consume("q") as consumer:
         found = [await anext(consumer) for _ in range(2)]
         vault.sealed = True
         errors = await asyncio.gather(*(one.ack() for one in found), return_exceptions=True)
@@ -94,7 +99,7 @@ def test_who_acks_on_a_thread_hears_of_it(server: QueueServer, vault: Vault, blo
 
 async def test_it_does_not_hide_what_went_wrong_before(server: QueueServer, vault: Vault) -> None:
     server.streams = [giving(1)]
-    async with AsyncClient(server.url, token=vault, retry=ONE_TRY) as client, client.consume("q") as consumer:
+    async with client_of(server, vault) as client, client.consume("q") as consumer:
         delivery = await anext(consumer)
 
         async def fail() -> None:
@@ -118,7 +123,7 @@ def test_a_message_broken_off_without_a_token_is_not_waited_for(
         vault.sealed = True
         with pytest.raises(KeyboardInterrupt), first:
             raise KeyboardInterrupt
-        assert vault.refused.wait(10)
+        assert vault.refused.wait(PATIENCE_S)
         vault.sealed = False
         with second:
             server.wait_for(lambda: "r-2-1" in server.receipts("extend"))

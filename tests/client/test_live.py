@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -31,12 +30,13 @@ from gapless import (
     Unreachable,
 )
 
+from load.children import free_port
 from tests.client.cutting_proxy import CuttingProxy
 from tests.client.over_websocket import OVER, MakeClient, Over
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.support import RunningService
 
-PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
+PATIENT = RetryPolicy(attempts=10_000, total_seconds=5 * PATIENCE_S, base_seconds=0.01, cap_seconds=0.1)
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_cuts_anywhere_neither_lose_nor_double(
             reading = threading.Thread(target=read)
             reading.start()
             published = [publisher.publish(channel, n) for n in range(total)]
-            reading.join(90)
+            reading.join(PATIENCE_S)
             stream.close()
         assert near.cuts > 0
         assert far.cuts > 0
@@ -344,7 +344,7 @@ async def test_publishes_over_a_connection_that_is_cut_are_confirmed_or_unknown_
     confirmed: dict[int, int] = {}
     unknown: set[int] = set()
     with CuttingProxy(server_url, budgets) as proxy:
-        client = AsyncClient(proxy.url, retry=PATIENT, effects=brisk)
+        client = AsyncClient(proxy.url, timeout=PATIENCE_S, retry=PATIENT, effects=brisk)
         async with client, client.connect(max_in_flight=8) as connection:
 
             async def publish(n: int) -> None:
@@ -372,8 +372,8 @@ def test_a_restart_neither_loses_nor_doubles(
     make_client: MakeClient,
 ) -> None:
     """The service is ended twice, gently or not, while one thread publishes and another reads."""
-    service = serve()
-    port = str(urlsplit(service.url).port)
+    port = str(free_port())
+    service = serve("--port", port)
     quick = SyncEffects(chance=lambda: 0.02)
     total, seen = 600, list[Message]()
     with Client(service.url, retry=PATIENT) as publisher, make_client(service.url, effects=quick) as reader:
@@ -391,11 +391,11 @@ def test_a_restart_neither_loses_nor_doubles(
         reading.start()
         writing.start()
         for reached in milestones.values():
-            assert reached.wait(60)
+            assert reached.wait(PATIENCE_S)
             end(service)
             service = serve("--port", port)
-        writing.join(60)
-        reading.join(60)
+        writing.join(PATIENCE_S)
+        reading.join(PATIENCE_S)
         stream.close()
     assert [one.data for one in seen] == list(range(total))
     assert [one.seq for one in seen] == list(range(1, total + 1))

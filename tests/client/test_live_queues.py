@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -32,11 +31,13 @@ from gapless import (
     TransactionConflict,
 )
 
+from load.children import free_port
 from tests.client.cutting_proxy import CuttingProxy
 from tests.client.over_websocket import OVER, MakeClient, Over
+from tests.patience import PATIENCE_S, wait_until
 from tests.support import RunningService
 
-PATIENT = RetryPolicy(attempts=10_000, total_seconds=60, base_seconds=0.01, cap_seconds=0.1)
+PATIENT = RetryPolicy(attempts=10_000, total_seconds=5 * PATIENCE_S, base_seconds=0.01, cap_seconds=0.1)
 
 
 @pytest.fixture
@@ -53,6 +54,12 @@ def channel(name: str) -> str:
 def subscribed(client: Client, name: str, **options: Any) -> str:
     """A subscription to everything under its name."""
     return client.create_subscription(name, [f"{name}.>"], start="earliest", **options).name
+
+
+def pulled(client: Client, name: str, count: int = 1) -> list[Any]:
+    """What a pull gives, once there is something to pull."""
+    deliveries: list[Any] = wait_until(lambda: client.pull(name, count, wait=10))
+    return deliveries
 
 
 def datas(deliveries: list[Any]) -> list[Any]:
@@ -124,7 +131,7 @@ def test_what_fails_comes_again_and_is_a_dead_letter_at_last(client: Client, nam
     with pytest.raises(NotFound) as caught:
         client.replay(dead.id)
     assert caught.value.detail == f"dead letter entry not found: {dead.id}"
-    (again,) = client.pull(name, wait=10)
+    (again,) = pulled(client, name)
     assert (again.attempt, again.message.data) == (1, "poison")
     assert client.ack(name, [again])[0].status == "acked"
 
@@ -132,8 +139,8 @@ def test_what_fails_comes_again_and_is_a_dead_letter_at_last(client: Client, nam
 def test_rejected_messages_are_replayed_and_purged_together(client: Client, name: str, channel: str) -> None:
     subscribed(client, name, ordering="none")
     client.publish_many(channel, [1, 2, 3])
-    pulled = client.pull(name, 10, wait=10)
-    rejected = client.nack(name, pulled, dead_letter=True, reason="no")
+    taken = pulled(client, name, 10)
+    rejected = client.nack(name, taken, dead_letter=True, reason="no")
     assert [one.status for one in rejected] == ["nacked"] * 3
     listed = list(client.dead_letters(subscription=name, reason="rejected", page_size=1))
     assert [one.id for one in listed] == sorted(one.dead_letter for one in rejected if one.dead_letter)
@@ -146,17 +153,17 @@ def test_rejected_messages_are_replayed_and_purged_together(client: Client, name
     assert list(client.dead_letters(subscription=name)) == []
 
 
+@pytest.mark.realtime("the service ends a lease of two seconds by the clock, unless it is extended")
 @pytest.mark.parametrize("over", OVER)
 async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str, over: Over) -> None:
-    """This test is about real time: leases of one second, held for more than two."""
     async with AsyncClient(server_url) as client, over(client) as connection:
-        await client.create_subscription(name, [f"{name}.>"], start="earliest", ack_wait=1)
+        await client.create_subscription(name, [f"{name}.>"], start="earliest", ack_wait=2)
         await client.publish_many(f"{name}.one", [1, 2, 3])
         attempts = []
         async for delivery in connection.consume(name, prefetch=3, raise_lost=True):
             async with delivery:
                 attempts.append(delivery.attempt)
-                await asyncio.sleep(2.2 if len(attempts) == 1 else 0)
+                await asyncio.sleep(4.2 if len(attempts) == 1 else 0)
             if len(attempts) == 3:
                 break
         assert attempts == [1, 1, 1]
@@ -168,8 +175,9 @@ async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str
 def test_a_late_ack_is_refused(client: Client, name: str, channel: str) -> None:
     subscribed(client, name, ack_wait=0.2)
     client.publish(channel, 1)
-    (first,) = client.pull(name, wait=10)
-    (second,) = client.pull(name, wait=10)
+    (first,) = pulled(client, name)
+    client.update_subscription(name, ack_wait=60)
+    (second,) = pulled(client, name)
     assert (second.attempt, second.message.id) == (2, first.message.id)
     assert client.ack(name, [first, "nonsense"])[0].status == "lease_expired"
     assert client.extend(name, [second], ack_wait=60)[0].status == "extended"
@@ -185,10 +193,10 @@ def test_deliveries_of_several_subscriptions_are_settled_without_their_names(
     for each in (name, other):
         client.create_subscription(each, [channel], start="earliest")
     client.publish(channel, 1)
-    both = [*client.pull(name, wait=10), *client.pull(other, wait=10)]
+    both = [*pulled(client, name), *pulled(client, other)]
     assert [one.status for one in client.extend(None, both, ack_wait=60)] == ["extended"] * 2
     assert [one.status for one in client.nack(None, both, delay=0)] == ["nacked"] * 2
-    again = [*client.pull(name, wait=10), *client.pull(other, wait=10)]
+    again = [*pulled(client, name), *pulled(client, other)]
     assert [one.status for one in client.ack(None, [*again, "nonsense"])] == ["acked"] * 2 + ["unknown"]
 
 
@@ -219,7 +227,7 @@ def test_looking_shows_every_state_and_leases_nothing(client: Client, name: str,
     subscribed(client, name, backoff=[50])
     stored = client.publish_many(channel, [NewMessage(n, key="k") for n in range(2)])
     client.publish_many(channel, [2, 3])
-    leased, delayed = [client.pull(name, 1, wait=10)[0] for _ in range(2)]
+    leased, delayed = [pulled(client, name)[0] for _ in range(2)]
     client.nack(name, [delayed], reason="later")
     seen = list(client.look(name, page_size=1))
     assert [(each.state, each.attempt, each.message.data) for each in seen] == [
@@ -240,21 +248,21 @@ def test_looking_shows_every_state_and_leases_nothing(client: Client, name: str,
 def test_seek_pause_and_resume(client: Client, name: str, channel: str) -> None:
     subscribed(client, name)
     published = client.publish_many(channel, [1, 2, 3])
-    (first,) = client.pull(name, wait=10)
+    (first,) = pulled(client, name)
     tried = client.seek(name, published[1].id, dry_run=True)
     assert tried.before is not None
     assert tried.stats is not None
     assert (tried.before.in_flight, tried.stats.in_flight, tried.stats.lag) == (1, 0, 1)
     client.seek(name, published[1].id)
     assert client.ack(name, [first])[0].status == "unknown"
-    assert datas(client.pull(name, 10, wait=10)) == [3]
+    assert datas(pulled(client, name, 10)) == [3]
     client.seek(name, datetime.now(UTC) + timedelta(hours=1))
     assert client.pull(name, 10) == []
     assert client.pause(name).paused
     client.seek(name, "earliest")
     assert client.pull(name, 10) == []
     assert not client.resume(name).paused
-    assert datas(client.pull(name, 10, wait=10)) == [1, 2, 3]
+    assert datas(pulled(client, name, 10)) == [1, 2, 3]
 
 
 def test_messages_are_transformed_exactly_once(client: Client, name: str, channel: str) -> None:
@@ -391,7 +399,8 @@ async def test_keys_stay_in_order_however_many_work(server_url: str, name: str, 
 
         async with consumers[0], consumers[1]:
             await asyncio.wait_for(
-                asyncio.gather(*(consumer.work(handle, concurrency=4) for consumer in consumers)), 60
+                asyncio.gather(*(consumer.work(handle, concurrency=4) for consumer in consumers)),
+                2 * PATIENCE_S,
             )
     for number in range(keys):
         assert done[f"k{number}"] == list(range(number, total, keys))
@@ -423,7 +432,7 @@ async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str, ov
 
                 async with consumer:
                     work = consumer.work(handle, concurrency=5)
-                    await asyncio.wait_for(asyncio.gather(work, stop_when_all_is_settled()), 90)
+                    await asyncio.wait_for(asyncio.gather(work, stop_when_all_is_settled()), 2 * PATIENCE_S)
             assert proxy.cuts > 5
     assert seen == set(range(total))
 
@@ -437,8 +446,8 @@ def test_a_restart_loses_nothing(
     make_client: MakeClient,
 ) -> None:
     """The service is ended twice, gently or not, while one thread publishes and four work."""
-    service = serve()
-    port = str(urlsplit(service.url).port)
+    port = str(free_port())
+    service = serve("--port", port)
     quick = SyncEffects(chance=lambda: 0.02)
     total, seen = 300, set[int]()
     milestones = {total // 3: threading.Event(), total * 2 // 3: threading.Event()}
@@ -465,11 +474,11 @@ def test_a_restart_loses_nothing(
         for thread in threads:
             thread.start()
         for reached in milestones.values():
-            assert reached.wait(60)
+            assert reached.wait(PATIENCE_S)
             end(service)
             service = serve("--port", port)
         for thread in threads:
-            thread.join(90)
+            thread.join(2 * PATIENCE_S)
         consumer.close()
         stats = publisher.get_subscription(name).stats
     assert seen == set(range(total))

@@ -19,8 +19,9 @@ import pytest
 from gapless import AsyncClient, AsyncDelivery, Client, Forbidden, NotFound, RetryPolicy, SyncDelivery
 
 from tests.client.model import deliveries, problem
-from tests.client.queue_server import QueueServer, giving, stream
+from tests.client.queue_server import HOLD_S, QueueServer, giving, stream
 from tests.client.raw_server import RawServer, answer
+from tests.patience import PATIENCE_S
 
 ONE_TRY = RetryPolicy(attempts=1)
 
@@ -32,13 +33,13 @@ def server(raw_server: RawServer) -> QueueServer:
 
 @pytest.fixture
 async def client(server: QueueServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.url, retry=ONE_TRY) as client:
+    async with AsyncClient(server.url, timeout=HOLD_S, retry=ONE_TRY) as client:
         yield client
 
 
 @pytest.fixture
 def blocking(server: QueueServer) -> Iterator[Client]:
-    with Client(server.url, retry=ONE_TRY) as client:
+    with Client(server.url, timeout=HOLD_S, retry=ONE_TRY) as client:
         yield client
 
 
@@ -77,7 +78,7 @@ def test_threads_gather_their_acks_too(server: QueueServer, blocking: Client) ->
         while len(gathered._waiting) < 6:
             assert not any(result.done() for result in results)
         server.gates["ack"].set()
-        settled = [result.result(10) for result in results]
+        settled = [result.result(PATIENCE_S) for result in results]
     assert [len(body["receipts"]) for body in server.bodies("ack")] == [1, 6]
     assert [one.receipt for one in settled] == [f"r-{n}-1" for n in range(1, 8)]
     assert [one.lost for one in found] == [n == 3 for n in range(1, 8)]
@@ -99,7 +100,7 @@ def test_a_call_that_fails_fails_for_all_threads_it_carried(server: QueueServer,
     server.overrides = {"ack": answer(403, problem(403, "forbidden"))}
     with blocking.consume("orders") as consumer, ThreadPoolExecutor(3) as threads:
         results = [threads.submit(next(consumer).ack) for _ in range(3)]
-        errors = [result.exception(10) for result in results]
+        errors = [result.exception(PATIENCE_S) for result in results]
     assert [type(error) for error in errors] == [Forbidden] * 3
 
 
@@ -139,7 +140,7 @@ async def test_a_cancelled_block_gives_its_message_back_without_waiting(
         await entered.wait()
         holding.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(holding, 5)
+            await asyncio.wait_for(holding, PATIENCE_S)
         await wait_for(server, lambda: len(server.bodies("nack")) == 1)
         server.gates["nack"].set()
     assert server.bodies("nack") == [{"receipts": ["r-1-1"], "delay": 0.0, "reason": "CancelledError"}]
@@ -195,8 +196,8 @@ def test_closing_waits_for_the_acks_of_other_threads(server: QueueServer, blocki
             assert not closing.done()
         assert server.left == 0
         server.gates["ack"].set()
-        assert acking.result(10).status == "acked"
-        closing.result(10)
+        assert acking.result(PATIENCE_S).status == "acked"
+        closing.result(PATIENCE_S)
     server.wait_for(lambda: server.left == 1)
 
 
@@ -220,7 +221,7 @@ async def test_giving_up_a_wait_loses_nothing_and_keeps_the_connection(
 
     def later(exchange: Any) -> None:
         stream(hold=False)(exchange)
-        assert go.wait(10)
+        assert go.wait(PATIENCE_S)
         exchange.send(b"%x\r\n%b\r\n" % (len(deliveries(1, 2)), deliveries(1, 2)))
         exchange.hold()
 
@@ -281,7 +282,7 @@ async def test_closing_the_client_ends_its_consumers(server: QueueServer) -> Non
     waiting = asyncio.create_task(anext(consumer, None))
     await asyncio.sleep(0)
     await client.aclose()
-    assert await asyncio.wait_for(waiting, 10) is None
+    assert await asyncio.wait_for(waiting, PATIENCE_S) is None
 
 
 def test_closing_releases_threads_that_wait(server: QueueServer, blocking: Client) -> None:
@@ -289,7 +290,7 @@ def test_closing_releases_threads_that_wait(server: QueueServer, blocking: Clien
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(list, consumer) for _ in range(3)]
         consumer.close()
-        assert [one.result(10) for one in waiting] == [[], [], []]
+        assert [one.result(PATIENCE_S) for one in waiting] == [[], [], []]
 
 
 async def test_work_is_done_by_as_many_as_were_asked_for(server: QueueServer, client: AsyncClient) -> None:
@@ -307,7 +308,7 @@ async def test_work_is_done_by_as_many_as_were_asked_for(server: QueueServer, cl
             if len(done) == 10:
                 consumer.stop()
 
-        await asyncio.wait_for(consumer.work(handle, concurrency=4), 10)
+        await asyncio.wait_for(consumer.work(handle, concurrency=4), PATIENCE_S)
     assert sorted(done) == list(range(1, 11))
     assert most == 4
     assert sorted(server.receipts("ack")) == sorted(f"r-{n}-1" for n in range(1, 11))
@@ -320,7 +321,7 @@ def test_threads_work_side_by_side(server: QueueServer, blocking: Client) -> Non
     with blocking.consume("orders", prefetch=8) as consumer:
 
         def handle(delivery: SyncDelivery) -> None:
-            together.wait(10)
+            together.wait(PATIENCE_S)
             done.append(delivery.message.id)
             if len(done) == 8:
                 consumer.stop()
@@ -426,7 +427,7 @@ async def test_work_that_is_cancelled_cancels_its_handlers(server: QueueServer, 
         await busy.acquire()
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(working, 10)
+        await asyncio.wait_for(working, PATIENCE_S)
     assert sorted(seen) == ["r-1-1", "r-2-1"]
     await wait_for(server, lambda: server.left == 1)
     assert server.settled == [], "the end of the stream gives them back"
@@ -496,4 +497,4 @@ held.wait()
 def test_the_end_of_a_process_waits_for_no_thread_that_holds_a_lock() -> None:
     """The end of the interpreter freezes daemon threads, with whatever they hold."""
     environment = {**os.environ, "PYTHONPATH": os.path.dirname(gapless.__path__[0])}
-    subprocess.run([sys.executable, "-c", FROZEN], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", FROZEN], check=True, timeout=PATIENCE_S, env=environment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,9 +18,10 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.ports import AppendPort, HistoryPort, ReadPort
 from tests.conftest import drop_database, make_database
+from tests.contract.limits import long_limits
 from tests.contract.memory import MemoryAppender, MemoryHistory, MemoryReader
 from tests.contract.memory_log import MemoryLog, Transaction
-from tests.race.support import IMMEDIATE, publish, reader, sessions
+from tests.race.support import IMMEDIATE, publish, reader, sessions, wait_for_the_database
 
 
 class Held(Protocol):
@@ -63,6 +64,19 @@ def request(
     """One message to each of these channels."""
     messages = tuple(NewMessage(channel, b'{"to": "%s"}' % channel.encode()) for channel in channels)
     return Append("default", messages, key, body if key else b"", expected)
+
+
+@pytest.fixture(autouse=True)
+def patient_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A healthy Postgres may answer late, too."""
+    wait_for_the_database(monkeypatch)
+
+
+@pytest.fixture
+def patient() -> Iterator[None]:
+    """A healthy Redis may answer late. For tests of what speaks to one."""
+    with long_limits():
+        yield
 
 
 @pytest.fixture(params=["memory", "postgres"])

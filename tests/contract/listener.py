@@ -36,6 +36,17 @@ class Listener:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+async def heard_again(sender: Listener, listener: Listener) -> None:
+    """Wait until what the one sends reaches the other, which may be itself. What was lost is sent again."""
+
+    def look() -> bool:
+        sender.bus.send(b"again")
+        return b"again" in listener.heard
+
+    listener.heard.clear()
+    await eventually(look)
+
+
 def through(url: str) -> OpenBus:
     """Opens buses through this Redis."""
 

@@ -10,17 +10,23 @@ from collections.abc import Callable, Iterable
 from cache.presence import RedisPresence
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePort
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 CHANNEL: Channel = ("default", "a.b")
-EXPIRY_S = 0.6
 
 Open = Callable[[str, Clients], PresencePort]
 
 
-def through(url: str, expiry_s: float = EXPIRY_S) -> Open:
-    """Opens presence in this Redis."""
-    return lambda topic, clients: RedisPresence(url, topic, clients, expiry_s)
+def through(url: str, expiry_s: float = PATIENCE_S, beat_s: float = 0.1) -> Open:
+    """Opens presence in this Redis. What a process shows does not expire because the machine is busy, and is
+    looked after often all the same."""
+
+    def opened(topic: str, clients: Clients) -> RedisPresence:
+        made = RedisPresence(url, topic, clients, expiry_s)
+        made._beat_s = beat_s
+        return made
+
+    return opened
 
 
 def topic_of_this_test() -> str:

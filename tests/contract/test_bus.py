@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -11,9 +12,12 @@ import redis.asyncio
 
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.engine.exchange import OpenBus
-from tests.contract.listener import Listener, through, topic_of_this_test
+from tests.contract.limits import short_limits
+from tests.contract.listener import Listener, heard_again, through, topic_of_this_test
 from tests.contract.memory_bus import MemoryHub
 from tests.patience import eventually
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 MANY = 3000
 """More than a bus holds until it is sent."""
@@ -35,12 +39,18 @@ def wire(request: pytest.FixtureRequest) -> Wire:
         return Wire(hub.open, hub.cut)
     url: str = request.getfixturevalue("redis_url")
 
+    name = f"wire-{secrets.token_hex(8)}"
+
     async def cut() -> None:
+        """Others use this Redis too, so only connections of this name end."""
         admin = redis.asyncio.Redis.from_url(url)
-        await admin.client_kill_filter(_type="pubsub")
+        listening = [c for c in await admin.client_list(_type="pubsub") if c["name"] == name]
+        assert listening
+        for each in listening:
+            await admin.client_kill_filter(_id=each["id"])
         await admin.aclose()
 
-    return Wire(through(url), cut)
+    return Wire(through(f"{url}{'&' if '?' in url else '?'}client_name={name}"), cut)
 
 
 async def test_everybody_hears_in_order(wire: Wire) -> None:
@@ -73,12 +83,7 @@ async def test_whoever_was_cut_off_is_told_that_hints_may_be_missing(wire: Wire)
     await wire.cut()
     await eventually(lambda: listener.missed == 2)
     await listener.connected()
-
-    def heard_again() -> bool:
-        listener.bus.send(b"again")
-        return b"again" in listener.heard
-
-    await eventually(heard_again)
+    await heard_again(listener, listener)
     assert not listener.task.done()
     await listener.stop()
 
@@ -99,7 +104,7 @@ async def test_one_process_may_be_sent_to(wire: Wire) -> None:
 
 async def test_sending_to_one_fails_while_it_cannot_be_known(wire: Wire) -> None:
     bus = wire.open(topic_of_this_test(), "n", lambda payload: None, lambda: None)
-    with pytest.raises(GaplessError) as refused:
+    with short_limits(), pytest.raises(GaplessError) as refused:
         await bus.send_to("n", b"lost")
     assert refused.value.code is Code.UNAVAILABLE
 

@@ -14,12 +14,14 @@ import uvloop
 
 from cache import bus as bus_module
 from cache import keeping as keeping_module
-from cache import link as link_module
 from cache.bus import RedisBus
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
-from tests.contract.listener import Listener
+from tests.contract.limits import short_limits
+from tests.contract.listener import Listener, heard_again
 from tests.leaks import RecordingLoop
 from tests.patience import eventually
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 LOOPS = {"asyncio": RecordingLoop, "uvloop": uvloop.new_event_loop}
 MAX_FILES = 20
@@ -27,13 +29,11 @@ MAX_FILES = 20
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (keeping_module, link_module):
-        monkeypatch.setattr(module, "STEP_TIMEOUT_S", 0.2)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks and tries again often."""
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.02)
     monkeypatch.setattr(bus_module, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.1)
-    monkeypatch.setattr(bus_module, "MAX_SILENCE_S", 0.5)
 
 
 def run(loop: str, program: Callable[[], Awaitable[None]]) -> None:
@@ -59,19 +59,18 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
         behaviour = BEHAVIOURS[name]
         server = HostileRedis(redis_url)
         await server.start()
-        there, here = Listener(redis_url), Listener(server.url)
-        await there.connected()
+        here = Listener(server.url)
         await here.connected()
         dropped, failures, files = count(bus_module.DROPPED), count(keeping_module.FAILURES), open_files()
-
-        await server.turn(behaviour.play(server))
 
         def refused() -> bool:
             here.bus.send(b"x" * 1000)
             return behaviour.takes or count(bus_module.DROPPED) > dropped
 
-        await eventually(refused)
-        await eventually(lambda: server.met >= 6 or here.task.done())
+        with short_limits():
+            await server.turn(behaviour.play(server))
+            await eventually(refused)
+            await eventually(lambda: server.met >= 6 or here.task.done())
         assert not here.task.done(), here.task.exception()
         assert count(keeping_module.FAILURES) >= failures + 4
         assert not behaviour.takes or not any(here.heard), "it passed nothing on"
@@ -81,6 +80,8 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
 
         told = here.missed
         await server.turn(None)
+        there = Listener(redis_url)
+        await there.connected()
         await heard_again(there, here)
         await heard_again(here, there)
         assert here.missed > told
@@ -91,15 +92,6 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
     run(loop, program)
 
 
-async def heard_again(sender: Listener, listener: Listener) -> None:
-    def look() -> bool:
-        sender.bus.send(b"again")
-        return b"again" in listener.heard
-
-    listener.heard.clear()
-    await eventually(look)
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_no_failure_at_the_start_ends_a_bus(redis_url: str, loop: str) -> None:
     """One behaviour after another, none of them preceded by a connection that worked."""
@@ -108,12 +100,14 @@ def test_no_failure_at_the_start_ends_a_bus(redis_url: str, loop: str) -> None:
         server = HostileRedis(redis_url)
         await server.start()
         await server.turn(next(iter(BEHAVIOURS.values())).play(server))
-        there, here = Listener(redis_url), Listener(server.url)
-        for behaviour in BEHAVIOURS.values():
-            await server.turn(behaviour.play(server))
-            await eventually(lambda: server.met >= 2 or here.task.done())
-            assert not here.task.done(), here.task.exception()
+        here = Listener(server.url)
+        with short_limits():
+            for behaviour in BEHAVIOURS.values():
+                await server.turn(behaviour.play(server))
+                await eventually(lambda: server.met >= 2 or here.task.done())
+                assert not here.task.done(), here.task.exception()
         await server.turn(None)
+        there = Listener(redis_url)
         await heard_again(there, here)
         await here.stop()
         await there.stop()
@@ -136,7 +130,8 @@ def test_an_address_of_nothing_or_of_another_kind_ends_nothing(
             await server.stop()
         failures = count(keeping_module.FAILURES)
         here = Listener(server.url.replace("redis:", f"{scheme}:"))
-        await eventually(lambda: count(keeping_module.FAILURES) >= failures + 6 or here.task.done())
+        with short_limits():
+            await eventually(lambda: count(keeping_module.FAILURES) >= failures + 6 or here.task.done())
         assert not here.task.done(), here.task.exception()
         assert not here.bus.connected
         if scheme == "redis":
@@ -170,7 +165,8 @@ def test_a_name_that_does_not_resolve_ends_nothing(redis_url: str, hangs: bool) 
         loop.getaddrinfo = look_up  # type: ignore[assignment]
         failures = count(keeping_module.FAILURES)
         here = Listener(server.url.replace("127.0.0.1", "redis.example"))
-        await eventually(lambda: count(keeping_module.FAILURES) >= failures + 8 or here.task.done())
+        with short_limits():
+            await eventually(lambda: count(keeping_module.FAILURES) >= failures + 8 or here.task.done())
         assert not here.task.done(), here.task.exception()
         assert not hangs or asked == 1
         released.set()
@@ -190,14 +186,15 @@ def test_what_cannot_be_sent_does_not_keep_connections_open(redis_url: str, loop
         await server.start()
         here = Listener(server.url)
         await here.connected()
-        await server.turn(BEHAVIOURS["never reads"].play(server))
-        files = open_files()
 
         def tried_often() -> bool:
             here.bus.send(b"x" * 8_000_000)
             return server.met >= 12
 
-        await eventually(tried_often)
+        with short_limits():
+            await server.turn(BEHAVIOURS["never reads"].play(server))
+            files = open_files()
+            await eventually(tried_often)
         # The server never reads, so it never learns that they are gone: its own ends stay.
         assert open_files() <= files + server.met + 4
         await here.stop()

@@ -12,12 +12,14 @@ from tests.contract.memory_presence import MemoryPresenceHub
 from tests.contract.showing import CHANNEL, Open, Process, client, through
 from tests.patience import eventually
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture(params=["memory", "redis"])
 def opens(request: pytest.FixtureRequest) -> Open:
     if request.param == "memory":
         return MemoryPresenceHub().open
-    return through(request.getfixturevalue("redis_url"), 10.0)
+    return through(request.getfixturevalue("redis_url"))
 
 
 @pytest.fixture

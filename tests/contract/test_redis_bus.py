@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cache import bus as bus_module
-from cache import link as link_module
 from cache.bus import RedisBus
 from cache.link import Link
 from tests.contract.freezing_proxy import FreezingProxy
-from tests.contract.listener import Listener
+from tests.contract.limits import short_limits
+from tests.contract.listener import Listener, heard_again
 from tests.patience import eventually
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
@@ -37,36 +39,33 @@ async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None
 
 async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes nothing and says nothing, with more to send than sockets hold; afterwards all is as before."""
-    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
     listener = Listener(proxy.url)
     await listener.connected()
-    proxy.freeze()
-    dropped = bus_module.DROPPED._value.get()
-    for _ in range(3):
-        listener.bus.send(b"x" * 8_000_000)
-    await eventually(lambda: bus_module.DROPPED._value.get() > dropped or listener.task.done())
+    with short_limits():
+        # After this no step is under way that began with a long limit.
+        await heard_again(listener, listener)
+        proxy.freeze()
+        for _ in range(3):
+            listener.bus.send(b"x" * 8_000_000)
+        # What the queue had no room for is dropped by now. The rest is, once it could not be sent.
+        dropped = bus_module.DROPPED._value.get()
+        await eventually(lambda: bus_module.DROPPED._value.get() > dropped or listener.task.done())
     assert not listener.task.done(), listener.task.exception()
     proxy.thaw()
-
-    def heard_again() -> bool:
-        listener.bus.send(b"again")
-        return b"again" in listener.heard
-
-    await eventually(heard_again)
+    await heard_again(listener, listener)
     await listener.stop()
 
 
 async def test_silence_is_asked_about(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that died without a word is given up, and what may have been missed meanwhile is told."""
-    monkeypatch.setattr(link_module, "STEP_TIMEOUT_S", 0.3)
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.05)
     monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.1)
-    monkeypatch.setattr(bus_module, "MAX_SILENCE_S", 0.3)
     listener = Listener(proxy.url)
     await listener.connected()
     proxy.freeze()
-    await eventually(lambda: not listener.bus.connected, 5.0)
+    with short_limits():
+        await eventually(lambda: not listener.bus.connected)
     proxy.thaw()
     await eventually(lambda: listener.missed == 2)
     await listener.stop()

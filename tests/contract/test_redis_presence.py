@@ -12,7 +12,6 @@ import pytest
 import redis.asyncio
 
 from app.embedded import EmbeddedRedis
-from cache import keeping as keeping_module
 from cache import link as link_module
 from cache import presence as presence_module
 from cache.presence import RedisPresence
@@ -20,17 +19,21 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.presence import ClientInfo, Clients
 from tests.contract.freezing_proxy import FreezingProxy
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
-from tests.contract.showing import CHANNEL, EXPIRY_S, Process, client, through
-from tests.patience import eventually
+from tests.contract.limits import short_limits
+from tests.contract.showing import CHANNEL, Process, client, through
+from tests.patience import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+SOON_S = 0.6
+"""When clients of a process that dies expire."""
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (keeping_module, link_module):
-        monkeypatch.setattr(module, "STEP_TIMEOUT_S", 0.2)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks and tries again often."""
     monkeypatch.setattr(presence_module, "RECONNECT_S", 0.02)
     monkeypatch.setattr(presence_module, "PING_EVERY_S", 0.1)
-    monkeypatch.setattr(presence_module, "FLUSH_TIMEOUT_S", 0.5)
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ async def admin(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 
 @pytest.fixture
 async def both(redis_url: str) -> AsyncIterator[tuple[Process, Process]]:
-    """Two processes whose clients expire soon."""
+    """Two processes."""
     one, two = Process(through(redis_url)), Process(through(redis_url))
     await one.connected()
     await two.connected()
@@ -59,19 +62,48 @@ async def keys(admin: redis.asyncio.Redis, process: Process) -> list[bytes]:
     return sorted(key for key in found if isinstance(key, bytes))
 
 
-async def test_clients_of_a_process_that_died_expire(both: tuple[Process, Process]) -> None:
-    one, two = both
+async def test_clients_of_a_process_that_died_expire(redis_url: str) -> None:
+    one, two = Process(through(redis_url, SOON_S)), Process(through(redis_url))
+    await one.connected()
+    await two.connected()
     one.join([client() for _ in range(3)])
     here = client()
     two.join([here])
     await eventually(lambda: shows(two, 4))
     await one.kill()
     await eventually(lambda: shows(two, 1))
-    await asyncio.sleep(2 * EXPIRY_S)
-    assert await two.all() == [here], "a process that lives renews its clients"
+    assert await two.all() == [here]
+    await one.stop()
+    await two.stop()
 
 
-async def test_every_key_expires(both: tuple[Process, Process], admin: redis.asyncio.Redis) -> None:
+async def test_a_process_that_lives_renews_its_clients(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    """All keys are about to expire in half a minute; then all of them stay for longer again."""
+    _, two = both
+    two.join([client("u")])
+    await eventually(lambda: shows(two, 1))
+    found = await keys(admin, two)
+    assert len(found) == 3
+    for key in found:
+        assert await admin.pexpire(key, 30_000)
+
+    async def renewed() -> bool:
+        return all([await admin.pttl(key) > 30_000 for key in found])
+
+    await eventually(renewed)
+
+
+def test_clients_are_renewed_well_before_they_expire() -> None:
+    port = RedisPresence("redis://127.0.0.1:1", "t", Clients(), 30.0)
+    assert 0 < port._beat_s <= 30.0 / 2
+
+
+async def test_every_key_expires(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence_module, "UNION_EXPIRES_S", int(PATIENCE_S))
     one, two = both
     some = [client("u") for _ in range(3)]
     for process in both:
@@ -84,7 +116,7 @@ async def test_every_key_expires(both: tuple[Process, Process], admin: redis.asy
     found = await keys(admin, one)
     assert len(found) == 6
     for key in found:
-        assert 0 < await admin.pttl(key) <= 1000 * max(EXPIRY_S, presence_module.UNION_EXPIRES_S)
+        assert 0 < await admin.pttl(key) <= 1000 * PATIENCE_S
 
 
 async def test_a_clean_stop_leaves_no_key(both: tuple[Process, Process], admin: redis.asyncio.Redis) -> None:
@@ -172,7 +204,8 @@ async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> N
     one.join([client()])
     await eventually(lambda: shows(one, 1))
     proxy.freeze()
-    asked = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(200)), return_exceptions=True)
+    with short_limits():
+        asked = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(200)), return_exceptions=True)
     assert {error.code for error in asked if isinstance(error, GaplessError)} == {Code.UNAVAILABLE}
     assert len([error for error in asked if isinstance(error, GaplessError)]) == 200
     later = client()
@@ -221,21 +254,25 @@ async def test_no_failure_of_redis_ends_presence(redis_url: str, name: str) -> N
     shown."""
     server = HostileRedis(redis_url)
     await server.start()
-    one = Process(through(server.url, 30.0))
+    one = Process(through(server.url))
     await one.connected()
     here = client("u")
     one.join([here])
     await eventually(lambda: shows(one, 1))
-    await server.turn(BEHAVIOURS[name].play(server))
-    while server.met < 4:
+
+    async def asked_often() -> bool:
         questions: list[Awaitable[object]] = [one.port.page(CHANNEL, "", 5), one.port.stats(CHANNEL)]
         for asked in questions:
             (found,) = await asyncio.gather(asked, return_exceptions=True)
             if isinstance(found, BaseException):
                 assert isinstance(found, GaplessError)
                 assert found.code is Code.UNAVAILABLE
-        await asyncio.sleep(0.02)
         assert not one.task.done(), one.task.exception()
+        return server.met >= 4
+
+    with short_limits():
+        await server.turn(BEHAVIOURS[name].play(server))
+        await eventually(asked_often)
     later = client()
     one.join([later])
     await server.turn(None)
@@ -263,10 +300,7 @@ async def test_a_question_is_answered_while_all_is_renewed(
 ) -> None:
     """The beat waits here until the question that was asked in it has its answer. Its parts are small, so
     that other tasks run between them."""
-    for module in (keeping_module, link_module):
-        monkeypatch.setattr(module, "STEP_TIMEOUT_S", 10.0)
-    monkeypatch.setattr(presence_module, "FLUSH_TIMEOUT_S", 10.0)
-    one = Process(through(redis_url, 3.0))
+    one = Process(through(redis_url, beat_s=1.0))
     await one.connected()
     for number in range(400):
         one.join([client("u")], ("default", f"c{number}"))

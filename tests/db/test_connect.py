@@ -10,6 +10,7 @@ import pytest
 from db.connect import DatabaseConfig, Pool
 from subscriptions.domain.errors import Code, GaplessError
 from tests.conftest import Database
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_what_is_logged_of_a_database_holds_no_password() -> None:
 
 async def test_who_waits_for_a_connection_gets_its_turn(database: Database) -> None:
     """However soon whoever has it wants it again."""
-    pool = Pool(DatabaseConfig(database.service_url), application="test", size=1, wait_s=5)
+    pool = Pool(DatabaseConfig(database.service_url), application="test", size=1, wait_s=PATIENCE_S)
 
     async def again_and_again() -> None:
         while True:

@@ -16,6 +16,7 @@ from app.embedded import EmbeddedPostgres
 from db.connect import DatabaseConfig, connect
 from db.queries import SQL_DIR, load, parse
 from tests.conftest import Database, drop_database, make_database
+from tests.patience import PATIENCE_S
 
 ROWS = 50_000
 CHANNELS = 200
@@ -42,7 +43,7 @@ def test_every_file_is_loaded() -> None:
 
 
 async def test_every_block_prepares_as_the_service(database: Database) -> None:
-    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=5)
+    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=PATIENCE_S)
     try:
         for name, sql in load().items():
             try:
@@ -105,7 +106,7 @@ async def _explain(session: asyncpg.Connection, name: str, arguments: tuple[obje
     types = [await session.fetchval("select format_type($1, null)", oid) for oid in oids]
     async with session.transaction():
         await session.execute(f"set local plan_cache_mode = force_{mode}_plan; set local jit = off")
-        await session.execute("set local statement_timeout = '5s'")
+        await session.execute(f"set local statement_timeout = '{PATIENCE_S:.0f}s'")
         await session.execute(f"prepare guarded ({', '.join(types)}) as {sql}")
         given = ", ".join(_literal(argument) for argument in arguments)
         plan = await session.fetchval(f"explain (analyze, format json, timing off) execute guarded ({given})")

@@ -20,7 +20,7 @@ from load.browser.chromium import opened
 from load.children import Child, free_port
 from load.relay import listening
 from tests.conftest import Database, Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually, http_client
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -37,7 +37,7 @@ def run(program: str, url: str, **more: str) -> str:
         env=environment(url, **more),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=5 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -98,14 +98,15 @@ async def test_what_is_said_in_the_chat_is_read_in_its_page(serve: Serve, tmp_pa
     chat = Child(command, tmp_path / "chat.log", environment(service.url)).start()
     try:
         await eventually(lambda: _answers(url_of(port)))
-        async with httpx.AsyncClient(base_url=url_of(port)) as client:
+        async with http_client(url_of(port)) as client:
             said = {"name": "Ada", "text": "<b>hello</b>", "page": "p", "number": 1}
             answers = [(await client.post("/say", json=said)).json() for _ in range(2)]
             assert answers == [{"seq": 1}, {"seq": 1}], "a repeated request is one message"
             assert (await client.post("/say", json={**said, "text": ""})).status_code == 422
             if shutil.which("chromium") is None:
                 pytest.skip("there is no Chromium")
-            async with shown((await client.get("/")).text, tmp_path, page_port) as texts, asyncio.timeout(60):
+            page = (await client.get("/")).text
+            async with shown(page, tmp_path, page_port) as texts, asyncio.timeout(PATIENCE_S):
                 while "Ada: <b>hello</b>" not in await texts.get():
                     pass
                 await client.post("/say", json={**said, "text": "again", "number": 2})
@@ -127,7 +128,7 @@ async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> N
     chat = Child(command, tmp_path / "chat.log", environment(service.url, **more)).start()
     try:
         await eventually(lambda: _answers(url_of(port)))
-        async with httpx.AsyncClient(base_url=url_of(port)) as client:
+        async with http_client(url_of(port)) as client:
             await client.post("/say", json={"name": "Ada", "text": "one", "page": "p", "number": 1})
             assert (await client.get("/centrifuge.js")).text == script
             page = (await client.get("/side-by-side")).text
@@ -135,7 +136,7 @@ async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> N
             page = page.replace('<script src="/centrifuge.js"></script>', f"<script>{script}</script>")
             saying = 'lobby.on("subscribed", () => lobby.publish({ name: "Eve", text: "two" }));'
             page = page.replace("lobby.subscribe();", f"{saying} lobby.subscribe();")
-            async with shown(page, tmp_path, page_port) as texts, asyncio.timeout(60):
+            async with shown(page, tmp_path, page_port) as texts, asyncio.timeout(PATIENCE_S):
                 wanted = [f"{side} {said}" for side in ("sse", "ws") for said in ("1 Ada: one", "2 Eve: two")]
                 seen = ""
                 while not all(line in seen for line in wanted):
@@ -147,6 +148,6 @@ async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> N
 
 def _answers(origin: str) -> bool:
     try:
-        return httpx.get(origin).status_code == 200
+        return httpx.get(origin, timeout=PATIENCE_S).status_code == 200
     except httpx.TransportError:
         return False

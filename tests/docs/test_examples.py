@@ -26,7 +26,7 @@ from app.webhooks.signature import signed
 from tests.conftest import Database, Serve
 from tests.docs.pages import ANSWERS, Fence, fences, pages
 from tests.docs.test_spark_pages import PAGES as SPARK_PAGES
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.support import ROOT
 
 HOW_TO = sorted(
@@ -46,7 +46,6 @@ SHOWN = ("", *ANSWERS)
 """Fences without a language, and output, show something; the others are for running."""
 AWAKE = "import time; time.sleep = lambda _: None\n"
 ADDRESS = "http://127.0.0.1:8080"
-LOOKS = 50
 READY = ('data: {"cursor"', 'data: {"receipt"')
 """A stream does not end: it is listened to until it says that all history is sent, or gave a delivery."""
 
@@ -104,7 +103,7 @@ async def run(fence: Fence, url: str, database: Database, folder: Path) -> str |
             output = until_ready(running)
             os.killpg(running.pid, signal.SIGKILL)
             return output
-        output, errors = running.communicate(timeout=60)
+        output, errors = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, errors) == (0, ""), f"{fence}: {output}{errors}"
     return output
 
@@ -125,7 +124,7 @@ async def test_examples_do_what_the_page_says(
     page: str, serve: Serve, database: Database, tmp_path: Path
 ) -> None:
     service = serve()
-    await eventually(lambda: httpx.get(f"{service.url}/readyz").json().get("redis"))
+    await eventually(lambda: httpx.get(f"{service.url}/readyz", timeout=PATIENCE_S).json().get("redis"))
     ran = 0
     for fence in fences(page):
         output = await run(fence, service.url, database, tmp_path)
@@ -134,10 +133,9 @@ async def test_examples_do_what_the_page_says(
         ran += 1
         if fence.answer is not None:
             expected = normal(fence.answer.replace(ADDRESS, service.url))
-            for _ in range(LOOKS if only_reads(fence) else 0):
-                # A stream that was just closed takes a moment to give back what it held.
-                if normal(output or "") == expected:
-                    break
+            # A stream that was just closed takes a moment to give back what it held.
+            deadline = time.monotonic() + PATIENCE_S
+            while normal(output or "") != expected and only_reads(fence) and time.monotonic() < deadline:
                 await asyncio.sleep(0.1)
                 output = await run(fence, service.url, database, tmp_path)
             assert normal(output or "") == expected, fence

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.docs.tables import metrics_table
+from tests.patience import PATIENCE_S
 from tests.support import ROOT
 
 FOLDER = ROOT / "docs" / "monitoring"
@@ -22,14 +23,16 @@ STRANGE = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total", "
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """Prometheus' tool, brought here if that can be done."""
-    found = subprocess.run([ROOT / ".ci" / "promtool"], capture_output=True, text=True, timeout=100)
+    fetch = [ROOT / ".ci" / "promtool"]
+    found = subprocess.run(fetch, capture_output=True, text=True, timeout=5 * PATIENCE_S)
     if found.returncode != 0:
         pytest.skip(f"promtool is missing and cannot be fetched here: {found.stderr}")
     return found.stdout.strip()
 
 
 def check(promtool: str, *arguments: str | Path, text: str | None = None) -> str:
-    done = subprocess.run([promtool, *arguments], input=text, capture_output=True, text=True, timeout=60)
+    command = [promtool, *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -82,4 +85,4 @@ def test_the_dashboard_fits_together() -> None:
 
 
 def test_what_a_service_tells_is_as_prometheus_wants_it(promtool: str, server_url: str) -> None:
-    check(promtool, "check", "metrics", text=httpx.get(f"{server_url}/metrics").text)
+    check(promtool, "check", "metrics", text=httpx.get(f"{server_url}/metrics", timeout=PATIENCE_S).text)

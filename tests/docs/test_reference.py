@@ -7,12 +7,13 @@ import re
 import httpx
 
 from tests.docs.pages import read, section
+from tests.patience import PATIENCE_S
 
 
 def test_every_route_has_its_place_in_the_reference(server_url: str) -> None:
     page = read("docs/reference.md")
     reference = page.replace(section("docs/reference.md", "routes"), "")
-    document = httpx.get(f"{server_url}/openapi.json").json()
+    document = httpx.get(f"{server_url}/openapi.json", timeout=PATIENCE_S).json()
     routes = [f"`{verb.upper()} {path}`" for path, verbs in document["paths"].items() for verb in verbs]
     assert [route for route in routes if route not in reference] == []
 

@@ -21,6 +21,7 @@ import pytest
 
 from app import program
 from tests.docs.pages import Fence, fences, read
+from tests.patience import PATIENCE_S
 from tests.pipeline.conftest import Log, Loop, log, loop, plain_log, spark
 from tests.pipeline.sinks import login
 from tests.support import ROOT
@@ -92,7 +93,7 @@ class Page:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=5 * PATIENCE_S,
         )
         assert done.returncode == 0, f"{fence}: {done.stdout}{done.stderr}"
         return done.stdout

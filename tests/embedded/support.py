@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from app.embedded.processes import wait_until
+from tests.patience import PATIENCE_S
 
 Launch = Callable[..., subprocess.Popen[str]]
 
@@ -23,13 +23,9 @@ def kill(*pids: int | None) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    assert wait_until(condition, timeout_s), "did not come true in time"
-
-
 def query(url: str, sql: str) -> Any:
     async def run() -> Any:
-        connection = await asyncpg.connect(url)
+        connection = await asyncpg.connect(url, timeout=PATIENCE_S)
         try:
             return await connection.fetchval(sql)
         finally:

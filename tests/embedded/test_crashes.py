@@ -12,7 +12,8 @@ import pytest
 
 from app.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, HomeLock, processes
 from app.embedded.identity import Kind, choose
-from tests.embedded.support import Launch, eventually, kill, query
+from tests.embedded.support import Launch, kill, query
+from tests.patience import wait_until
 
 KEEPER = str(Path(__file__).with_name("keep_postgres.py"))
 
@@ -32,7 +33,7 @@ def children(server: EmbeddedPostgres) -> list[int]:
 def test_killing_every_process_loses_nothing_committed(postgres: EmbeddedPostgres) -> None:
     query(postgres.owner_url, "create table note as select 7 as id")
     kill(postgres.pid, *children(postgres))
-    eventually(lambda: not postgres.alive())
+    wait_until(lambda: not postgres.alive())
     postgres.start()
     assert query(postgres.owner_url, "select id from note") == 7
 
@@ -40,7 +41,7 @@ def test_killing_every_process_loses_nothing_committed(postgres: EmbeddedPostgre
 def test_a_killed_server_takes_no_child_into_the_next_run(postgres: EmbeddedPostgres) -> None:
     before = set(children(postgres))
     kill(postgres.pid)
-    eventually(lambda: not postgres.alive())
+    wait_until(lambda: not postgres.alive())
     postgres.start()
     assert before.isdisjoint(children(postgres))
     assert servers(postgres) == [postgres.pid]
@@ -50,7 +51,7 @@ def test_servers_end_with_a_killed_parent(home: Path, launch: Launch) -> None:
     parent = launch(KEEPER, str(home))
     pids = started(parent)
     kill(parent.pid)
-    eventually(lambda: not set(pids) & {one.pid for one in processes.running()}, timeout_s=5)
+    wait_until(lambda: not set(pids) & {one.pid for one in processes.running()})
 
 
 def test_a_start_right_after_the_parent_was_killed(home: Path, launch: Launch) -> None:
@@ -89,7 +90,7 @@ def test_lock_files_that_name_a_stranger_stop_no_start(postgres: EmbeddedPostgre
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as stranger:
         if state == "zombie":
             stranger.kill()
-            eventually(lambda: stranger.pid not in {one.pid for one in processes.running()})
+            wait_until(lambda: stranger.pid not in {one.pid for one in processes.running()})
         facts = f"{stranger.pid}\n{postgres.data}\n1\n5432\n{postgres.sockets}\n\n1 1\nready\n"
         (postgres.data / "postmaster.pid").write_text(facts)
         (postgres.sockets / ".s.PGSQL.5432.lock").write_text(facts)
@@ -99,9 +100,17 @@ def test_lock_files_that_name_a_stranger_stop_no_start(postgres: EmbeddedPostgre
         stranger.stdin.close()
 
 
-def test_a_killed_first_start_is_begun_anew(home: Path, launch: Launch) -> None:
-    parent = launch(KEEPER, str(home))
-    eventually(lambda: any(home.glob("postgres.partial-*/PG_VERSION")))
+@pytest.mark.parametrize("moment", ["half made", "soon"])
+def test_a_killed_first_start_is_begun_anew(home: Path, launch: Launch, moment: str) -> None:
+    """Killed before it made the roles, or as soon as its first files are seen: it may be ready by then."""
+    parent = launch(KEEPER, str(home), moment)
+    if moment == "half made":
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "starting\n"
+        assert parent.stdout.readline() == "half made\n"
+        assert any(home.glob("postgres.partial-*/PG_VERSION"))
+    else:
+        wait_until(lambda: any(home.glob("postgres*/PG_VERSION")))
     kill(parent.pid)
     server = EmbeddedPostgres(home)
     server.start()
@@ -126,7 +135,7 @@ def test_the_home_is_for_one(home: Path, launch: Launch) -> None:
         HomeLock(home).take()
     kill(parent.pid)
     lock = HomeLock(home)
-    eventually(lambda: taken(lock), timeout_s=2)
+    wait_until(lambda: taken(lock))
     lock.release()
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import redis as client
 
 from app.embedded import EmbeddedRedis
-from tests.embedded.support import eventually, kill
+from tests.embedded.support import kill
+from tests.patience import wait_until
 
 
 def connect(server: EmbeddedRedis) -> "client.Redis":
@@ -37,7 +38,7 @@ def test_a_killed_one_comes_back_empty(redis: EmbeddedRedis) -> None:
     with connect(redis) as connection:
         connection.set("key", "value")
     kill(redis.pid)
-    eventually(lambda: not redis.alive())
+    wait_until(lambda: not redis.alive())
     redis.start()
     with connect(redis) as connection:
         assert connection.get("key") is None
@@ -48,7 +49,7 @@ def test_one_that_outlived_its_parent_is_ended_first(redis: EmbeddedRedis) -> No
     later = EmbeddedRedis(redis.home)
     later.start()
     try:
-        eventually(lambda: not redis.alive())
+        wait_until(lambda: not redis.alive())
         with connect(later) as connection:
             assert connection.ping()
     finally:

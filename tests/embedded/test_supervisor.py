@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis, processes
-from tests.embedded.support import Launch, eventually, kill, query
+from tests.embedded.support import Launch, kill, query
+from tests.patience import PATIENCE_S, wait_until
 
 SERVE = str(Path(__file__).with_name("serve.py"))
 WORKER = str(Path(__file__).with_name("worker.py"))
@@ -24,7 +25,8 @@ class Serving:
 
     def __init__(self, launch: Launch, home: Path, workers: int = 1, port: int = 0, **given: str) -> None:
         self.home = home
-        self.process = launch(SERVE, str(home), str(port), str(workers), **given)
+        settings = {"PATIENCE_S": str(PATIENCE_S), **given}
+        self.process = launch(SERVE, str(home), str(port), str(workers), **settings)
         self.output = ""
 
     def read_until(self, text: str) -> str:
@@ -41,7 +43,7 @@ class Serving:
         return self
 
     def ask(self) -> dict[str, Any]:
-        with urllib.request.urlopen(self.url, timeout=5) as answer:
+        with urllib.request.urlopen(self.url, timeout=PATIENCE_S) as answer:
             facts: dict[str, Any] = json.load(answer)
             return facts
 
@@ -54,7 +56,7 @@ class Serving:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE_S)
 
 
 def running(mark: str) -> list[int]:
@@ -103,12 +105,13 @@ def test_ctrl_c_is_a_stop_too(serving: Serving) -> None:
 def test_a_killed_worker_is_replaced_while_the_other_serves(serving: Serving) -> None:
     victim, other = serving.workers()
     kill(victim)
-    eventually(lambda: len(serving.workers()) == 2 and victim not in serving.workers())
+    wait_until(lambda: len(serving.workers()) == 2 and victim not in serving.workers())
     assert other in serving.workers()
     assert "ended with signal 9" in serving.read_until("worker ")
-    eventually(lambda: serving.ask()["restarts"] == "1")
+    wait_until(lambda: serving.ask()["restarts"] == "1")
 
 
+@pytest.mark.realtime("how soon a server that died is back is a matter of the clock")
 @pytest.mark.parametrize("name", ["Postgres", "Redis"])
 def test_a_killed_server_is_back_within_a_second(serving: Serving, name: str) -> None:
     mark = "-D " if name == "Postgres" else "redis.sock"
@@ -116,7 +119,8 @@ def test_a_killed_server_is_back_within_a_second(serving: Serving, name: str) ->
     killed_at = time.monotonic()
     kill(victim)
     serving.read_until(f"{name} is back after")
-    assert time.monotonic() - killed_at < 2.0  # a second is the aim; the rest is for a busy test machine
+    # A second is the aim; the rest is for a busy test machine, and more of it for a slow one.
+    assert time.monotonic() - killed_at < 2.0 * PATIENCE_S / 60
     assert serving.ask()["role"] == "gapless_service"
 
 
@@ -132,7 +136,7 @@ def test_a_reload_replaces_every_worker_and_misses_no_request(serving: Serving) 
 
 def test_a_second_one_on_the_same_home_is_refused(serving: Serving, launch: Launch) -> None:
     second = Serving(launch, serving.home)
-    assert second.process.wait(10) == 1
+    assert second.process.wait(PATIENCE_S) == 1
     assert f"served by another Gapless already (process {serving.process.pid})" in second.read_until(
         "served by"
     )
@@ -141,9 +145,9 @@ def test_a_second_one_on_the_same_home_is_refused(serving: Serving, launch: Laun
 
 def test_a_taken_port_is_told(launch: Launch, home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        supervisor = Serving(launch, home, port=other.getsockname()[1])
+        supervisor = Serving(launch, home, port=other.getsockname()[1], LISTEN_S="0.1")
         assert "another program listens there" in supervisor.read_until("cannot listen")
-        assert supervisor.process.wait(10) == 1
+        assert supervisor.process.wait(PATIENCE_S) == 1
         assert supervisor.servers() == []
 
 
@@ -160,7 +164,7 @@ def test_killed_it_takes_everything_along_and_can_start_at_once(serving: Serving
 
 
 def test_a_worker_that_does_not_stop_is_killed(launch: Launch, home: Path) -> None:
-    supervisor = Serving(launch, home, WORKER="stubborn").ready()
+    supervisor = Serving(launch, home, WORKER="stubborn", STOP_S="1").ready()
     assert supervisor.stop() == 0
     assert supervisor.workers() == []
 
@@ -168,7 +172,7 @@ def test_a_worker_that_does_not_stop_is_killed(launch: Launch, home: Path) -> No
 def test_workers_that_never_serve_end_it(launch: Launch, home: Path) -> None:
     supervisor = Serving(launch, home, WORKER="broken")
     supervisor.read_until("giving up")
-    assert supervisor.process.wait(10) == 1
+    assert supervisor.process.wait(PATIENCE_S) == 1
     assert "this worker cannot start" in supervisor.output
 
 

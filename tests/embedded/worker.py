@@ -16,6 +16,7 @@ from types import FrameType
 
 import asyncpg
 
+PATIENCE_S = float(os.environ["PATIENCE_S"])
 wake_read, wake_write = os.pipe()
 
 
@@ -26,7 +27,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 async def role() -> str:
     try:
-        connection = await asyncpg.connect(os.environ["GAPLESS_DATABASE_URL"], timeout=2)
+        connection = await asyncpg.connect(os.environ["GAPLESS_DATABASE_URL"], timeout=PATIENCE_S)
         told: str = await connection.fetchval("select current_user")
         await connection.close()
     except (OSError, asyncpg.PostgresError) as error:
@@ -36,7 +37,7 @@ async def role() -> str:
 
 def answer(connected: socket.socket) -> None:
     with connected:
-        connected.settimeout(5)
+        connected.settimeout(PATIENCE_S)
         while b"\r\n\r\n" not in connected.recv(4096):
             pass
         facts = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+
+from tests.patience import PATIENCE_S
+
+PONG_EVERY_S = 3.0
+"""The server closes a connection that does not answer its ping within 10 s. It takes a pong at any time."""
 
 
 class Frames:
@@ -21,21 +27,38 @@ class Frames:
         self.replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
         self._read: deque[dict[str, Any]] = deque()
+        self._ponging: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, url: str, *, connected: bool = True, **options: Any) -> Frames:
         """Connect to the service at an http URL; with `connected` also say so."""
         address = url.replace("http", "ws", 1) + "/v1/ws"
-        frames = cls(await connect(address, compression=None, max_size=None, **options))
+        # What the library would wait for by itself is the tests' to wait for.
+        patient = {"open_timeout": PATIENCE_S, "ping_interval": None, **options}
+        frames = cls(await connect(address, compression=None, max_size=None, **patient))
         if connected:
             await frames.ask("connect")
+            frames._ponging = asyncio.create_task(frames._pong())
         return frames
 
+    async def _pong(self) -> None:
+        """Stay connected, however long the test does not read."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await asyncio.sleep(PONG_EVERY_S)
+                await self.send({})
+
+    def _stop_ponging(self) -> None:
+        if self._ponging is not None:
+            self._ponging.cancel()
+
     async def close(self) -> None:
+        self._stop_ponging()
         await self.connection.close()
 
     def drop(self) -> None:
         """End it without a word."""
+        self._stop_ponging()
         self.connection.transport.abort()
 
     async def send(self, *commands: dict[str, Any]) -> None:
@@ -43,11 +66,11 @@ class Frames:
         await self.connection.send("\n".join(msgspec.json.encode(command).decode() for command in commands))
 
     async def next(self) -> dict[str, Any]:
-        """The next reply or push."""
-        if not self._read:
-            text = await asyncio.wait_for(self.connection.recv(), 20)
+        """The next reply or push. The server's pings are passed over."""
+        while not self._read:
+            text = await asyncio.wait_for(self.connection.recv(), PATIENCE_S)
             assert isinstance(text, str)
-            self._read.extend(map(msgspec.json.decode, text.split("\n")))
+            self._read.extend(filter(None, map(msgspec.json.decode, text.split("\n"))))
         return self._read.popleft()
 
     async def rest(self) -> tuple[list[dict[str, Any]], int]:

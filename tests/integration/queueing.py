@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+from tests.patience import eventually, http_client
+from tests.sse import Stream
 
-from tests.sse import PATIENCE_S, Stream
-
-WAIT_S = 20
-"""A pull that must succeed waits so long: how soon it is answered is for other tests to say."""
+WAIT_S = 30
+"""The longest that a pull may wait. What is to wake it comes while it waits."""
 Delivery = dict[str, Any]
 
 
@@ -20,7 +19,7 @@ class Host:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.http = httpx.AsyncClient(base_url=url, timeout=2 * WAIT_S)
+        self.http = http_client(url)
 
     async def __aenter__(self) -> Host:
         return self
@@ -82,13 +81,16 @@ class Queue:
         answer = await self.host.ask("POST", f"{self.path}/pull", json=asked)
         return answer["deliveries"], answer.get("gaps")
 
+    async def come(self, count: int = 1) -> list[Delivery]:
+        """At most `count` deliveries, once there is one."""
+        found: list[Delivery] = await eventually(lambda: self.pull(count, WAIT_S))
+        return found
+
     async def take(self, count: int) -> list[Delivery]:
         """Exactly so many, however long they take to come."""
         taken: list[Delivery] = []
         while len(taken) < count:
-            more = await self.pull(min(count - len(taken), 1000), WAIT_S)
-            assert more, f"only {len(taken)} of {count} came"
-            taken += more
+            taken += await self.come(min(count - len(taken), 1000))
         return taken
 
     async def _settle(self, verb: str, deliveries: Sequence[Delivery], **how: Any) -> list[Any]:
@@ -120,7 +122,7 @@ class Queue:
     async def consume(self, **query: Any) -> AsyncIterator[Stream]:
         """A stream of deliveries, on a connection of its own."""
         async with (
-            httpx.AsyncClient(base_url=self.host.url, timeout=PATIENCE_S) as http,
+            http_client(self.host.url) as http,
             http.stream("GET", f"{self.path}/consume", params=query) as response,
         ):
             assert response.status_code == 200, await response.aread()

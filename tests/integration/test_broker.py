@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 
 from tests.conftest import Serve
-from tests.integration.queueing import Host, data, deliveries
+from tests.integration.queueing import WAIT_S, Host, data, deliveries
 from tests.patience import eventually
 
 Both = tuple[Host, Host]
@@ -157,7 +157,7 @@ async def test_not_deleted_while_it_holds_or_serves_somebody(hosts: Both, sql: a
 
     await eventually(unused)
     queue = await one.subscribe("kept", start="latest")
-    pulling = asyncio.create_task(queue.pull(wait=20))
+    pulling = asyncio.create_task(queue.pull(wait=WAIT_S))
 
     async def waits() -> bool:
         return bool(await sql.fetchval("select count(*) = 1 from gapless.attendance"))
@@ -218,7 +218,7 @@ async def test_a_pull_is_told_what_retention_took(serve: Serve) -> None:
         await queue.ack(*taken)
         await host.publish("pulled", *range(10, 20))
         await keep(3, 18)
-        taken, gaps = await queue.pull_gaps(max=10, wait=20)
+        taken, gaps = await queue.pull_gaps(max=10, wait=WAIT_S)
         assert (data(taken), gaps) == ([17, 18, 19], [{"channel": "pulled", "first_seq": 18, "missed": 7}])
         assert (await queue.pull_gaps(max=2)) == ([], None)
 
@@ -231,13 +231,21 @@ async def test_a_pull_is_told_what_retention_took(serve: Serve) -> None:
         assert await confirmed(), "who was told is told for all"
 
 
-async def test_one_that_nobody_uses_goes_and_that_is_logged(serve: Serve) -> None:
+async def test_one_that_nobody_uses_goes_and_that_is_logged(serve: Serve, owner: asyncpg.Connection) -> None:
     service = serve(GAPLESS_MAINTENANCE_INTERVAL="0.2")
     async with Host(service.url) as host:
-        made = await host.subscribe("short", expires=0.5)
-        used = await host.subscribe("used", expires=0.5)
-        assert (await host.ask("GET", "/v1/subscriptions/short"))["expires"] == 0.5
+        made = await host.subscribe("short", expires=3600)
+        used = await host.subscribe("used", expires=3600)
         async with used.consume():
+
+            async def attended() -> bool:
+                return bool(await owner.fetchval("select count(*) = 1 from gapless.attendance"))
+
+            # Before that, the one that is used might go too.
+            await eventually(attended)
+            for queue in (used, made):
+                assert (await host.ask("GET", queue.path))["expires"] == 3600
+                assert (await host.ask("PATCH", queue.path, json={"expires": 0.5}))["expires"] == 0.5
 
             async def gone() -> bool:
                 return (await host.http.get(made.path)).status_code == 404

@@ -10,6 +10,7 @@ import pytest
 
 from load.failover.cluster import Cluster
 from tests.conftest import Database, Serve
+from tests.patience import PATIENCE_S
 from tests.sse import publish, subscribe
 
 
@@ -56,7 +57,7 @@ async def test_a_primary_that_nobody_stopped_stays_apart_from_what_took_its_plac
     if promoted:
         await asyncio.to_thread(primary.follow)
         await primary.cut()
-        await primary.standby.execute("select pg_promote(true, 60)", "postgres")
+        await primary.standby.execute(f"select pg_promote(true, {int(PATIENCE_S)})", "postgres")
     else:
         await asyncio.to_thread(primary.back_up, primary.standby.data)
         await asyncio.to_thread(primary.standby.start)

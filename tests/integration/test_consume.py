@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 from urllib.parse import urlsplit
 
 from tests.conftest import Serve
-from tests.integration.queueing import Delivery, Host, Queue, attempts, data, deliveries
-from tests.patience import eventually
+from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, attempts, data, deliveries
+from tests.patience import PATIENCE_S, eventually
 from tests.sse import Block, Stream
 
 Both = tuple[Host, Host]
@@ -157,7 +156,7 @@ async def test_a_deleted_subscription_says_goodbye_at_both_hosts(hosts: Both) ->
     queue = await one.subscribe("deleted", ack_wait=DAY_S)
     await one.publish("deleted", 1)
     async with queue.consume() as here, queue.at(two).consume() as there:
-        pulling = asyncio.create_task(two.http.post(f"{queue.path}/pull", json={"max": 9, "wait": 20}))
+        pulling = asyncio.create_task(two.http.post(f"{queue.path}/pull", json={"max": 9, "wait": WAIT_S}))
         await one.ask("DELETE", queue.path, 204)
         assert [await goodbye(stream) for stream in (here, there)] == ["subscription_deleted"] * 2
         answer = await pulling
@@ -230,10 +229,10 @@ async def test_a_graceful_stop_says_goodbye_and_releases_leases(hosts: Both, ser
         await host.publish("stops", 1, 2, 3)
         async with queue.consume(prefetch=2) as stream:
             given = await deliveries(stream, 2)
-            pulling = asyncio.create_task(host.http.post(f"{queue.path}/pull", json={"max": 1, "wait": 20}))
             elsewhere = queue.at(other)
-            held = (await asyncio.gather(pulling))[0].json()["deliveries"]
-            waiting = asyncio.create_task(host.http.post(f"{queue.path}/pull", json={"max": 9, "wait": 20}))
+            held = await queue.take(1)
+            asked = {"max": 9, "wait": WAIT_S}
+            waiting = asyncio.create_task(host.http.post(f"{queue.path}/pull", json=asked))
             await eventually(lambda: _in_flight(elsewhere, 3))
             service.process.terminate()
             assert await goodbye(stream) == "shutdown"
@@ -242,7 +241,7 @@ async def test_a_graceful_stop_says_goodbye_and_releases_leases(hosts: Both, ser
         assert (data(again), attempts(again)) == ([1, 2], [2, 2])
         # What was pulled is not tied to a connection, nor to a host.
         assert await elsewhere.ack(*held, *given) == ["acked", "lease_expired", "lease_expired"]
-        assert await asyncio.to_thread(service.process.wait, 15) == 0
+        assert await asyncio.to_thread(service.process.wait, PATIENCE_S) == 0
 
 
 async def _in_flight(queue: Queue, count: int) -> bool:
@@ -262,11 +261,12 @@ async def test_what_was_streamed_by_a_killed_host_comes_when_its_lease_ends(serv
 
 
 async def test_a_member_that_takes_nothing_is_cut_off(serve: Serve) -> None:
-    service = serve(GAPLESS_SLOW_READER_TIMEOUT="1")
-    async with Host(service.url) as host:
-        queue = await host.subscribe("slow", ordering="none", ack_wait=DAY_S)
+    # The other host is for who reads and may be late.
+    service, other = serve(GAPLESS_SLOW_READER_TIMEOUT="1"), serve()
+    async with Host(service.url) as host, Host(other.url) as rest:
+        queue = await rest.subscribe("slow", ordering="none", ack_wait=DAY_S)
         for number in range(16):
-            await host.publish("slow", str(number) * 400_000)
+            await rest.publish("slow", str(number) * 400_000)
         where = urlsplit(service.url)
         with socket.socket() as idle:
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -276,9 +276,7 @@ async def test_a_member_that_takes_nothing_is_cut_off(serve: Serve) -> None:
             )
             cut = 'gapless_streams_cut_total{reason="slow_consumer"}'
             await eventually(lambda: host.metric(cut))
-            taken: list[Any] = []
-            while len(taken) < 16:
-                taken += await queue.pull(16, 20)
+            taken = await queue.take(16)
         assert sorted(d["message"]["seq"] for d in taken) == list(range(1, 17))
         assert {2} <= set(attempts(taken)) <= {1, 2}
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 SECRET = "whsec_" + b64encode(b"s" * 32).decode()
 DEFAULTS = {
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture
 async def client(serve: Serve) -> AsyncIterator[httpx.Client]:
     """Of a service of its own: definitions are about everything in it."""
-    with httpx.Client(base_url=serve().url) as connected:
+    with httpx.Client(base_url=serve().url, timeout=PATIENCE_S) as connected:
         await eventually(lambda: connected.get("/readyz").status_code == 200)
         yield connected
 
@@ -404,7 +404,7 @@ def test_a_document_is_taken_as_a_whole(client: httpx.Client) -> None:
 def test_scheduled_messages_are_listed_cancelled_and_promoted(client: httpx.Client) -> None:
     ids = []
     for number in range(3):
-        body = {"data": {"n": number}, "key": "k", "headers": {"h": "v"}, "ttl": 5, "delay": 3600}
+        body = {"data": {"n": number}, "key": "k", "headers": {"h": "v"}, "ttl": 600, "delay": 3600}
         taken = ok(client.post("/v1/channels/later/messages", json=body), 202)
         assert taken["channel"] == "later"
         ids.append(taken["scheduled_id"])
@@ -417,7 +417,7 @@ def test_scheduled_messages_are_listed_cancelled_and_promoted(client: httpx.Clie
     assert rest["has_more"] is False
     assert ok(client.get("/v1/scheduled?channel=other"))["scheduled"] == []
     one = ok(client.get(f"/v1/scheduled/{ids[0]}"))
-    assert (one["data"], one["key"], one["headers"], one["ttl"]) == ({"n": 0}, "k", {"h": "v"}, 5)
+    assert (one["data"], one["key"], one["headers"], one["ttl"]) == ({"n": 0}, "k", {"h": "v"}, 600)
 
     assert client.delete(f"/v1/scheduled/{ids[0]}").status_code == 204
     promoted = ok(client.post(f"/v1/scheduled/{ids[1]}/promote"))

@@ -13,12 +13,12 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 
 from tests.conftest import Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 
 @pytest.fixture
 async def client(serve: Serve) -> AsyncIterator[httpx.Client]:
-    with httpx.Client(base_url=serve().url) as connected:
+    with httpx.Client(base_url=serve().url, timeout=PATIENCE_S) as connected:
         await eventually(lambda: connected.get("/readyz").status_code == 200)
         yield connected
 

@@ -17,11 +17,11 @@ import pytest
 from load.relay import connected
 from tests.conftest import Serve
 from tests.integration.frames import Frames
+from tests.patience import PATIENCE_S, http_client
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 TRANSPORTS = ["http_stream", "sse"]
-LONG = httpx.Timeout(30)
 
 
 class Emulated(Frames):
@@ -46,17 +46,17 @@ class Emulated(Frames):
 
     async def next(self) -> dict[str, Any]:
         while True:
-            line = await asyncio.wait_for(anext(self.lines), 20)
+            line = await asyncio.wait_for(anext(self.lines), PATIENCE_S)
             text = line.removeprefix("data: ").strip()
-            if text:
-                said: dict[str, Any] = msgspec.json.decode(text)
+            said: dict[str, Any] = msgspec.json.decode(text) if text else {}
+            if said:
                 return said
 
 
 @asynccontextmanager
 async def emulated(url: str, transport: str, **connect: Any) -> AsyncIterator[Emulated]:
     command = msgspec.json.encode({"id": 1, "connect": connect}).decode()
-    async with httpx.AsyncClient(base_url=url, timeout=LONG) as http:
+    async with http_client(url) as http:
         if transport == "sse":
             opening = http.stream("GET", "/v1/ws/sse", params={"cf_connect": command})
         else:
@@ -111,7 +111,7 @@ async def test_subscriptions_may_begin_with_the_stream(server_url: str) -> None:
 
 
 async def test_the_first_command_may_be_on_several_lines(server_url: str) -> None:
-    async with httpx.AsyncClient(base_url=server_url, timeout=LONG) as http:
+    async with http_client(server_url) as http:
         text = '{\n "id": 1,\n "connect": {}\n}'
         headers = {"Content-Type": "application/json"}
         async with http.stream("POST", "/v1/ws/http_stream", content=text, headers=headers) as stream:
@@ -128,7 +128,7 @@ async def test_a_further_request_on_the_connection_leaves_the_stream_whole(serve
         await reader.readuntil(b'"connect"')
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: %b\r\n\r\n" % host.encode())
         await asyncio.sleep(0.2)
-        async with httpx.AsyncClient(base_url=server_url) as http:
+        async with http_client(server_url) as http:
             await http.post(f"/v1/channels/{channel}/messages", json={"data": 1})
         await reader.readuntil(b"\n\r\n")
         said: dict[str, Any] = {}
@@ -158,7 +158,7 @@ async def test_a_session_or_process_that_is_gone(server_url: str) -> None:
     ],
 )
 async def test_bodies_that_are_no_commands(server_url: str, body: bytes, status: int) -> None:
-    async with httpx.AsyncClient(base_url=server_url) as http:
+    async with http_client(server_url) as http:
         headers = {"Content-Type": "application/json"}
         answer = await http.post("/v1/ws/emulation", content=body, headers=headers)
         assert answer.status_code == status, answer.text
@@ -168,7 +168,7 @@ async def test_bodies_that_are_no_commands(server_url: str, body: bytes, status:
 
 @pytest.mark.parametrize("members", ['"token":"secret"', '"subs":{"a":{"token":"secret"}}'])
 async def test_no_token_in_a_url(server_url: str, members: str) -> None:
-    async with httpx.AsyncClient(base_url=server_url) as http:
+    async with http_client(server_url) as http:
         command = f'{{"id":1,"connect":{{{members}}}}}'
         answer = await http.get("/v1/ws/sse", params={"cf_connect": command})
         assert answer.status_code == 422
@@ -197,7 +197,7 @@ async def test_commands_may_arrive_at_another_process(serve: Serve) -> None:
         await client.ask("subscribe", channel=channel)
         for number in range(40):
             # Each from a new connection, which either process may take.
-            async with httpx.AsyncClient(base_url=service.url, timeout=LONG) as client.http:
+            async with http_client(service.url) as client.http:
                 published = await client.ask("publish", channel=channel, data=number)
                 assert published["publish"]["seq"] == number + 1
         assert [(await client.push())["pub"]["data"] for _ in range(40)] == list(range(40))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually, http_client
 
 CHANNEL = "/v1/channels/export"
 MESSAGES = 16
@@ -27,7 +27,7 @@ class Reader:
         where = urlsplit(url)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        self._socket.settimeout(20)
+        self._socket.settimeout(PATIENCE_S)
         self._socket.connect((where.hostname, where.port))
         fields = "Host: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
         self._socket.sendall(f"GET {CHANNEL}/messages?{query} HTTP/1.1\r\n{fields}".encode())
@@ -97,8 +97,8 @@ async def delete_the_channel(http: httpx.AsyncClient, owner: asyncpg.Connection)
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_a_whole_export_ends_as_one(serve: Serve, order: str) -> None:
     """However slowly it is read."""
-    service = serve(GAPLESS_SLOW_READER_TIMEOUT="60")
-    async with httpx.AsyncClient(base_url=service.url, timeout=20) as http:
+    service = serve(GAPLESS_SLOW_READER_TIMEOUT="3600")
+    async with http_client(service.url) as http:
         reader = await begun(http, service.url, f"order={order}")
         assert (await http.get(CHANNEL)).status_code == 200
         assert reader.read_on()
@@ -112,8 +112,8 @@ async def test_an_export_whose_rest_is_lost_does_not_end_as_a_whole_one(
     serve: Serve, owner: asyncpg.Connection, lose: object, query: str
 ) -> None:
     assert callable(lose)
-    service = serve(GAPLESS_MAINTENANCE_INTERVAL="0.2", GAPLESS_SLOW_READER_TIMEOUT="60")
-    async with httpx.AsyncClient(base_url=service.url, timeout=20) as http:
+    service = serve(GAPLESS_MAINTENANCE_INTERVAL="0.2", GAPLESS_SLOW_READER_TIMEOUT="3600")
+    async with http_client(service.url) as http:
         reader = await begun(http, service.url, query)
         await lose(http, owner)
         ended = reader.read_on()

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.patience import eventually
+from tests.patience import eventually, http_client
 from tests.sse import subscribe
 
 _numbers = count(1)
@@ -17,7 +17,7 @@ _numbers = count(1)
 
 @pytest.fixture
 async def client(server_url: str):  # type: ignore[no-untyped-def]
-    async with httpx.AsyncClient(base_url=server_url, timeout=20) as made:
+    async with http_client(server_url) as made:
         yield made
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import asyncpg
 import gapless
-import httpx
 import pytest
 
 from tests.conftest import Database, Serve
 from tests.integration.queueing import Host, deliveries
+from tests.patience import http_client
 from tests.sse import subscribe
 
 
@@ -60,7 +60,7 @@ async def test_a_live_reader_is_told_which_ids_it_may_have_seen(past: Past, chan
 
 async def test_a_page_of_history_tells_it_too(past: Past) -> None:
     path = f"{past.url}/v1/channels/a/messages"
-    async with httpx.AsyncClient() as client:
+    async with http_client() as client:
         lost = await client.get(path, params={"after": past.seen[4]})
         assert (lost.json()["gap"], [m["data"] for m in lost.json()["messages"]]) == (past.gap, ["after"])
         for accept in ("application/json", "application/x-ndjson", "application/cloudevents-batch+json"):

@@ -14,7 +14,7 @@ from app.measuring import measured
 from db.connect import DatabaseConfig, Pool
 from db.measures import Measures
 from tests.conftest import Database, Serve
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.race.support import sessions
 from tests.support import RunningService
 
@@ -24,7 +24,7 @@ _SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 def scrape(url: str) -> dict[str, dict[str, float]]:
     """Values by metric and labels."""
     found: dict[str, dict[str, float]] = {}
-    for name, labels, value in _SAMPLE.findall(httpx.get(f"{url}/metrics").text):
+    for name, labels, value in _SAMPLE.findall(httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text):
         found.setdefault(name, {})[labels] = float(value)
     return found
 
@@ -52,9 +52,10 @@ def workers(service: RunningService) -> set[int]:
 
 async def test_each_worker_tells_where_subscriptions_stand_and_how_all_the_processes_do(serve: Serve) -> None:
     service = serve("--workers", "2", GAPLESS_METRICS_INTERVAL="1")
-    with httpx.Client(base_url=service.url) as client:
+    with httpx.Client(base_url=service.url, timeout=PATIENCE_S) as client:
         name = "/v1/subscriptions/billing"
-        assert client.put(name, json={"channels": ["orders"], "start": "earliest"}).status_code == 201
+        definition = {"channels": ["orders"], "start": "earliest", "ack_wait": 3600}
+        assert client.put(name, json=definition).status_code == 201
         messages = [{"data": number} for number in range(6)]
         assert client.post("/v1/channels/orders/messages", json=messages).status_code == 201
         pulled = client.post(f"{name}/pull", json={"max": 3, "wait": 10}).json()["deliveries"]
@@ -65,14 +66,18 @@ async def test_each_worker_tells_where_subscriptions_stand_and_how_all_the_proce
         counted = {"lag_messages": 3, "acked_total": 1, "dead_lettered_total": 1, "redelivered_total": 0}
         assert {metric: told[metric] for metric in counted} == counted
         assert told["oldest_unacked_seconds"] >= told["lag_seconds"] > 0
-        await eventually(lambda: len(scrape(service.url).get("process_resident_memory_bytes", {})) == 2)
-        found = scrape(service.url)
+        found = await eventually(lambda: _of_all(scrape(service.url), 2))
         assert set(found["process_cpu_seconds_total"]) == {'worker="0"', 'worker="1"'}
-        assert len(found["python_info"]) == 2
         client.delete(name).raise_for_status()
         await eventually(lambda: not of(service.url, "billing"))
     await eventually(lambda: scrape(service.url)["gapless_head_id"] == {"": 6.0})
     await eventually(lambda: scrape(service.url)["gapless_settled_id"] == {"": 6.0})
+
+
+def _of_all(found: dict[str, dict[str, float]], workers: int) -> dict[str, dict[str, float]] | None:
+    """What was found, once each worker tells of its process."""
+    told = (found.get(name, {}) for name in ("process_resident_memory_bytes", "python_info"))
+    return found if all(len(values) == workers for values in told) else None
 
 
 def _with(told: dict[str, float], **wanted: float) -> dict[str, float] | None:
@@ -82,7 +87,7 @@ def _with(told: dict[str, float], **wanted: float) -> dict[str, float] | None:
 async def test_what_a_worker_had_open_is_forgotten_when_it_is_killed(serve: Serve) -> None:
     service = serve("--workers", "2")
     with (
-        httpx.Client() as client,
+        httpx.Client(timeout=PATIENCE_S) as client,
         client.stream("GET", f"{service.url}/v1/subscribe?channel=a&from=earliest") as stream,
     ):
         lines = stream.iter_lines()
@@ -106,7 +111,7 @@ async def test_no_more_subscriptions_are_told_of_than_was_said(database: Databas
     service = serve(GAPLESS_METRICS_INTERVAL="1", GAPLESS_METRICS_SUBSCRIPTIONS="2")
     for number in range(3):
         address = f"{service.url}/v1/subscriptions/s{number}"
-        assert httpx.put(address, json={"channels": ["a"]}).status_code == 201
+        assert httpx.put(address, json={"channels": ["a"]}, timeout=PATIENCE_S).status_code == 201
     await eventually(lambda: scrape(service.url).get("gapless_subscriptions_unmeasured") == {"": 1.0})
     assert len(scrape(service.url)["gapless_subscription_in_flight"]) == 2
     pool = Pool(DatabaseConfig(database.service_url), application="test", size=1)
@@ -121,7 +126,7 @@ async def test_no_more_subscriptions_are_told_of_than_was_said(database: Databas
 async def test_a_message_that_no_hint_told_of_is_counted(serve: Serve, owner: asyncpg.Connection) -> None:
     service = serve()
     with (
-        httpx.Client() as client,
+        httpx.Client(timeout=PATIENCE_S) as client,
         client.stream("GET", f"{service.url}/v1/subscribe?channel=a&from=earliest") as stream,
     ):
         lines = stream.iter_lines()

@@ -11,13 +11,14 @@ import httpx
 import pytest
 
 from load.relay import connected
+from tests.patience import http_client
 
 _numbers = count(1)
 
 
 @pytest.fixture
 async def client(server_url: str):  # type: ignore[no-untyped-def]
-    async with httpx.AsyncClient(base_url=server_url, timeout=20) as made:
+    async with http_client(server_url) as made:
         yield made
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-import httpx
-
 from load.relay import connected
-from tests.patience import eventually
+from tests.patience import eventually, http_client
 
 BODY = b'{"max":10,"wait":20}'
 PULL = b"POST /v1/subscriptions/left/pull HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -17,7 +15,7 @@ PULL = b"POST /v1/subscriptions/left/pull HTTP/1.1\r\nhost: x\r\ncontent-length:
 
 
 async def test_a_client_that_left_while_waiting_is_given_nothing(server_url: str) -> None:
-    async with httpx.AsyncClient(base_url=server_url) as http:
+    async with http_client(server_url) as http:
         definition = {"channels": ["left.alone"], "start": "earliest"}
         await eventually(lambda: _is(http.put("/v1/subscriptions/left", json=definition), 201, 200))
         where = urlsplit(server_url)
@@ -29,7 +27,7 @@ async def test_a_client_that_left_while_waiting_is_given_nothing(server_url: str
             # Another pull of the same connection's process shows that the first was read.
             await http.post("/v1/subscriptions/left/pull", json={"max": 1})
         await http.post("/v1/channels/left.alone/messages", json={"data": 1})
-        answer = await http.post("/v1/subscriptions/left/pull", json={"max": 1, "wait": 20}, timeout=30)
+        answer = await http.post("/v1/subscriptions/left/pull", json={"max": 1, "wait": 20})
         (delivery,) = answer.json()["deliveries"]
         assert delivery["attempt"] == 1
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.conftest import Serve
-from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, attempts, data, deliveries
+from tests.integration.queueing import Delivery, Host, Queue, attempts, data, deliveries
 from tests.integration.test_faults import redis_pid, workers
 from tests.patience import eventually
 
@@ -141,12 +141,12 @@ async def test_what_a_killed_worker_streamed_comes_to_others_before_its_deadline
     async with Host(services[0].url) as one, Host(services[1].url) as two:
         queue = await one.subscribe("q", ack_wait=DAY_S, ordering="none")
         await one.publish("q", 1, 2)
-        (pulled,) = await queue.pull(1, WAIT_S)
+        (pulled,) = await queue.take(1)
         async with queue.consume(prefetch=1) as stream:
             (streamed,) = await deliveries(stream, 1)
             [worker] = workers(services[0])
             os.kill(worker, signal.SIGKILL)
-            (again,) = await queue.at(two).pull(2, WAIT_S)
+            (again,) = await queue.at(two).come(2)
             assert (data([again]), attempts([again])) == (data([streamed]), [2])
             assert await queue.at(two).ack(streamed) == ["lease_expired"]
             assert await queue.at(two).ack(pulled, again) == ["acked"] * 2

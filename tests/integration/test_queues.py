@@ -282,7 +282,7 @@ async def test_a_pull_goes_on_when_its_subscription_is_resumed(hosts: Both) -> N
     queue = await one.subscribe("resumed")
     await one.ask("POST", "/v1/subscriptions/resumed/pause")
     await one.publish("resumed", 1)
-    pulling = asyncio.create_task(queue.at(two).take(1))
+    pulling = asyncio.create_task(queue.at(two).pull(1, WAIT_S))
     assert await queue.pull() == []
     assert not pulling.done()
     await one.ask("POST", "/v1/subscriptions/resumed/resume")
@@ -330,7 +330,7 @@ async def test_what_comes_back_wakes_a_pull_at_another_host(hosts: Both, end: st
     """A delay or a lease that runs out, a lane that becomes free, a dead letter that is given back."""
     one, two = hosts
     name = f"back.{end}"
-    queue = await one.subscribe(name, ack_wait=0.5 if end == "lease" else DAY_S)
+    queue = await one.subscribe(name, ack_wait=DAY_S)
     await one.publish(name, 1, 2, key="k")
     held = await queue.take(1)
     if end == "replay":
@@ -340,6 +340,8 @@ async def test_what_comes_back_wakes_a_pull_at_another_host(hosts: Both, end: st
     assert await queue.pull() == []
     if end == "delay":
         await queue.nack(*held, delay=0.5)
+    elif end == "lease":
+        await queue.extend(*held, ack_wait=0.5)
     elif end == "ack":
         await queue.ack(*held)
     elif end == "replay":
@@ -371,10 +373,11 @@ async def test_counts_survive_a_kill(serve: Serve) -> None:
     """kill -9 of the whole service: attempts, delays and dead letters are as they were."""
     first = serve()
     async with Host(first.url) as host:
-        queue = await host.subscribe("kills", max_deliver=2, ack_wait=0.5)
+        queue = await host.subscribe("kills", max_deliver=2, ack_wait=DAY_S)
         await host.publish("kills", 1, 2)
         held, dead = await queue.take(2)
-        await queue.nack(dead, dead_letter=True)
+        assert await queue.nack(dead, dead_letter=True) == ["nacked"]
+        await queue.extend(held, ack_wait=0.5)
         first.kill()
     async with Host(serve().url) as host:
         queue = Queue(host, "kills")
@@ -384,6 +387,7 @@ async def test_counts_survive_a_kill(serve: Serve) -> None:
             (2, held["message"]["id"]),
         ]
         assert await queue.ack(held) == ["lease_expired"]
+        await queue.extend(again, ack_wait=0.2)
 
         async def buried() -> list[Any]:
             letters = await host.letters(subscription="kills")

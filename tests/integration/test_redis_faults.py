@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
 from tests.conftest import Serve
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
 from tests.integration.test_faults import workers
-from tests.patience import eventually
+from tests.patience import eventually, http_client
 from tests.sse import publish, subscribe
 from tests.support import RunningService
 
@@ -39,7 +38,7 @@ async def server(redis_url: str) -> AsyncIterator[HostileRedis]:
 
 
 async def hints_heard(service: RunningService) -> float:
-    async with httpx.AsyncClient(base_url=service.url) as client:
+    async with http_client(service.url) as client:
         text = (await client.get("/metrics")).text
     found = re.search(r"^gapless_hints_heard_total (\S+)$", text, re.M)
     assert found is not None

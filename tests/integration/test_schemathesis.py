@@ -11,12 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 STREAMS = ("/v1/subscribe", "/v1/subscriptions/{name}/consume", "/v1/ws/sse", "/v1/ws/http_stream")
 VERBS = ("", "/pull", "/ack", "/nack", "/extend", "/seek", "/bind", "/unbind", "/pause", "/resume")
 EXAMPLES = 25
-TIMEOUT_S = 5
 
 bounded = settings(
     max_examples=EXAMPLES,
@@ -29,7 +28,7 @@ bounded = settings(
 
 
 def operations(server_url: str) -> list[Any]:
-    schema = schemathesis.openapi.from_url(f"{server_url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{server_url}/openapi.json", timeout=PATIENCE_S)
     results: list[Any] = list(schema.get_all_operations())
     return [result.ok() for result in results]
 
@@ -59,7 +58,7 @@ def wait_for_nothing(case: Case[Any]) -> None:
 def send(case: Case[Any], server_url: str) -> tuple[int, str, bytes]:
     """Status, content type and, except of a stream, the body."""
     arguments = case.as_transport_kwargs(base_url=server_url)
-    with requests.request(**arguments, stream=True, timeout=TIMEOUT_S) as answer:
+    with requests.request(**arguments, stream=True, timeout=PATIENCE_S) as answer:
         content_type = answer.headers.get("content-type", "")
         is_stream = answer.ok and case.operation.path in STREAMS
         body = b"" if is_stream else answer.content
@@ -67,7 +66,7 @@ def send(case: Case[Any], server_url: str) -> tuple[int, str, bytes]:
 
 
 def test_no_made_up_request_makes_the_server_fail(server_url: str) -> None:
-    asyncio.run(eventually(lambda: requests.get(f"{server_url}/readyz", timeout=TIMEOUT_S).ok))
+    asyncio.run(eventually(lambda: requests.get(f"{server_url}/readyz", timeout=PATIENCE_S).ok))
     seen: set[str] = set()
     for operation in operations(server_url):
         seen.add(operation.path)

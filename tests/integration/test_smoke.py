@@ -7,9 +7,11 @@ import re
 
 import httpx
 
+from tests.patience import PATIENCE_S
+
 
 def test_the_address_itself_says_what_is_there_and_where_to_go(server_url: str) -> None:
-    with httpx.Client(base_url=server_url) as client:
+    with httpx.Client(base_url=server_url, timeout=PATIENCE_S) as client:
         front = client.get("/")
         assert (front.status_code, front.headers["content-type"]) == (200, "text/html; charset=utf-8")
         links = re.findall('href="([^"]+)"', front.text)
@@ -18,7 +20,7 @@ def test_the_address_itself_says_what_is_there_and_where_to_go(server_url: str) 
 
 
 def test_what_is_published_is_read_and_followed(server_url: str) -> None:
-    with httpx.Client(base_url=server_url) as client:
+    with httpx.Client(base_url=server_url, timeout=PATIENCE_S) as client:
         answer = client.post("/v1/channels/smoke.one/messages", json={"data": {"text": "hello"}})
         assert answer.status_code == 201
         position = answer.json()

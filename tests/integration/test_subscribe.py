@@ -8,11 +8,10 @@ from itertools import count
 from typing import Any
 
 import asyncpg
-import httpx
 import pytest
 
 from tests.integration.queueing import Host
-from tests.patience import eventually
+from tests.patience import eventually, http_client
 from tests.sse import publish, subscribe
 
 _numbers = count(1)
@@ -123,7 +122,7 @@ async def test_filters(server_url: str, name: str, pattern: bool) -> None:
 
 
 async def test_a_deep_history_comes_in_pages_then_live(server_url: str, name: str) -> None:
-    async with httpx.AsyncClient(base_url=server_url) as client:
+    async with http_client(server_url) as client:
         for begin in range(0, 3000, 1000):
             body = [{"data": i} for i in range(begin, begin + 1000)]
             assert (await client.post(f"/v1/channels/{name}.a/messages", json=body)).status_code == 201
@@ -154,7 +153,7 @@ async def test_ephemeral_messages_reach_live_readers_only(server_url: str, name:
             assert {"id", "seq"}.isdisjoint(said.json)
             assert {b.event for b in blocks} == {"ephemeral", ""}
         assert (await filtered.block()).event == ""
-    async with httpx.AsyncClient(base_url=server_url) as client:
+    async with http_client(server_url) as client:
         page = (await client.get(f"/v1/channels/{name}.a/messages")).json()
         assert texts(page["messages"]) == ["stored"]
 

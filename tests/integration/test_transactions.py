@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.integration.queueing import Delivery, Host, Queue, data
+from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, data
 
 Both = tuple[Host, Host]
 PATH = "/v1/transactions"
@@ -151,7 +151,7 @@ async def test_a_lane_goes_on_when_a_transaction_settles_its_first(hosts: Both) 
     queue = await one.subscribe("txl.q")
     await one.publish("txl.q", 1, 2, key="k")
     (first,) = await queue.take(1)
-    pulling = asyncio.create_task(queue.at(two).take(1))
+    pulling = asyncio.create_task(queue.at(two).pull(1, WAIT_S))
     assert await queue.pull() == []
     await one.ask("POST", PATH, 201, json={"publish": new("txl.out", 1), "ack": [acks(queue, first)]})
     assert data(await pulling) == [2]

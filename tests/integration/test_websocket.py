@@ -7,6 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.conftest import Serve
 from tests.integration.frames import Frames
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -33,9 +34,16 @@ async def opened(url: str, **options: Any) -> AsyncIterator[Frames]:
         await frames.close()
 
 
+http = partial(httpx.request, timeout=PATIENCE_S)
+
+
+def first_seq(url: str, channel: str) -> int:
+    return int(http("GET", f"{url}/v1/channels/{channel}").json()["first_seq"])
+
+
 def publish(url: str, channel: str, *data: Any) -> list[dict[str, Any]]:
     body = [{"data": each} for each in data]
-    answer = httpx.post(f"{url}/v1/channels/{channel}/messages", json=body)
+    answer = http("POST", f"{url}/v1/channels/{channel}/messages", json=body)
     assert answer.status_code == 201, answer.text
     messages: list[dict[str, Any]] = answer.json()["messages"]
     return messages
@@ -53,7 +61,7 @@ async def test_what_is_published_is_pushed_with_all_that_a_message_has(server_ur
         assert push["channel"] == channel
         assert push["pub"].items() >= {**message, "seq": 1, "offset": 1, "channel": channel}.items()
         assert answer["publish"].items() >= {"id": push["pub"]["id"], "seq": 1, "channel": channel}.items()
-        stored = httpx.get(f"{server_url}/v1/channels/{channel}/messages").json()["messages"]
+        stored = http("GET", f"{server_url}/v1/channels/{channel}/messages").json()["messages"]
         assert [{**each, "offset": each["seq"]} for each in stored] == [push["pub"]]
 
 
@@ -108,7 +116,7 @@ async def test_a_position_in_a_channel_that_was_made_again_is_none(
         epoch = (await client.ask("subscribe", channel=channel))["subscribe"]["epoch"]
         publish(server_url, channel, 1, 2)
         await client.offsets(2)
-        httpx.delete(f"{server_url}/v1/channels/{channel}")
+        http("DELETE", f"{server_url}/v1/channels/{channel}")
         publish(server_url, channel, *range(9))
         assert (await client.push("unsubscribe"))["unsubscribe"]["code"] == 2500
         assert not [push for push in client.pushes if "pub" in push]
@@ -137,17 +145,13 @@ async def test_a_position_that_cannot_be_is_told_and_not_waited_for(
 
 
 async def test_messages_that_retention_removed_are_a_gap(server_url: str, channel: str) -> None:
-    httpx.put(f"{server_url}/v1/channels/{channel}", json={"retention": {"max_messages": 3}})
+    http("PUT", f"{server_url}/v1/channels/{channel}", json={"retention": {"max_messages": 3}})
     async with opened(server_url) as client:
         publish(server_url, channel, 1)
         epoch = (await client.ask("subscribe", channel=channel))["subscribe"]["epoch"]
         await client.ask("unsubscribe", channel=channel)
         publish(server_url, channel, *range(2, 11))
-
-        def trimmed() -> bool:
-            return bool(httpx.get(f"{server_url}/v1/channels/{channel}").json()["first_seq"] == 8)
-
-        await eventually(trimmed)
+        await eventually(lambda: first_seq(server_url, channel) == 8)
         answer = await client.ask("subscribe", channel=channel, recover=True, epoch=epoch, offset=1)
         assert (answer["subscribe"]["recovered"], answer["subscribe"]["offset"]) == (False, 7)
         gap = (await client.push("gap"))["gap"]
@@ -208,7 +212,7 @@ async def test_a_selection_of_one_channel_is_followed_in_the_order_of_ids_too(
     server_url: str, channel: str
 ) -> None:
     publish(server_url, f"{channel}.other", *range(5))  # So that no id is a seq.
-    httpx.put(f"{server_url}/v1/channels/{channel}", json={"retention": {"max_messages": 3}})
+    http("PUT", f"{server_url}/v1/channels/{channel}", json={"retention": {"max_messages": 3}})
     ids = [one["id"] for one in publish(server_url, channel, *range(10))]
     chosen = {"channel": [channel]}
     async with opened(server_url) as client:
@@ -217,18 +221,14 @@ async def test_a_selection_of_one_channel_is_followed_in_the_order_of_ids_too(
         ids += [one["id"] for one in publish(server_url, channel, 10)]
         pub = await client.push()
         assert (pub["channel"], pub["pub"]["offset"], pub["pub"]["seq"]) == ("mine", ids[-1], 11)
-
-        def trimmed() -> bool:
-            return bool(httpx.get(f"{server_url}/v1/channels/{channel}").json()["first_seq"] == 9)
-
-        await eventually(trimmed)
+        await eventually(lambda: first_seq(server_url, channel) == 9)
         asked = {"selection": chosen, "recover": True}
         again = await client.ask("subscribe", channel="again", **asked, offset=ids[1])
         assert again["subscribe"].items() >= {"recovered": True, "offset": ids[1]}.items()
         gap = await client.push("gap")
         assert gap == {"channel": "again", "gap": {"channel": channel, "first_seq": 9, "missed": 6}}
         assert await client.offsets(3) == ids[-3:]
-        httpx.delete(f"{server_url}/v1/channels/{channel}")
+        http("DELETE", f"{server_url}/v1/channels/{channel}")
         new = publish(server_url, channel, "new")[0]
         pubs = [await client.push() for _ in range(2)]
         assert {(pub["channel"], pub["pub"]["offset"], pub["pub"]["seq"]) for pub in pubs} == {
@@ -350,16 +350,15 @@ async def test_a_foreign_page_gets_no_websocket(server_url: str) -> None:
 
 
 def test_what_is_no_websocket_is_told_so(server_url: str) -> None:
-    answer = httpx.get(f"{server_url}/v1/ws")
+    answer = http("GET", f"{server_url}/v1/ws")
     assert answer.status_code == 426
     assert answer.headers["upgrade"] == "websocket"
     assert answer.headers["content-type"] == "application/problem+json"
     offer = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "12"}
-    answer = httpx.get(
-        f"{server_url}/v1/ws", headers={**offer, "sec-websocket-key": "x3JJHMbDL1EzLkh9GBhXDw=="}
-    )
+    headers = {**offer, "sec-websocket-key": "x3JJHMbDL1EzLkh9GBhXDw=="}
+    answer = http("GET", f"{server_url}/v1/ws", headers=headers)
     assert answer.status_code in (400, 426)
-    assert httpx.get(f"{server_url}/v1/channels", headers=offer).status_code == 200
+    assert http("GET", f"{server_url}/v1/channels", headers=offer).status_code == 200
 
 
 async def test_a_client_that_never_connects_is_closed(serve: Serve) -> None:
@@ -385,17 +384,18 @@ async def test_a_server_that_stops_says_so_and_another_goes_on(serve: Serve, cha
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off_and_loses_nothing(serve: Serve, channel: str) -> None:
-    service = serve(GAPLESS_SLOW_READER_TIMEOUT="1")
+    # The other service is for who reads and may be late.
+    service, other = serve(GAPLESS_SLOW_READER_TIMEOUT="1"), serve()
     client = await Frames.open(service.url, max_queue=1)
     epoch = (await client.ask("subscribe", channel=channel))["subscribe"]["epoch"]
     client.connection.transport.pause_reading()
     text = "x" * 100_000
     for _ in range(20):
-        await asyncio.to_thread(publish, service.url, channel, *[text] * 10)
+        await asyncio.to_thread(publish, other.url, channel, *[text] * 10)
     metric = 'gapless_streams_cut_total{reason="slow_consumer"} 1.0'
-    await eventually(lambda: metric in httpx.get(f"{service.url}/metrics").text)
+    await eventually(lambda: metric in http("GET", f"{service.url}/metrics").text)
     client.drop()
-    async with opened(service.url) as client:
+    async with opened(other.url) as client:
         await client.ask("subscribe", channel=channel, recover=True, epoch=epoch, offset=0)
         assert await client.offsets(200) == list(range(1, 201))
 

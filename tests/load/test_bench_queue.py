@@ -16,6 +16,7 @@ from load.bench.queue.rivals import spread
 from load.bench.queue.samples import Look, Phases, Record, largest, pin_now
 from load.figure import Word, quantile
 from load.postgres import blocks
+from tests.patience import PATIENCE_S
 
 BEGIN = (
     "import time; from load.bench.queue.concurrent_start import ConcurrentStart;"
@@ -32,7 +33,7 @@ async def test_a_crew_starts_at_one_moment_and_reports() -> None:
     told = "start.say({'acked': 3}); start.say({'done': 3, 'end': time.monotonic()})"
     async with crew([child(told), child(told)], lambda _, word: said.append(word)) as workers:
         started = workers.go()
-        reports = await workers.reports(30.0)
+        reports = await workers.reports(PATIENCE_S)
     assert [report["done"] for report in reports] == [3, 3]
     assert all(report["end"] > started for report in reports)
     assert said == [{"acked": 3}, {"acked": 3}]
@@ -42,14 +43,14 @@ async def test_a_crew_that_works_until_told_to_stop() -> None:
     async with crew([child("start.wait_for_stop(); start.say({'done': 1})")]) as workers:
         workers.go()
         workers.stop()
-        assert await workers.reports(30.0) == [{"done": 1}]
+        assert await workers.reports(PATIENCE_S) == [{"done": 1}]
 
 
 async def test_a_child_that_fails_fails_the_measurement() -> None:
     async with crew([child("raise SystemExit('no such queue')"), child("start.wait_for_stop()")]) as workers:
         workers.go()
         with pytest.raises(RuntimeError, match="no such queue"):
-            await workers.reports(30.0)
+            await workers.reports(PATIENCE_S)
 
 
 async def test_no_child_outlives_its_crew() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from load.browser.__main__ import CONTROL
 from load.children import CHECKOUT
+from tests.patience import PATIENCE_S
 
 SHORT = ("another site", "a rebound name", CONTROL, "an allowed chat")
 
@@ -17,5 +18,7 @@ SHORT = ("another site", "a rebound name", CONTROL, "an allowed chat")
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
 def test_foreign_pages_can_do_nothing_and_an_allowed_one_everything() -> None:
     command = [sys.executable, "-m", "load.browser", *(f"--only={name}" for name in SHORT)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=CHECKOUT, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

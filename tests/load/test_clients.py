@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
@@ -28,6 +29,7 @@ from load.history import History
 from load.sse import Event, Stream
 from load.wire import Connection, Target
 from tests.load.fake_service import FakeService
+from tests.patience import PATIENCE_S, eventually
 
 
 def test_the_cut_lies_right_behind_the_block() -> None:
@@ -52,7 +54,7 @@ async def _one_connection(target: Target) -> list[Event]:
     request = target.request("GET", "/v1/subscribe?channel=c&after=0")
     stream = Stream(request, lambda status, head: None, got.extend, closed.set)
     await asyncio.get_running_loop().create_connection(lambda: stream, target.host, target.port)
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), PATIENCE_S)
     return [event for event in got if event[2] == b""]
 
 
@@ -80,10 +82,7 @@ async def test_a_reader_behind_the_proxy_gets_everything() -> None:
         crowd = Crowd(history, await proxy.start())
         follower = Follower(crowd, history.cursor("one", ("c",)), random.Random(1))
         task = asyncio.create_task(follower.run())
-        for _ in range(500):
-            if len(follower.cursor.ids) >= 30:
-                break
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(follower.cursor.ids) >= 30)
         follower.stop()
         await task
         await proxy.stop()
@@ -125,13 +124,14 @@ async def test_each_websocket_through_the_proxy_is_cut_after_seven_publications(
             await client.send(_publication(seq))
         await client.wait_closed()
 
-    async with serve(publish, "127.0.0.1", 0, compression=None) as server:
+    patient: dict[str, Any] = {"open_timeout": PATIENCE_S, "ping_interval": None}
+    async with serve(publish, "127.0.0.1", 0, compression=None, **patient) as server:
         host, port = next(iter(server.sockets)).getsockname()
         proxy = CuttingProxy(Target(host, port))
         at = await proxy.start()
         for number in range(2 * len(BEYOND)):
             got: list[str | bytes] = []
-            async with connect(f"ws://{at.host}:{at.port}/v1/ws", proxy=None) as client:
+            async with connect(f"ws://{at.host}:{at.port}/v1/ws", proxy=None, **patient) as client:
                 await client.send(f"command {number}")
                 with contextlib.suppress(ConnectionClosedError):
                     while True:

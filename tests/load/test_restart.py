@@ -17,6 +17,7 @@ from load.restart.checker import check
 from load.restart.plan import CHAIN_END, END, ENDS, Plan, Variant
 from load.restart.world import Copy, Count, Letter, World
 from load.verdict import Breach
+from tests.patience import PATIENCE_S
 
 PLAN = Plan(Variant.OWN, hops=4)
 
@@ -161,7 +162,8 @@ def test_routes_come_from_where_the_variant_says() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", [Variant.FILE])
 def test_every_message_ends_where_it_should(variant: Variant) -> None:
-    options = "--rounds 1 --messages 100 --chain 10 --hops 10 --ttl 2 --own-ttl 8 --seed 1 --patience 90"
+    options = "--rounds 1 --messages 100 --chain 10 --hops 10 --ttl 2 --own-ttl 8 --seed 1"
     command = [sys.executable, "-m", "load.restart", "--variants", variant, *options.split()]
+    command += ["--patience", str(2 * PATIENCE_S)]
     answer = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr

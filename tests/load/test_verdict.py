@@ -12,6 +12,7 @@ from load import drill
 from load.children import CHECKOUT
 from load.sequence import check_sequence
 from load.verdict import BROKEN, CLEAN, EXAMPLES, NO_VERDICT, USUAL, Breach, Verdict
+from tests.patience import PATIENCE_S
 
 DRILLS = [
     *("chat", "checker", "groups", "poison", "restart", "failover", "crashes", "soak", "timefuzz"),
@@ -104,7 +105,7 @@ def test_what_nobody_was_owed_is_a_phantom() -> None:
 @pytest.mark.parametrize("name", DRILLS)
 def test_every_drill_has_examples_and_says_what_its_exit_codes_mean(name: str) -> None:
     command = [sys.executable, "-m", f"load.{name}", "--help"]
-    asked = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+    asked = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert asked.returncode == 0, asked.stderr
     assert f"examples:\n  python -m load.{name}" in asked.stdout
     assert "exit codes: 0 no breach; 1 a breach; 2 no verdict" in asked.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.support import ROOT
 
 MODEL = ROOT / "docs" / "merge.pml"
@@ -20,7 +21,7 @@ INSTALL = Path(__file__).with_name("install_spin.sh")
 def _spin() -> None:
     """Spin and a C compiler, brought here if that can be done."""
     if shutil.which("spin") is None:
-        subprocess.run([INSTALL], check=False, capture_output=True, timeout=100)
+        subprocess.run([INSTALL], check=False, capture_output=True, timeout=5 * PATIENCE_S)
     if shutil.which("spin") is None or shutil.which("gcc") is None:
         pytest.skip("spin or gcc is missing and cannot be installed here")
 
@@ -33,7 +34,12 @@ def explore(folder: Path, *flags: str) -> tuple[int, int]:
     compile_ = ["gcc", "-O2", "-w", "-DSAFETY", "-DNOREDUCE", "-o", "pan", "pan.c"]
     subprocess.run(compile_, cwd=folder, check=True)
     said = subprocess.run(
-        ["./pan", "-m100000", "-w22"], cwd=folder, check=True, capture_output=True, text=True, timeout=100
+        ["./pan", "-m100000", "-w22"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE_S,
     ).stdout
     errors, states = re.search(r"errors: (\d+)", said), re.search(r"(\d+) states, stored", said)
     assert errors is not None, said

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from app.embedded import EmbeddedPostgres
 from tests.conftest import Database, External, drop_database, make_database
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -64,11 +65,11 @@ class Loop:
         async def awaited() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(PATIENCE_S)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
 

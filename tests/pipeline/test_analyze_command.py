@@ -12,6 +12,7 @@ from gapless_spark.analyze.command import _failed
 from pyspark.errors import AnalysisException
 from rich.console import Console
 
+from tests.patience import PATIENCE_S
 from tests.pipeline.conftest import Log
 from tests.pipeline.test_analyze_job import SAID, write_export
 from tests.support import ROOT
@@ -26,7 +27,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gapless_spark", "analyze", *arguments],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=5 * PATIENCE_S,
         env=environment | {"PYTHONPATH": paths, "COLUMNS": "200", "NO_COLOR": "1"},
         check=False,
     )

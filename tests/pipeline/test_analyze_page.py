@@ -20,6 +20,8 @@ from gapless_spark.analyze.question import Fields, Question, json_path, parse_zo
 from gapless_spark.errors import BadOption
 from gapless_spark.moments import parse_span, parse_time
 
+from tests.patience import PATIENCE_S
+
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOSTILE = (
     "</script><script>document.title='owned'</script>",
@@ -227,7 +229,7 @@ def browse(path: Path, *options: str) -> tuple[str, str]:
         [program, *arguments, f"--user-data-dir={profile}", path.as_uri()],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=5 * PATIENCE_S,
         check=True,
     )
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.pipeline.conftest import Log
 from tests.support import ROOT
 
@@ -89,7 +90,7 @@ def test_a_follower_is_a_program_that_ends_when_told(plain_log: Log, tmp_path: P
     busy = run(*out, code=6).stderr
     assert f"(process {process.pid})" in busy
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "8 messages up to id 8 in 1 files" in err
     assert "leave --format out" in run(*out, "--format", "delta", code=2).stderr
@@ -113,7 +114,7 @@ def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp
     (java,) = (pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n")
     os.kill(java, signal.SIGKILL)
     plain_log.owner.append("a", ["2"])
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, err
     assert "Spark's Java process ended" in err.splitlines()[-1]
     assert "hush" not in err
@@ -132,10 +133,15 @@ def test_interrupted_while_java_starts_it_leaves_none_behind(plain_log: Log, tmp
         assert process.poll() is None
     while not (started := children(process.pid)):
         assert process.poll() is None
+    for pid in started:
+        os.kill(pid, signal.SIGSTOP)  # It must not have started before it is interrupted.
     process.send_signal(signal.SIGINT)
     assert "ending after this batch" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert "Exception" not in err
     for pid in started:
@@ -151,6 +157,6 @@ def wait_until_gone(pid: int) -> None:
     with suppress(ProcessLookupError):
         waiting = os.pidfd_open(pid)
         try:
-            assert select.select([waiting], [], [], 30)[0], f"process {pid} is still there"
+            assert select.select([waiting], [], [], PATIENCE_S)[0], f"process {pid} is still there"
         finally:
             os.close(waiting)

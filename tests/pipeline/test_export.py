@@ -300,6 +300,7 @@ def test_a_follower_waits_for_what_is_not_settled(
 
         def note(self, text: str) -> None:
             told.append(text)
+            monkeypatch.setattr(batch, "settled", settled)  # From here on nothing is held up.
             other.execute("commit")
 
         def idle(self) -> None:

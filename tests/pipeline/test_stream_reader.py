@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from app.embedded import EmbeddedPostgres
 from db.migrate import migrate
+from tests.patience import PATIENCE_S
 from tests.pipeline.conftest import Log, Loop, Session
 
 
@@ -84,7 +85,7 @@ def test_a_late_commit_is_in_a_later_batch(plain_log: Log) -> None:
     waiting.start()
     # Nobody may pass the open id: the batch waits until it is decided.
     slow.execute("commit")
-    waiting.join(60)
+    waiting.join(PATIENCE_S)
     assert batches == [[early, late]]
 
 
@@ -366,11 +367,11 @@ def test_a_stream_waits_for_a_database_that_restarts(
         threads = [threading.Thread(target=call) for call in calls]
         for thread in threads:
             thread.start()
-        assert waits.wait(60)
+        assert waits.wait(PATIENCE_S)
         assert found == []
         server.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert sorted(found) == [[2], [2]]
     finally:
         server.stop()

@@ -11,6 +11,7 @@ from gapless_spark.database import close, connect
 from gapless_spark.errors import Unsettled
 from gapless_spark.watermark import Tick, Wait, settled
 
+from tests.patience import PATIENCE_S
 from tests.pipeline.conftest import Log
 
 
@@ -63,7 +64,7 @@ def test_an_idle_write_transaction_delays_nothing(plain_log: Log, connection: Co
     idle.execute("insert into notes values ('open')")
     idle.publish("later")  # waits for the commit and holds no id
     ids = plain_log.owner.append("a", ["1", "2"])
-    assert settled(connection, patience_s=60) == ids[-1]
+    assert settled(connection, patience_s=PATIENCE_S) == ids[-1]
 
 
 def test_an_open_publish_is_waited_for(plain_log: Log, connection: Connection) -> None:
@@ -74,10 +75,10 @@ def test_an_open_publish_is_waited_for(plain_log: Log, connection: Connection) -
     with pytest.raises(Unsettled, match="1 publishing transactions are still open"):
         settled(connection, patience_s=0.05)
     answers: list[int] = []
-    waiting = threading.Thread(target=lambda: answers.append(settled(connection, patience_s=60)))
+    waiting = threading.Thread(target=lambda: answers.append(settled(connection, patience_s=PATIENCE_S)))
     waiting.start()
     slow.execute("commit")
-    waiting.join(60)
+    waiting.join(PATIENCE_S)
     assert answers == [late]
     assert early < late
 
@@ -86,4 +87,4 @@ def test_ids_that_were_rolled_back_are_settled(plain_log: Log, connection: Conne
     plain_log.owner.execute("begin")
     ids = plain_log.owner.append("a", ["1"] * 5)
     plain_log.owner.execute("rollback")
-    assert settled(connection, patience_s=60) == ids[-1]
+    assert settled(connection, patience_s=PATIENCE_S) == ids[-1]

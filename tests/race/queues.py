@@ -128,6 +128,15 @@ class Queues:
             microseconds,
         )
 
+    async def passes_now(self, delivery: Delivery) -> None:
+        """The deadline of a lease is now, also while another session holds its subscription. Claims and
+        reapers look for it only after `end_in`."""
+        await self.owner.execute(
+            "update gapless.deliveries set at = clock_timestamp()"
+            " where message_id = $1 and subscription_id > 0",
+            delivery.message.id,
+        )
+
     async def take_all(self, subscription: Subscription, limit: int = 1000) -> list[Delivery]:
         """Until nothing more is given, acking as it comes."""
         taken: list[Delivery] = []

@@ -8,17 +8,48 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import pytest
 
+from db import appender as appender_module
+from db import connect as connect_module
+from db import liveness as liveness_module
+from db import transactions as transactions_module
 from db.appender import Appender
 from db.connect import DatabaseConfig, Pool
 from db.reader import Reader
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
 from tests.conftest import Database
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 IMMEDIATE = "select gapless_internal.append_outbox()"
 """What only the owner can do: a publisher that has its ids and its locks, and has not committed yet."""
+
+WITHOUT_LIMITS = f"""
+do $$
+declare
+    f record;
+begin
+    for f in select p.oid::regprocedure as called from pg_catalog.pg_proc p
+             where exists (select from unnest(p.proconfig) c where c like 'lock_timeout=%') loop
+        execute format('alter function %s set lock_timeout = 0', f.called);
+    end loop;
+    execute replace(pg_get_functiondef('gapless_internal.limit_waits()'::regprocedure),
+                    quote_literal('5s'), quote_literal('{PATIENCE_S:.0f}s'));
+end $$"""
+
+
+async def wait_for_locks(owner: asyncpg.Connection) -> None:
+    """Nobody gives up a lock, or is ended, because something else takes its time."""
+    await owner.execute(WITHOUT_LIMITS)
+
+
+def wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapters do not give it up because it answers late."""
+    monkeypatch.setattr(connect_module, "CONNECT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(liveness_module, "STEP_TIMEOUT_S", PATIENCE_S)
+    for module in (appender_module, transactions_module):
+        monkeypatch.setattr(module, "PUBLISH_TIMEOUT_S", PATIENCE_S)
 
 
 def one(channel: str, data: str = "{}", *, key: str | None = None, body: bytes = b"body") -> Append:

@@ -9,6 +9,7 @@ import pytest
 
 from db.connect import DatabaseConfig, connect
 from tests.conftest import Database
+from tests.patience import PATIENCE_S
 from tests.race.support import check_log, rows
 
 APPEND = (
@@ -82,7 +83,7 @@ UNFIT = {
 async def test_what_does_not_fit_stores_nothing(
     database: Database, owner: asyncpg.Connection, unfit: list[Any]
 ) -> None:
-    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=5)
+    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=PATIENCE_S)
     try:
         await session.fetchrow(APPEND, *arguments(["a"], [1]))
         with pytest.raises((asyncpg.InvalidParameterValueError, asyncpg.NotNullViolationError)):
@@ -100,7 +101,7 @@ async def test_a_head_that_is_not_where_its_channel_says_stops_everybody(
     database: Database, owner: asyncpg.Connection
 ) -> None:
     """Somebody with all rights changed something by hand: no id comes below one that was given already."""
-    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=5)
+    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=PATIENCE_S)
     try:
         await session.fetchrow(APPEND, *arguments(["a"], [1, 1]))
         await owner.execute("update gapless.channels set last_id = last_id + 1000")

@@ -20,12 +20,6 @@ ALWAYS = -(10**9)
 """Whatever the tables hold, they are rewritten."""
 
 
-@pytest.fixture(autouse=True)
-async def patience(owner: asyncpg.Connection) -> None:
-    """It gives up a lock that it does not get soon. Here it waits, however busy the machine is."""
-    await owner.execute("alter function gapless.compact set lock_timeout = 0")
-
-
 async def test_compacting_while_all_goes_on(queues: Queues, owner: asyncpg.Connection) -> None:
     """Rows are copied and truncated under whoever claims, acks and gives back; none is lost or doubled."""
     subscription = await queues.subscribe("q", backoff=[], max_deliver=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -29,6 +30,7 @@ async def crashing(tmp_path: Path) -> AsyncIterator[Database]:
     server.start()
     admin = await asyncpg.connect(server.admin_url)
     await admin.execute("alter system set wal_writer_delay = '10s'")
+    await admin.execute("alter system set autovacuum = off")
     await admin.execute("select pg_reload_conf()")
     await admin.close()
     await migrate(server.owner_url)
@@ -36,30 +38,44 @@ async def crashing(tmp_path: Path) -> AsyncIterator[Database]:
     server.stop()
 
 
-async def _journal_writer(database: Database) -> int:
+@asynccontextmanager
+async def _still(database: Database) -> AsyncIterator[int]:
+    """The server's own processes that write to the journal, or write it to disk, stand still, however long
+    this takes. Gives the process of the journal's writer."""
+    kinds = ["walwriter", "background writer", "checkpointer"]
     async with sessions(database.admin_url, 1) as (session,):
-        pid = await session.fetchval("select pid from pg_stat_activity where backend_type = 'walwriter'")
-        return int(pid)
+        found = await session.fetch(
+            "select backend_type, pid from pg_stat_activity where backend_type = any ($1)", kinds
+        )
+    pids: dict[str, int] = {row["backend_type"]: row["pid"] for row in found}
+    assert sorted(pids) == sorted(kinds)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pids["walwriter"]
+    finally:
+        for pid in pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 async def test_ids_that_a_crash_takes_back_are_never_given_again(crashing: Database) -> None:
     watermark = Watermark()
-    writer = await _journal_writer(crashing)
-    async with sessions(crashing.owner_url, 1) as (session,), reader(crashing) as read:
-        await publish(session, "a")
-        await read.tick()
-        # From here on nothing is flushed but by a commit: and this one takes its hundred ids back.
-        os.kill(writer, signal.SIGSTOP)
-        transaction = session.transaction()
-        await transaction.start()
-        await session.execute("select gapless.publish('a', '1') from generate_series(1, 100)")
-        await session.execute(IMMEDIATE)
-        await transaction.rollback()
-        before = await _tick_that_commits_nothing(session)
-        assert (before.last_id, before.holders) == (101, frozenset())
-        assert watermark.observe(before) < 101, "not on disk, not settled"
-    # One of the server's own processes dies: the server goes through recovery.
-    os.kill(writer, signal.SIGKILL)
+    async with _still(crashing) as writer:
+        async with sessions(crashing.owner_url, 1) as (session,), reader(crashing) as read:
+            await publish(session, "a")
+            await read.tick()
+            # From here on nothing is flushed but by a commit: and this one takes its hundred ids back.
+            transaction = session.transaction()
+            await transaction.start()
+            await session.execute("select gapless.publish('a', '1') from generate_series(1, 100)")
+            await session.execute(IMMEDIATE)
+            await transaction.rollback()
+            before = await _tick_that_commits_nothing(session)
+            assert (before.last_id, before.holders) == (101, frozenset())
+            assert watermark.observe(before) < 101, "not on disk, not settled"
+        # One of the server's own processes dies: the server goes through recovery.
+        os.kill(writer, signal.SIGKILL)
     async with reader(crashing) as read:
 
         async def recovered() -> bool:
@@ -89,7 +105,11 @@ async def _tick_that_commits_nothing(session: asyncpg.Connection) -> Tick:
 async def test_the_watermark_settles_though_nobody_commits(crashing: Database) -> None:
     """Reading leaves something in the journal too, which nobody is in a hurry to write."""
     watermark = Watermark()
-    async with sessions(crashing.admin_url, 1) as (session,), reader(crashing) as read:
+    async with (
+        _still(crashing),
+        sessions(crashing.admin_url, 1) as (session,),
+        reader(crashing) as read,
+    ):
         await publish(session, "a")
         await read.tick()
         await session.execute("select pg_logical_emit_message(false, 'something', 'else')")
@@ -102,7 +122,11 @@ async def test_the_watermark_settles_though_nobody_commits(crashing: Database) -
 async def test_the_watermark_settles_at_the_end_of_a_page(crashing: Database) -> None:
     """There the journal's position is beyond what can be on disk, until somebody writes again."""
     watermark = Watermark()
-    async with sessions(crashing.admin_url, 1) as (session,), reader(crashing) as read:
+    async with (
+        _still(crashing),
+        sessions(crashing.admin_url, 1) as (session,),
+        reader(crashing) as read,
+    ):
         await publish(session, "a")
         await read.tick()
         at_end = await _fill_the_page(session)

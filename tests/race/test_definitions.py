@@ -18,10 +18,9 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage
 from tests.conftest import Database
+from tests.patience import PATIENCE_S
 from tests.race.queues import Queues, step
 from tests.race.support import check_log, sessions, stored, until_waiting
-
-TIMEOUT_S = 20
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ async def test_an_import_and_a_publisher_stand_in_no_circle(
         publishing = asyncio.create_task(queues.appender.append([both]))
         await until_waiting(owner, 2)
         await held.end()
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             changes, same = await applying
             stored((await publishing)[0])
     assert (len(changes), same) == (4, 0)
@@ -76,7 +75,7 @@ async def test_a_policy_that_moves_and_a_publisher_stand_in_no_circle(
         publishing = asyncio.create_task(queues.appender.append([both]))
         await until_waiting(owner, 2)
         await held.end()
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await moving)[0] is False
             stored((await publishing)[0])
 

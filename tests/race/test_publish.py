@@ -164,7 +164,7 @@ async def test_an_idle_transaction_elsewhere_holds_nothing_back(
             async def settled() -> bool:
                 return watermark.observe(await read.tick()) == last
 
-            await eventually(settled, 5.0)
+            await eventually(settled)
         await transaction.rollback()
 
 

@@ -12,6 +12,7 @@ from db.migrate import ROLES
 from db.queries import load
 from subscriptions.domain.errors import GaplessError
 from tests.conftest import Database
+from tests.patience import PATIENCE_S
 from tests.race.support import appenders, one, rows, sessions
 
 FORBIDDEN = [
@@ -58,7 +59,7 @@ FORBIDDEN = [
 async def test_the_service_cannot(database: Database, statement: str) -> None:
     async with appenders(database, 1) as (appender,):
         await appender.append([one("a")])
-    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=5)
+    session = await connect(DatabaseConfig(database.service_url), application="test", timeout_s=PATIENCE_S)
     try:
         assert await session.fetchval("select current_user") == SERVICE_ROLE
         with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.FeatureNotSupportedError)):
@@ -73,7 +74,7 @@ async def test_a_user_without_the_services_role_is_told_so(database: Database) -
         try:
             url = database.admin_url.replace("postgres@", f"stranger_{database.name}@", 1)
             with pytest.raises(GaplessError, match=f"may not take on the role {SERVICE_ROLE}"):
-                await connect(DatabaseConfig(url), application="test", timeout_s=5)
+                await connect(DatabaseConfig(url), application="test", timeout_s=PATIENCE_S)
         finally:
             await admin.execute(f"drop role stranger_{database.name}")
 

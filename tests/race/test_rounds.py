@@ -23,6 +23,7 @@ from subscriptions.engine.live.live_subscription import Chunk
 from subscriptions.engine.live.starts import After
 from subscriptions.engine.publisher import Publisher
 from tests.conftest import Database
+from tests.patience import PATIENCE_S
 from tests.race.support import appenders, reader
 from tests.sim import mutants
 from tests.sim.world import Wire, encode, read_frames
@@ -154,7 +155,8 @@ async def test_nothing_is_lost_doubled_or_out_of_order(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "LINGER_S", 0.5)
-    tally = await _race(database, seed=1, over=OVER, wait_s=20)
+    monkeypatch.setattr(live, "START_TIMEOUT_S", PATIENCE_S)
+    tally = await _race(database, seed=1, over=OVER, wait_s=PATIENCE_S)
     assert tally == Tally(rounds=AT_ONCE * OVER)
 
 

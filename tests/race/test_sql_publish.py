@@ -124,6 +124,7 @@ create constraint trigger later after insert on mine deferrable initially deferr
 """
 
 
+@pytest.mark.usefixtures("as_it_is")
 async def test_what_a_session_says_does_not_count_at_its_commit(
     database: Database, owner: asyncpg.Connection
 ) -> None:

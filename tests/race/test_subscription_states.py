@@ -15,6 +15,7 @@ import pytest
 from subscriptions.domain.delivery import Definition, Delivery, Nack, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.laws import check_queues, nothing_left
 from tests.race.queues import ACK, ALL, CLAIM, Queues, bodies, columns, outcomes, receipts, step
 from tests.race.support import blocked, sessions
@@ -192,6 +193,7 @@ async def test_nobody_finds_half_of_one(queues: Queues) -> None:
         for _ in range(40):
             await queues.subscribe("q")
             await queues.subscriptions.delete("default", "q")
+        await eventually(lambda: codes)  # Somebody looks while it is gone, if not before.
         stop = True
 
     async def work() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.repo.test_tree import ROOT
 
 CLI = """
@@ -73,7 +74,7 @@ def start(checkout: Path, *arguments: str, cwd: Path | None = None, **more: str)
 
 def run(checkout: Path, *arguments: str, cwd: Path | None = None, **more: str) -> tuple[int, str, str]:
     process = start(checkout, *arguments, cwd=cwd, **more)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=5 * PATIENCE_S)
     return process.returncode, output, errors
 
 
@@ -144,12 +145,12 @@ def test_a_second_first_run_waits_for_the_first(checkout: Path) -> None:
         second = start(checkout, "status")
         assert second.stderr is not None
         assert "another gapless is setting up" in second.stderr.readline()
-    assert second.communicate(timeout=60)[0].startswith("['status']")
+    assert second.communicate(timeout=5 * PATIENCE_S)[0].startswith("['status']")
 
 
 def test_two_first_runs_at_once(checkout: Path) -> None:
     both = [start(checkout, str(number)) for number in range(2)]
-    outputs = [process.communicate(timeout=60) for process in both]
+    outputs = [process.communicate(timeout=5 * PATIENCE_S) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sum("environment ready" in errors for _, errors in outputs) == 1
 

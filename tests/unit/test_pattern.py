@@ -70,12 +70,14 @@ def test_regex_is_anchored() -> None:
 
 
 def test_hostile_patterns_stay_linear() -> None:
+    """A thousand looks take some milliseconds of the processor."""
     name = ("a." * 127) + "b"
     for text in ("*." * 127 + "c", "a.*." * 63 + ">", "*." * 126 + ">", "a.*." * 63 + "c"):
         compiled = compile_pattern(text)
-        started = time.perf_counter()
-        compiled.matches(name)
-        assert time.perf_counter() - started < 0.005
+        started = time.thread_time()
+        for _ in range(1000):
+            compiled.matches(name)
+        assert time.thread_time() - started < 1
 
 
 def test_patterns_of_one_reader_have_a_budget() -> None:

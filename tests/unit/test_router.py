@@ -21,6 +21,7 @@ from app.router import Router, Table
 from app.routes.route import Returns, Route
 from app.routes.table import ROUTES
 from subscriptions.domain.errors import Code, GaplessError
+from tests.patience import http_client
 
 DONE = {200: Returns("Done.")}
 
@@ -81,7 +82,7 @@ ROWS = (
 async def call(method: str, target: str) -> httpx.Response:
     app = Router(ROWS, pages, "tenant")
     app.bind(SimpleNamespace(parts=["a part"], unused=1))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+    async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
         return await client.request(method, target)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from load.drill import RESULTS
 from load.install import pypi, python_of
+from tests.patience import PATIENCE_S
 from tests.websocket.echo import EchoServer
 
 NAME: Final = "autobahn"
@@ -28,7 +29,6 @@ LEFT_OUT: Final = ("9.*", "12.*", "13.*")
 PASSED: Final = {"OK", "NON-STRICT", "INFORMATIONAL"}
 """Non-strict: text that is not UTF-8 is refused once its message is complete, not at its first wrong byte.
 Informational: the suite only looks at what happens."""
-PATIENCE_S: Final = 300
 
 
 class Verdict(NamedTuple):
@@ -46,8 +46,9 @@ def run(cases: Sequence[str] = ()) -> Verdict:
     chosen = [word for case in cases for word in ("-i", case)]
     left_out = [word for case in LEFT_OUT for word in ("-x", case)]
     with EchoServer() as server:
-        words = [str(python_of(NAME).with_name("kosoku")), *chosen, *left_out, "-p", "4", "-o", str(report)]
-        said = subprocess.run([*words, server.address], capture_output=True, text=True, timeout=PATIENCE_S)
+        options = [*chosen, *left_out, "-p", "4", "-o", str(report)]
+        words = [str(python_of(NAME).with_name("kosoku")), *options, server.address]
+        said = subprocess.run(words, capture_output=True, text=True, timeout=5 * PATIENCE_S)
     if not (report / "index.json").exists():
         raise RuntimeError(f"kosoku ended with {said.returncode} and no report:\n{said.stderr}")
     verdict = _verdict(report)

@@ -127,7 +127,7 @@ async def test_names_that_are_never_found_hold_up_no_name_that_was(monkeypatch: 
     def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         asked.append(host)
         if host.startswith("slow"):
-            assert answer.wait(30)
+            assert answer.wait(PATIENCE_S)
         return [(0, 0, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

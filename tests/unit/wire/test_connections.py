@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
-from collections.abc import Callable
 
 import pytest
 
+import app.http_protocol
 from app.connections import Budget, buffers
 from app.memory import WORTH_BYTES, GivingBack
 from app.telemetry import CUT_OFF
+from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import (
     GET,
     GOODBYE,
     MUCH_BYTES,
-    Hasty,
+    Patient,
     Running,
     check_problem,
     everything,
@@ -76,16 +76,8 @@ def test_what_many_hold_counts_once_until_the_last_lets_go() -> None:
     assert budget.held_bytes == 0
 
 
-class Tight(Hasty):
-    patience_s = 30.0
+class Tight(Patient):
     buffer_bytes = 1024 * 1024
-
-
-def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_unfinished_bodies_hold_no_more_than_the_budget_and_requests_go_on() -> None:
@@ -96,8 +88,8 @@ def test_unfinished_bodies_hold_no_more_than_the_budget_and_requests_go_on() -> 
             connection.sendall(half)
             connection.sendall(b"x")
         budget = server.shared.budget
-        eventually(lambda: budget.gave_way >= 14)
-        assert 0 < budget.held_bytes <= Tight.buffer_bytes
+        wait_until(lambda: budget.gave_way >= 14)
+        assert 0 < server.look(lambda: budget.held_bytes) <= Tight.buffer_bytes
         assert buffers()[1] >= 14
         answer = everything(unfinished[0])
         check_problem(answer, 429, "rate_limited")
@@ -109,7 +101,8 @@ def test_unfinished_bodies_hold_no_more_than_the_budget_and_requests_go_on() -> 
         assert until(unfinished[-1], b"400000")
         for connection in unfinished:
             connection.close()
-        eventually(lambda: budget.held_bytes == 0 and not server.server_state.connections)
+        server.pass_time(Tight.linger_s)  # Of those that were refused; the server reads nothing from them.
+        wait_until(lambda: budget.held_bytes == 0 and not server.server_state.connections)
 
 
 def test_answers_that_nobody_reads_hold_no_more_than_the_budget() -> None:
@@ -117,40 +110,56 @@ def test_answers_that_nobody_reads_hold_no_more_than_the_budget() -> None:
         readers = [stack.enter_context(server.connect()) for _ in range(20)]
         for connection in readers:
             connection.sendall(MUCH)
-        eventually(lambda: server.shared.budget.gave_way >= 15)
-        assert server.shared.budget.held_bytes <= Tight.buffer_bytes
+        wait_until(lambda: server.shared.budget.gave_way >= 15)
+        assert server.look(lambda: server.shared.budget.held_bytes) <= Tight.buffer_bytes
         for connection in readers:
             connection.close()
-        eventually(lambda: server.shared.budget.held_bytes == 0 and not server.server_state.connections)
+        wait_until(lambda: server.shared.budget.held_bytes == 0 and not server.server_state.connections)
 
 
-class Impatient(Hasty):
+class Impatient(Patient):
     slow_reader_s = 0.3
 
 
-def test_a_reader_that_takes_nothing_is_told_goodbye_behind_what_waits_for_it() -> None:
-    before = CUT_OFF.labels("slow_consumer")._value.get()
+def slow_readers() -> float:
+    return float(CUT_OFF.labels("slow_consumer")._value.get())
+
+
+def test_a_reader_that_takes_nothing_is_told_goodbye_behind_what_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Here it reads on in time, however busy the machine is.
+    monkeypatch.setattr(app.http_protocol, "GOODBYE_S", PATIENCE_S)
+    before = slow_readers()
     with Running(Impatient) as server, server.connect() as connection:
         connection.sendall(MUCH)
-        eventually(lambda: CUT_OFF.labels("slow_consumer")._value.get() == before + 1)
+        wait_until(lambda: slow_readers() == before + 1)
         told = everything(connection)
         assert told.endswith(b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOODBYE), GOODBYE))
         assert len(told) < MUCH_BYTES
 
 
 def test_a_reader_that_takes_little_at_a_time_is_not_cut_off() -> None:
-    with Running(Impatient) as server, server.connect() as connection:
+    before = slow_readers()
+    with Running(Patient) as server, server.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
         connection.sendall(MUCH)
-        until = time.monotonic() + 5 * Impatient.slow_reader_s
-        while time.monotonic() < until:
-            assert connection.recv(64 * 1024)
-            time.sleep(0.02)
+        until(connection, b"\r\n\r\n")
+        end, readers = server.end_of(connection), server.shared.readers
+
+        def takes_little() -> bool:
+            assert connection.recv(16 * 1024)
+            return server.look(lambda: end in readers and end._untaken_bytes() < end._untaken)
+
+        for _ in range(5):
+            wait_until(takes_little)
+            server.pass_time(Patient.slow_reader_s)
+            wait_until(lambda: server.look(lambda: readers._owing.get(end, 0.0) > server.clock.time()))
+        assert slow_readers() == before
         assert GOODBYE not in connection.recv(1024)
 
 
-class Few(Hasty):
-    patience_s = 30.0
+class Few(Patient):
     max_connections = 5
 
 
@@ -166,7 +175,7 @@ def test_one_connection_too_many_is_told_so_and_idle_ones_make_room() -> None:
         busy[0].sendall(b"\r\n")
         until(busy[0], b"\r\n\r\n0")
         # It is idle now, so it makes room for the next.
-        eventually(lambda: _is_served(server))
+        wait_until(lambda: _is_served(server))
         assert busy[0].recv(1) == b""
 
 
@@ -185,7 +194,7 @@ def test_what_is_held_is_given_back_with_each_request(times: int) -> None:
             connection.sendall(HEAD % 500_000)
             connection.sendall(b"x" * 500_000)
             until(connection, b"500000")
-        eventually(lambda: server.shared.budget.held_bytes == 0)
+        wait_until(lambda: server.shared.budget.held_bytes == 0)
 
 
 def test_memory_is_given_back_after_a_peak_and_once() -> None:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from app import problem
 from db.connect import translate
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid, unavailable
+from tests.patience import http_client
 
 
 @pytest.mark.parametrize("code", list(Code))
@@ -77,7 +78,7 @@ def application() -> FastAPI:
 
 async def call(method: str, path: str) -> httpx.Response:
     transport = httpx.ASGITransport(application(), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with http_client("http://test", transport=transport) as client:
         return await client.request(method, path)
 
 
