@@ -7,9 +7,10 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -17,15 +18,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
+from app.embedded.binaries import PostgresBinaries
+from app.embedded.identity import Identity
+from app.embedded.postgres import ANSWERING
 from db.migrate import migrate
 from tests.support import RunningService
 
-pytest_plugins = ["tests.leaks"]
+pytest_plugins = ["tests.leaks", "tests.records"]
 
 # The same examples in every run, and no example is wrong because the machine is busy.
 settings.register_profile(
     "deterministic", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("deterministic")
 
 # Two test processes may share one external server, so names tell them apart.
@@ -46,6 +51,23 @@ class Database:
     owner_url: str
     service_url: str
     admin_url: str
+
+
+class UnsyncedPostgres(EmbeddedPostgres):
+    """Does not wait for the disk: no test that uses it cuts the power. `tests/embedded` and the drills have
+    the real one."""
+
+    def launch(
+        self,
+        data: Path,
+        binaries: PostgresBinaries,
+        identity: Identity,
+        settings: Sequence[str] = (),
+        until: Collection[str] = ANSWERING,
+    ) -> None:
+        """As the embedded one, with two settings over its own."""
+        unsynced = ("-c", "fsync=off", "-c", "full_page_writes=off")
+        super().launch(data, binaries, identity, (*settings, *unsynced), until)
 
 
 class External:
@@ -79,17 +101,28 @@ class External:
         """It is not ours to stop."""
 
 
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres | External]:
-    """The run's Postgres, with a migrated template database."""
-    url = os.environ.get("GAPLESS_TEST_DATABASE_URL")
-    server = External(url) if url else EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
+Server = TypeVar("Server", bound=EmbeddedPostgres | External)
+
+
+@contextlib.contextmanager
+def with_template(server: Server) -> Iterator[Server]:
+    """Run the server, with a migrated template database."""
     server.start()
     try:
         asyncio.run(_make_template(server))
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres | External]:
+    """The run's Postgres, with a migrated template database."""
+    url = os.environ.get("GAPLESS_TEST_DATABASE_URL")
+    with with_template(
+        External(url) if url else UnsyncedPostgres(tmp_path_factory.mktemp("postgres"))
+    ) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,8 @@ def _slowness() -> float:
     return float(os.environ[_VARIABLE])
 
 
-PATIENCE_S = 60.0 * _slowness()
+SLOWNESS = _slowness()
+PATIENCE_S = 60.0 * SLOWNESS
 
 
 async def eventually(look: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:

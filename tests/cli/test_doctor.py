@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,19 @@ import pytest
 from app.cli.doctor.check import Word
 from app.cli.doctor.database import judge
 from app.cli.doctor.redis import judge as judge_redis
+from app.embedded import EmbeddedPostgres
 from cache.doctor import RedisFacts
 from cache.doctor import examine as examine_redis
 from db.doctor import DatabaseFacts, examine
 from tests.cli.conftest import Run
-from tests.conftest import Database, Serve, service_environment
+from tests.conftest import Database, Serve, service_environment, with_template
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """As users have it: the doctor says what the tests' own does not sync."""
+    with with_template(EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))) as server:
+        yield server
 
 
 def words(checks: list[Any]) -> dict[str, str]:

@@ -363,8 +363,13 @@ async def test_publishes_over_a_connection_that_is_cut_are_confirmed_or_unknown_
     assert 0 < len(unknown) <= 8 * proxy.cuts
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("end", [RunningService.kill, RunningService.stop], ids=["kill", "stop"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(RunningService.kill, id="kill"),
+        pytest.param(RunningService.stop, id="stop", marks=pytest.mark.drill),
+    ],
+)
 def test_a_restart_neither_loses_nor_doubles(
     serve: Callable[..., RunningService],
     channel: str,

@@ -437,7 +437,7 @@ async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str, ov
     assert seen == set(range(total))
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("end", [RunningService.kill, RunningService.stop], ids=["kill", "stop"])
 def test_a_restart_loses_nothing(
     serve: Callable[..., RunningService],

@@ -90,7 +90,7 @@ def test_the_readme_is_short_and_its_examples_are_python() -> None:
         compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_type_checker_concludes_what_a_caller_expects() -> None:
     cases = Path(__file__).with_name("typing_cases.py")
     command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "gapless", str(cases)]

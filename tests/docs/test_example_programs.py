@@ -91,6 +91,7 @@ def url_of(port: int) -> str:
     return f"http://127.0.0.1:{port}"
 
 
+@pytest.mark.drill
 async def test_what_is_said_in_the_chat_is_read_in_its_page(serve: Serve, tmp_path: Path) -> None:
     port, page_port = free_port(), free_port()
     service = serve(GAPLESS_ALLOWED_ORIGINS=url_of(page_port))
@@ -116,6 +117,7 @@ async def test_what_is_said_in_the_chat_is_read_in_its_page(serve: Serve, tmp_pa
         await asyncio.to_thread(chat.stop, 5.0)
 
 
+@pytest.mark.drill
 async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> None:
     if shutil.which("chromium") is None or shutil.which("npm") is None:
         pytest.skip("there is no Chromium, or no npm")

@@ -28,7 +28,7 @@ from tests.support import ROOT
 
 __all__ = ["log", "loop", "plain_log", "spark"]  # fixtures
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.drill]
 HOW_TO = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "howto").glob("spark-*.md"))
 PAGES = ["docs/spark.md", *HOW_TO]
 NOTEBOOK = "docs/howto/spark-notebook.ipynb"
@@ -106,7 +106,7 @@ def tidy(output: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["docs/spark.md", *(pytest.param(page, marks=pytest.mark.long) for page in HOW_TO), NOTEBOOK],
+    ["docs/spark.md", *HOW_TO, NOTEBOOK],
 )
 def test_examples_do_what_the_page_says(
     name: str, log: Log, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

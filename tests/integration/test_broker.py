@@ -189,10 +189,11 @@ async def test_a_stream_is_told_what_retention_took(serve: Serve) -> None:
             assert (gap.event, gap.id, gap.retry) == ("gap", None, "1000")
             assert gap.json == {"channel": "lossy", "first_seq": 8, "missed": 7}
             await queue.ack(*await deliveries(stream, 3))
-            await host.publish("lossy", *range(10, 14))
-            await queue.ack(*await deliveries(stream, 4))
+            # No more than the channel keeps: retention may look before they are delivered.
+            await host.publish("lossy", *range(10, 13))
+            await queue.ack(*await deliveries(stream, 3))
         assert (await queue.stats())["removed_by_retention"] == 7
-        await host.publish("lossy", 14)
+        await host.publish("lossy", 13)
         async with queue.consume() as stream:
             await deliveries(stream, 1)
 

@@ -45,6 +45,7 @@ async def hints_heard(service: RunningService) -> float:
     return float(found[1])
 
 
+@pytest.mark.drill
 async def test_no_failure_of_redis_ends_or_blinds_a_worker(serve: Serve, server: HostileRedis) -> None:
     hosts = [serve(GAPLESS_REDIS_URL=server.url) for _ in range(2)]
     before = [workers(host) for host in hosts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,10 +16,8 @@ from tests.patience import PATIENCE_S, eventually
 
 STREAMS = ("/v1/subscribe", "/v1/subscriptions/{name}/consume", "/v1/ws/sse", "/v1/ws/http_stream")
 VERBS = ("", "/pull", "/ack", "/nack", "/extend", "/seek", "/bind", "/unbind", "/pause", "/resume")
-EXAMPLES = 25
 
 bounded = settings(
-    max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
     database=None,
@@ -65,13 +64,14 @@ def send(case: Case[Any], server_url: str) -> tuple[int, str, bytes]:
         return answer.status_code, content_type, body
 
 
-def test_no_made_up_request_makes_the_server_fail(server_url: str) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(25, marks=pytest.mark.drill)])
+def test_no_made_up_request_makes_the_server_fail(server_url: str, examples: int) -> None:
     asyncio.run(eventually(lambda: requests.get(f"{server_url}/readyz", timeout=PATIENCE_S).ok))
     seen: set[str] = set()
     for operation in operations(server_url):
         seen.add(operation.path)
 
-        @bounded
+        @settings(bounded, max_examples=examples)
         @given(cases(operation), st.booleans())
         def exercise(case: Case[Any], named: bool) -> None:
             if named:

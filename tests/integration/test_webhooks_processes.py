@@ -102,7 +102,7 @@ async def refuses(url: str) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 async def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
     service = serve(**ALLOW)
     async with hook(silence) as there:
@@ -120,7 +120,7 @@ async def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
         assert attempts(there) == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 async def test_what_a_stop_leaves_unsent_was_no_attempt(serve: Serve) -> None:
     """Or the last attempt would make a dead letter that was never posted."""
     service = serve(**ALLOW)

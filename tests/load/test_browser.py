@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 SHORT = ("another site", "a rebound name", CONTROL, "an allowed chat")
 
 
+@pytest.mark.drill
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
 def test_foreign_pages_can_do_nothing_and_an_allowed_one_everything() -> None:
     command = [sys.executable, "-m", "load.browser", *(f"--only={name}" for name in SHORT)]

@@ -14,7 +14,7 @@ from load.children import CHECKOUT
 from tests.patience import PATIENCE_S
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_it_starts_at_once_after_everything_was_killed() -> None:
     command = [sys.executable, "-m", "load.crashes", "--rounds", "3", "--seconds", "0.5", "--seed", "8"]
     command += ["--patience", str(PATIENCE_S)]

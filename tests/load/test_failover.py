@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 BEHIND = 60
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_promoted_standby_gives_no_id_two_meanings_and_tells_what_is_lost(
     fenced: bool, monkeypatch: pytest.MonkeyPatch

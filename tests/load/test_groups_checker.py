@@ -45,7 +45,7 @@ def test_every_planted_mistake_is_found_and_named(bug: Bug) -> None:
     assert _find(bug, range(10)) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("bug", list(Bug), ids=lambda bug: bug.name.lower())
 def test_every_planted_mistake_is_found_on_more_seeds(bug: Bug) -> None:
     assert _find(bug, range(10, 25)) > 0

@@ -85,7 +85,7 @@ def test_the_storm_mixes_what_there_is() -> None:
     assert min(members.count(face) for face in Face) > 4
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_short_storm_breaks_no_promise() -> None:
     command = [sys.executable, "-m", "load.groups", "storm", "--minutes", "0.4", "--fault-every", "6"]
     command += ["--patience", str(PATIENCE_S)]

@@ -159,7 +159,7 @@ def test_routes_come_from_where_the_variant_says() -> None:
     assert Plan(Variant.OWN).file() is Plan(Variant.POLICY).file() is None
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("variant", [Variant.FILE])
 def test_every_message_ends_where_it_should(variant: Variant) -> None:
     options = "--rounds 1 --messages 100 --chain 10 --hops 10 --ttl 2 --own-ttl 8 --seed 1"

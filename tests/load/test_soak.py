@@ -109,7 +109,7 @@ def test_a_queue_that_turns_a_key_round_is_found() -> None:
     assert (lost, doubled) == (0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_nothing_is_lost_while_everything_runs_at_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ def test_nothing_is_lost_while_everything_runs_at_once(
     assert all(int(count.replace(",", "")) for count in re.findall(r": ([\d,]+) taken", said))
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_last_id_that_nobody_has_taken_is_noticed(capfd: pytest.CaptureFixture[str]) -> None:
     code = main(
         ["--minutes", "0.1", "--spark", "none", "--readers", "1", "--ahead", "5000", "--control", "3"]

@@ -8,7 +8,7 @@ from load.spark.export import compare, main
 from load.verdict import Breach, Verdict
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.spark
 def test_an_export_is_exact_though_it_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
     code = main(["--short", "--format", "parquet", "--seed", "3"])

@@ -11,7 +11,7 @@ import pytest
 from load.children import CHECKOUT
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.spark
 def test_each_row_is_one_message_whatever_fails() -> None:
     path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "pipeline")])

@@ -30,6 +30,7 @@ def test_what_takes_too_long_is_told_by_its_case() -> None:
     assert found.slowest == {"publish": LIMIT_S * 2}
 
 
+@pytest.mark.drill
 @pytest.mark.realtime("no answer may take more than five seconds")
 def test_every_face_is_asked_in_the_short_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timefuzz, "LIMIT_S", LIMIT_S * PATIENCE_S / 60)  # a slow machine has more

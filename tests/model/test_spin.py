@@ -54,12 +54,14 @@ def test_the_merge_holds_in_every_state(tmp_path: Path) -> None:
     assert states > 1_000_000
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("switch", ["NO_DEDUPE", "NO_BACKFILL", "NO_SWEEP"])
 def test_no_healer_can_be_missed(tmp_path: Path, switch: str) -> None:
     errors, _ = explore(tmp_path, switch)
     assert errors == 1
 
 
+@pytest.mark.drill
 def test_the_merge_of_the_whole_log_holds_in_every_state(tmp_path: Path) -> None:
     """The counter's page holds an id for a moment that nobody has taken: no tick reads it then."""
     errors, states = explore(tmp_path, "LOG")
@@ -67,6 +69,7 @@ def test_the_merge_of_the_whole_log_holds_in_every_state(tmp_path: Path) -> None
     assert states > 1_000_000
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("watermark", [[], ["BELIEVES"]])
 def test_a_last_id_read_without_the_lock_loses_a_message(tmp_path: Path, watermark: list[str]) -> None:
     """Whether or not the watermark lets go of what the next reading contradicts: it need not."""

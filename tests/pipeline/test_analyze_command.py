@@ -90,6 +90,7 @@ def test_what_spark_carries_of_ours_is_told_in_one_line(capsys: pytest.CaptureFi
     assert told.count("\n") == 1
 
 
+@pytest.mark.drill
 def test_a_run_tells_its_stages_and_writes_the_page(tmp_path: Path) -> None:
     source = write_export(tmp_path / "export", SAID)
     report = tmp_path / "out" / "report.html"

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.analyzing import START, at, message, messages_of
 from tests.pipeline.conftest import Log
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.drill]
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOSTILE = "</script><script>alert(1)</script>"

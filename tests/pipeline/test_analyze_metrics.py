@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.analyzing import START, Said, at, events_of, percentile, plain_replies, plain_sessions
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.drill]
 
 HOUR = timedelta(hours=1)
 SMALL: list[Said] = [

@@ -246,6 +246,7 @@ def asked_by_page(log: Path) -> set[str]:
     }
 
 
+@pytest.mark.drill
 @pytest.mark.browser
 def test_a_browser_draws_every_plot_and_fetches_nothing(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
@@ -259,6 +260,7 @@ def test_a_browser_draws_every_plot_and_fetches_nothing(tmp_path: Path) -> None:
     assert asked_by_page(requests) == set()
 
 
+@pytest.mark.drill
 @pytest.mark.browser
 def test_a_page_that_fetches_would_be_noticed(tmp_path: Path) -> None:
     report = tmp_path / "report.html"

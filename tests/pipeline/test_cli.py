@@ -72,6 +72,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "holds something else (mine.txt" in err
 
 
+@pytest.mark.drill
 @pytest.mark.spark
 def test_a_follower_is_a_program_that_ends_when_told(plain_log: Log, tmp_path: Path) -> None:
     out = ["export", "--to", str(tmp_path / "out"), "--database-url", plain_log.url]
@@ -97,7 +98,7 @@ def test_a_follower_is_a_program_that_ends_when_told(plain_log: Log, tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.drill
 def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp_path: Path) -> None:
     plain_log.owner.append("a", ["1"])
     out = ["--to", str(tmp_path / "out"), "--database-url", f"{plain_log.url}&password=hush"]
@@ -121,6 +122,7 @@ def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp
     assert run("export", *out, "--json").stdout.count("\n") == 1
 
 
+@pytest.mark.drill
 @pytest.mark.spark
 def test_interrupted_while_java_starts_it_leaves_none_behind(plain_log: Log, tmp_path: Path) -> None:
     plain_log.owner.append("a", ["1"])

@@ -16,7 +16,7 @@ from load.spark.cluster import Cluster, cluster, connect_server
 from tests.pipeline.conftest import Log
 from tests.support import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.drill]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,6 @@ def exported(folder: Path) -> list[int]:
     return sorted(rows.column("id").to_pylist())
 
 
-@pytest.mark.long
 def test_a_job_of_ones_own(two_workers: Cluster, plain_log: Log) -> None:
     """Executors have the package from the driver, and nothing of ours is installed on them."""
     for number in range(3):
@@ -71,7 +70,6 @@ def connect() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.long
 def test_an_export_through_spark_connect(connect: str, plain_log: Log, tmp_path: Path) -> None:
     """The driver has no Java of its own; its tasks run where the server is."""
     ids = plain_log.owner.append("a", [json.dumps({"n": n}) for n in range(5000)])
@@ -83,7 +81,6 @@ def test_an_export_through_spark_connect(connect: str, plain_log: Log, tmp_path:
     assert exported(tmp_path / "to") == ids
 
 
-@pytest.mark.long
 def test_a_job_of_ones_own_through_spark_connect(connect: str, plain_log: Log) -> None:
     plain_log.owner.append("in.a", ["1", "2", "3"])
     run(str(Path(__file__).with_name("on_connect.py")), connect, plain_log.url)

@@ -90,6 +90,7 @@ session.stop()
 """
 
 
+@pytest.mark.drill
 @pytest.mark.spark
 def test_a_session_without_a_java_on_the_machine(tmp_path: Path) -> None:
     """In a process of its own: there is one session in each."""

@@ -80,6 +80,7 @@ def test_a_query_goes_on_where_its_checkpoint_ends(log: Log, tmp_path: Path) -> 
     assert len(query.offsets()) == batches
 
 
+@pytest.mark.drill
 async def test_a_running_query_follows(log: Log, tmp_path: Path) -> None:
     idle = log.session()
     log.owner.execute("create table notes (text text)")
@@ -99,6 +100,7 @@ async def test_a_running_query_follows(log: Log, tmp_path: Path) -> None:
     assert query.ids() == [1, 2, 3, 7, 8, 9]
 
 
+@pytest.mark.drill
 def test_what_ends_a_query_is_told(log: Log, tmp_path: Path) -> None:
     query = Query(log, tmp_path, maxOffsetsPerTrigger="4")
     log.owner.append("a", ["1"] * 4)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -482,19 +483,15 @@ async def _world(postgres: EmbeddedPostgres) -> AsyncIterator[Queues]:
     await drop_database(postgres, database)
 
 
-def test_anything_in_any_order(postgres: EmbeddedPostgres) -> None:
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.drill)])
+def test_anything_in_any_order(postgres: EmbeddedPostgres, examples: int) -> None:
     with asyncio.Runner() as runner:
         opened = _world(postgres)
         world = World(runner, runner.run(opened.__aenter__()))
         try:
-            run_state_machine_as_test(
-                lambda: QueueMachine(world),  # type: ignore[arg-type]
-                settings=settings(
-                    max_examples=60,
-                    stateful_step_count=40,
-                    deadline=None,
-                    suppress_health_check=list(HealthCheck),
-                ),
+            bounds = settings(
+                max_examples=examples, stateful_step_count=40, suppress_health_check=list(HealthCheck)
             )
+            run_state_machine_as_test(lambda: QueueMachine(world), settings=bounds)  # type: ignore[arg-type]
         finally:
             runner.run(opened.__aexit__(None, None, None))

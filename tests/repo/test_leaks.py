@@ -81,7 +81,7 @@ def outcome(folder: Path, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("options", "wrong"), [((), ALWAYS), (("--red-leaks",), ALWAYS | OF_TESTS)])
+@pytest.mark.parametrize(("options", "wrong"), [((), ALWAYS), (("--drills",), ALWAYS | OF_TESTS)])
 def test_each_is_charged_to_its_own_test(tmp_path: Path, options: tuple[str, ...], wrong: set[str]) -> None:
     said = outcome(tmp_path, *options)
     assert set(re.findall(r"^ERROR test_planted.py::test_(\w+)", said, re.M)) == wrong, said
