@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app import program
+from load.children import die_with_parent
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,8 @@ class RunningService:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A killed run leaves no service behind. Other threads than the first end before their test does.
+            preexec_fn=die_with_parent if threading.current_thread() is threading.main_thread() else None,
         )
         self.url = self._await_ready()
         self._drainer = threading.Thread(target=self._drain, daemon=True)

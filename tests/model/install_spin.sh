@@ -4,4 +4,5 @@ set -euo pipefail
 command -v spin >/dev/null && exit 0
 [ "$(id -u)" = 0 ] || { echo "spin is missing; as root: apt-get install spin" >&2; exit 1; }
 export DEBIAN_FRONTEND=noninteractive
-apt-get install --yes --quiet=2 spin || { apt-get update --quiet=2 && apt-get install --yes --quiet=2 spin; }
+thrice=$(cd "$(dirname "$0")/../.." && pwd)/.ci/thrice
+apt-get install --yes --quiet=2 spin || { "$thrice" apt-get update --quiet=2 && "$thrice" apt-get install --yes --quiet=2 spin; }
