@@ -52,7 +52,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.drill)])
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -> None:
     async def program() -> None:

@@ -65,7 +65,9 @@ def stop(server: EmbeddedPostgres) -> None:
     lock.path.unlink()
 
 
-@pytest.mark.parametrize("options", [[], ["--dump"]], ids=["base", "dump"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], id="base"), pytest.param(["--dump"], id="dump", marks=pytest.mark.drill)]
+)
 def test_a_backup_comes_back_as_it_was(
     served: EmbeddedPostgres, gapless: Gapless, tmp_path: Path, options: list[str]
 ) -> None:
@@ -120,7 +122,7 @@ def test_a_restore_that_cannot_be_done_changes_nothing(
     assert query(served.owner_url, STORED) == 1
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", [pytest.param(False, marks=pytest.mark.drill), True])
 def test_a_restore_that_was_killed_when_it_was_decided_is_ended_by_the_next_start(
     postgres: EmbeddedPostgres, moved: bool
 ) -> None:

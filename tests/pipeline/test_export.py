@@ -37,6 +37,9 @@ pytestmark = pytest.mark.spark
 Run = Callable[..., Entry]
 
 
+FORMATS = ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.drill)]
+
+
 @pytest.fixture
 def run(log: Log, tmp_path: Path) -> Run:
     """Runs the export of the test's log into `tmp_path / "out"`."""
@@ -64,7 +67,7 @@ def fill(log: Log, count: int = 20) -> None:
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
-@pytest.mark.parametrize("format_", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_every_message_is_there_once_run_after_run(
     log: Log, run: Run, tmp_path: Path, format_: Format, by_channel: bool
 ) -> None:
@@ -138,7 +141,7 @@ def test_a_selection_is_kept(log: Log, run: Run, tmp_path: Path) -> None:
         run(replace(shape, by_channel=True))
 
 
-@pytest.mark.parametrize("format_", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_killed_after_the_entry_the_next_run_shows_the_batch(
     log: Log, run: Run, tmp_path: Path, format_: Format
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_changed_lock_is_followed(ready: Path) -> None:
     assert run(ready, "status")[2] == ""
 
 
+@pytest.mark.drill
 def test_a_half_made_environment_is_made_anew(ready: Path) -> None:
     (ready / ".venv" / "gapless-unfinished").touch()
     (ready / ".venv" / "half").touch()
@@ -148,6 +149,7 @@ def test_a_second_first_run_waits_for_the_first(checkout: Path) -> None:
     assert second.communicate(timeout=5 * PATIENCE_S)[0].startswith("['status']")
 
 
+@pytest.mark.drill
 def test_two_first_runs_at_once(checkout: Path) -> None:
     both = [start(checkout, str(number)) for number in range(2)]
     outputs = [process.communicate(timeout=5 * PATIENCE_S) for process in both]

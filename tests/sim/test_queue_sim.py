@@ -23,6 +23,7 @@ def test_every_promise_holds_in_every_world(part: int) -> None:
     seeds.check_all(play, range(part, SEEDS, PARTS))
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "switch_off",
     [

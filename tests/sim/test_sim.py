@@ -23,6 +23,7 @@ def test_every_promise_holds_in_every_world(part: int) -> None:
     seeds.check_all(play, range(part, SEEDS, PARTS))
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "switch_off",
     [
@@ -40,6 +41,7 @@ def test_no_healer_can_be_missed(
     assert seeds.first_failure(play, MUTANT_SEEDS) is not None
 
 
+@pytest.mark.drill
 def test_a_crash_of_the_database_must_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     mutants.no_life(monkeypatch)
     assert seeds.first_failure(partial(play, crash=True), 2 * MUTANT_SEEDS) is not None
@@ -50,6 +52,7 @@ def test_every_promise_holds_where_the_primary_changes(part: int) -> None:
     seeds.check_all(partial(play, fail_over=True), range(part, SEEDS // 2, PARTS))
 
 
+@pytest.mark.drill
 def test_a_change_of_the_primary_must_not_go_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
     mutants.no_fence(monkeypatch)
     assert seeds.first_failure(partial(play, fail_over=True), MUTANT_SEEDS) is not None
