@@ -21,8 +21,7 @@ wake_read, wake_write = os.pipe()
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    if os.environ.get("WORKER") != "stubborn":
-        os.write(wake_write, b"1")
+    """The signal itself wakes `select`. Python runs this between two instructions, which may be too late."""
 
 
 async def role() -> str:
@@ -38,8 +37,12 @@ async def role() -> str:
 def answer(connected: socket.socket) -> None:
     with connected:
         connected.settimeout(PATIENCE_S)
-        while b"\r\n\r\n" not in connected.recv(4096):
-            pass
+        asked = b""
+        while b"\r\n\r\n" not in asked:
+            part = connected.recv(4096)
+            if not part:
+                return
+            asked += part
         facts = {
             "pid": os.getpid(),
             "restarts": os.environ["GAPLESS_WORKER_RESTARTS"],
@@ -57,6 +60,9 @@ def main() -> None:
         sys.exit("this worker cannot start")
     listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))
     listening.setblocking(False)
+    if os.environ.get("WORKER") != "stubborn":
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGTERM, stop)
     os.write(int(os.environ["GAPLESS_READY_FD"]), b"1")
     while True:
