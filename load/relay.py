@@ -148,48 +148,47 @@ class Streams:
 
         asyncio.get_running_loop().add_reader(listener, accept)
 
-    def _adopt(self, accepted: socket.socket, made: _Connection | _Handshake) -> None:
-        """Make a connection of an accepted socket."""
-        accepted.setblocking(False)
+    def _adopt(self, connected: socket.socket, made: _Connection | _Handshake) -> asyncio.Task[None]:
+        """Make a connection of a connected socket, in a task that nobody cancels: uvloop would close the
+        transport without a word to its protocol. It takes a few turns of the event loop."""
+        loop = asyncio.get_running_loop()
 
         async def one() -> None:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: made, accepted)
+            await loop.connect_accepted_socket(lambda: made, connected)
 
         def ended(task: asyncio.Task[None]) -> None:
+            self._beginning.discard(task)
             if task.cancelled() or task.exception() is not None:
-                accepted.close()
+                connected.close()
 
-        self._begin(one()).add_done_callback(ended)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Make a connection. Once it has a transport this must not be cancelled: uvloop would close the
-        transport without a word to its protocol. It takes a few turns of the event loop."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = loop.create_task(one())
         self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        task.add_done_callback(ended)
         return task
 
     async def connect(self, host: str, port: int) -> Pair:
-        """Open a connection. Raises OSError."""
-        loop, made = asyncio.get_running_loop(), _Connection(self)
-        return await self._open_one(made, loop.create_connection(lambda: made, host, port))
+        """Open a connection. A name is looked up as IPv4. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return await self._open_one(socket.socket(family), (host, port))
 
     async def connect_unix(self, path: str | Path) -> Pair:
         """Open a connection to a socket file. Raises OSError."""
-        loop, made = asyncio.get_running_loop(), _Connection(self)
-        return await self._open_one(made, loop.create_unix_connection(lambda: made, str(path)))
+        return await self._open_one(socket.socket(socket.AF_UNIX), str(path))
 
-    async def _open_one(self, made: _Connection, asking: Awaitable[object]) -> Pair:
-        async def one() -> None:
-            await asking
-
-        task = self._begin(one())
+    async def _open_one(self, ours: socket.socket, address: tuple[str, int] | str) -> Pair:
+        """Connect the socket, which may be cancelled, and then make a connection of it, which may not."""
+        ours.setblocking(False)
         try:
-            await asyncio.shield(task)
+            await asyncio.get_running_loop().sock_connect(ours, address)
+        except BaseException:
+            ours.close()
+            raise
+        made = _Connection(self)
+        beginning = self._adopt(ours, made)
+        try:
+            await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            if made.transport is None:
-                task.cancel()
-            task.add_done_callback(lambda _: made.abort())
+            beginning.add_done_callback(lambda _: made.abort())
             raise
         return made.reader, made.writer
 

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trustme
@@ -112,11 +113,37 @@ def test_a_proxy_is_cancelled_at_any_step(loop: str) -> None:
                 task.cancel()
                 await asyncio.sleep(0)
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                with pytest.raises(asyncio.CancelledError):
+                    await task
                 for _ in range(STEPS):
                     await asyncio.sleep(0)
 
     run(loop, program)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_connects_is_cancelled_at_any_step(tmp_path: Path, loop: str, kind: str) -> None:
+    async def program() -> None:
+        async with Streams() as servers:
+            port = await servers.listen(echo)
+            await servers.listen_unix(echo, tmp_path / "socket")
+            for step in range(STEPS):
+                async with Streams() as clients:
+                    url = f"tcp://127.0.0.1:{port}" if kind == "tcp" else f"unix://{tmp_path}/socket"
+                    task = asyncio.create_task(hold(clients, url))
+                    for _ in range(step):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+
+    run(loop, program)
+
+
+async def hold(clients: Streams, url: str) -> None:
+    async with clients.connected_to(url):
+        await asyncio.Event().wait()
 
 
 async def through_a_proxy(behind: int) -> None:
