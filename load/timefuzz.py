@@ -187,7 +187,8 @@ async def answered(target: Target, request: bytes, ends: bool) -> None:
         with suppress(OSError, TimeoutError):
             if not ends:
                 writer.write_eof()
-            await asyncio.wait_for(reader.read(12), 8 * LIMIT_S)
+            async with asyncio.timeout(8 * LIMIT_S):
+                await reader.read(12)
 
 
 async def pinging(target: Target, found: Findings) -> None:

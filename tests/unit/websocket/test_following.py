@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import msgspec
@@ -116,9 +117,9 @@ class Reader:
             )
             life_s = None if self.world.calm else self.world.chance.expovariate(1 / 1.5)
             try:
-                await asyncio.wait_for(self._ended.wait(), life_s)
-            except TimeoutError:
-                pass
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(life_s):
+                        await self._ended.wait()
             finally:
                 following.stop()
                 await asyncio.gather(following.task, return_exceptions=True)
