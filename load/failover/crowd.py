@@ -93,7 +93,7 @@ class Crowd:
         upto = len(self.memory.confirmed) + confirmed
         await until(lambda: len(self.memory.confirmed) >= upto, "more are confirmed", every_s=0.005)
 
-    async def drain(self, patience_s: float = 30.0) -> set[int]:
+    async def drain(self, patience_s: float) -> set[int]:
         """Stop publishing, and wait until all clients have everything. Returns the ids in the log at the
         end."""
         self._publishing = False
