@@ -48,6 +48,15 @@ async def in_time(awaited: Awaitable[T], patience_s: float = PATIENCE_S) -> T:
         return await awaited
 
 
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their ends. Raises what one of them has raised by itself."""
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+            raise outcome
+
+
 async def until(
     look: Callable[[], Awaitable[Any] | Any],
     what: str,

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from load.waiting import PATIENCE_S, SLOWNESS, in_time
+from load.waiting import PATIENCE_S, SLOWNESS, cancel, in_time
 
-__all__ = ["PATIENCE_S", "SLOWNESS", "eventually", "http_client", "in_time", "wait_until"]
+__all__ = ["PATIENCE_S", "SLOWNESS", "cancel", "eventually", "http_client", "in_time", "wait_until"]
 
 
 async def eventually(look: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:

@@ -21,7 +21,7 @@ from gapless import AsyncClient, AsyncDelivery, Client, Forbidden, NotFound, Ret
 from tests.client.model import deliveries, problem
 from tests.client.queue_server import HOLD_S, QueueServer, giving, stream
 from tests.client.raw_server import RawServer, answer
-from tests.patience import PATIENCE_S, in_time
+from tests.patience import PATIENCE_S, cancel, in_time
 
 ONE_TRY = RetryPolicy(attempts=1)
 
@@ -463,8 +463,7 @@ async def test_work_reads_two_ahead_for_each_hand_unless_told(
         working = asyncio.create_task(client.work("orders", handle, concurrency=8, **options))  # type: ignore[arg-type]
         opened = server.opened
         await wait_for(server, lambda opened=opened: server.opened > opened)  # type: ignore[misc]
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        await cancel(working)
     assert [dict(seen.params)["prefetch"] for seen in raw_server.seen] == ["16", "3"]
 
 

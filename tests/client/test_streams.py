@@ -12,7 +12,7 @@ from gapless import AsyncClient, Client, CredentialExpired, Forbidden, Message, 
 from tests.client.faces import Face
 from tests.client.model import blocks, goodbye, message, problem, ready
 from tests.client.raw_server import Exchange, RawServer, Script, answer, chunks, replies, stream_head
-from tests.patience import PATIENCE_S, in_time
+from tests.patience import PATIENCE_S, cancel, in_time
 
 LOG = [3, 5, 9]
 
@@ -324,10 +324,9 @@ async def test_a_cancelled_wait_for_nothing_leaves_a_stream_that_goes_on(raw_ser
             async with asyncio.timeout(0.01):
                 await anext(stream)
         assert "not connected" in repr(stream)
-        reader = asyncio.ensure_future(anext(stream))
+        reader = asyncio.create_task(anext(stream))
         await asyncio.to_thread(raw_server.wait_for, 2)
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        await cancel(reader)
     # Cancelled before or after `ready` was read, it stands where it stood: nothing lies between.
     assert raw_server.seen[1].headers["last-event-id"] in ("0", "9")
 

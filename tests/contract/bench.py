@@ -46,7 +46,7 @@ from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_policies import MemoryPolicies
 from tests.contract.memory_queues import MemoryQueues
 from tests.contract.memory_transactions import MemoryTransactions
-from tests.patience import eventually, in_time
+from tests.patience import cancel, eventually, in_time
 from tests.race.laws import check_queues
 from tests.race.queues import Queues, open_queues
 from tests.race.support import check_log
@@ -329,8 +329,7 @@ class _Postgres:
 
     async def depart(self, holder: int) -> None:
         task = self._present.pop(holder)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
         await eventually(lambda: self._is_missing(holder))
         await self._queues.owner.execute(
             "update gapless.processes set missing_since = missing_since - interval '2 seconds'"

@@ -19,7 +19,7 @@ from app.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, MAX_DRAIN_S, Sen
 from load.relay import listening
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.integration.sending import Internet, Names, TimeOuts, drip
-from tests.patience import eventually, in_time
+from tests.patience import cancel, eventually, in_time
 
 OK = reply("200 OK", "connection: close")
 BODY = b'{"id": 42, "channel": "orders.eu", "data": {"n": 1}}'
@@ -351,9 +351,7 @@ async def test_ten_hosts_that_hang_hold_up_nobody_else() -> None:
         await eventually(lambda: len(nowhere.requests) == len(hanging) * FIRST_PLACES)
         for name in ("good", "fresh", "good"):
             assert await post(sender, there.target(f"{name}.example")) == Delivered()
-        for sending in held:
-            sending.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
+        await cancel(*held)
         assert await post(sender, there.target("good.example")) == Delivered()
 
 

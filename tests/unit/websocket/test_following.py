@@ -30,6 +30,7 @@ from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_presence import MemoryPresenceHub
+from tests.patience import cancel
 from tests.sim.loop import SeededLoop, run
 
 LOBBY = ("default", "lobby")
@@ -122,7 +123,7 @@ class Reader:
                         await self._ended.wait()
             finally:
                 following.stop()
-                await asyncio.gather(following.task, return_exceptions=True)
+                await cancel(following.task)
 
     async def opened(self, subscription: LiveSubscription) -> None:
         found = subscription.opened
