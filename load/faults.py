@@ -8,7 +8,7 @@ import socket
 
 from load.children import kill, tree
 from load.server import Server
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
 """A killed part must be back within this many seconds."""
 
@@ -60,7 +60,7 @@ def flush(path: str | None) -> None:
     if path is None:
         raise RuntimeError("Redis does not listen")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
+        connection.settimeout(PATIENCE_S)
         connection.connect(path)
         connection.sendall(b"FLUSHALL\r\n")
         connection.recv(64)
