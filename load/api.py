@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
+from load.waiting import PATIENCE_S
 from load.wire import Connection, Target
-
-WAIT_S = 15.0
 
 
 class UnreachableError(Exception):
@@ -31,13 +30,13 @@ class Api:
         self._idle: list[Connection] = []
 
     async def call(
-        self, method: str, path: str, body: Any = None, wait_s: float = WAIT_S, **headers: str
+        self, method: str, path: str, body: Any = None, wait_s: float = PATIENCE_S, **headers: str
     ) -> Any:
         """The answer's JSON. Headers are named with underscores. Raises UnreachableError and RefusedError."""
         return msgspec.json.decode(await self.raw(method, path, body, wait_s, **headers) or b"null")
 
     async def raw(
-        self, method: str, path: str, body: Any = None, wait_s: float = WAIT_S, **named: str
+        self, method: str, path: str, body: Any = None, wait_s: float = PATIENCE_S, **named: str
     ) -> bytes:
         """The answer's bytes. Otherwise like `call`."""
         content = b"" if body is None else msgspec.json.encode(body)

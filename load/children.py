@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from load.waiting import wait_until
+from load.waiting import PATIENCE_S, wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -167,8 +167,8 @@ class Child:
         assert self.process is not None, "not started"
         return self.process.poll()
 
-    def stop(self, patience: float = 10.0) -> None:
-        """Ask it to end. After `patience` seconds kill it and all its descendants."""
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Ask it to end. After `grace_s` kill it and all its descendants."""
         assert self.process is not None, "not started"
         if self in _running:
             _running.remove(self)
@@ -177,7 +177,7 @@ class Child:
         family = tree(self.pid)
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience)
+            self.process.wait(grace_s)
         kill(family)
         self.process.wait()
 
@@ -187,7 +187,7 @@ class Child:
         return "\n".join(text.splitlines()[-lines:])
 
 
-def wait_for_port(port: int, child: Child, patience: float = 20.0) -> None:
+def wait_for_port(port: int, child: Child, patience: float = PATIENCE_S) -> None:
     """Return once a program listens on the port. Raises RuntimeError if the child ends first, or after
     `patience` seconds."""
 
@@ -204,4 +204,4 @@ def wait_for_port(port: int, child: Child, patience: float = 20.0) -> None:
 @atexit.register
 def _end_all() -> None:
     while _running:
-        _running[-1].stop(patience=3.0)
+        _running[-1].stop(grace_s=3.0)

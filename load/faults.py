@@ -8,9 +8,8 @@ import socket
 
 from load.children import kill, tree
 from load.server import Server
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
-PATIENCE_S = 60.0
 """A killed part must be back within this many seconds."""
 
 PARTS = ("worker", "service", "redis", "postgres")
@@ -29,13 +28,13 @@ async def hit(server: Server, part: str, chance: random.Random, away_s: float = 
         old = _running(part, server.redis())
         flush(server.redis_socket())
         kill([old])
-        await until(lambda: server.redis() not in (None, old), "another Redis runs", PATIENCE_S)
+        await until(lambda: server.redis() not in (None, old), "another Redis runs")
     else:
         old = _running(part, server.postgres())
         # The backends are killed with the postmaster, as in a failure of the machine.
         kill(tree(old))
-        await until(lambda: server.postgres() not in (None, old), "another Postgres runs", PATIENCE_S)
-    await server.wait_ready(PATIENCE_S)
+        await until(lambda: server.postgres() not in (None, old), "another Postgres runs")
+    await server.wait_ready()
 
 
 async def _worker(server: Server, chance: random.Random) -> None:
@@ -47,7 +46,7 @@ async def _worker(server: Server, chance: random.Random) -> None:
         now = workers(server)
         return victim not in now and len(now) >= len(before)
 
-    await until(replaced, "another worker runs", PATIENCE_S)
+    await until(replaced, "another worker runs")
 
 
 def workers(server: Server) -> list[int]:
@@ -61,7 +60,7 @@ def flush(path: str | None) -> None:
     if path is None:
         raise RuntimeError("Redis does not listen")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
+        connection.settimeout(PATIENCE_S)
         connection.connect(path)
         connection.sendall(b"FLUSHALL\r\n")
         connection.recv(64)

@@ -25,11 +25,11 @@ from load.drill import say
 from load.server import serving
 from load.sse import Event, Stream
 from load.verdict import Breach, Verdict
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 from load.wire import Target
 
 FACTOR = 2.0
-PATIENCE_S = 300.0
+FLEET_PATIENCE_S = 5 * PATIENCE_S
 MAX_DELIVER = 3
 TOLD = (Breach.LOST, Breach.DEAD, Breach.SLOW)
 
@@ -121,7 +121,7 @@ async def poison(api: Api, target: Target, keys: int, at: int, verdict: Verdict)
 
     living = asyncio.create_task(live())
     try:
-        seconds = await until(over, f"all messages around the poison at {at} are settled", PATIENCE_S)
+        seconds = await until(over, f"all messages around the poison at {at} are settled", FLEET_PATIENCE_S)
     finally:
         living.cancel()
     counts = await stats(api, queue)
@@ -150,7 +150,8 @@ async def settle(api: Api, target: Target, queue: str, messages: int, members: i
     await asyncio.gather(*(member.open() for member in fleet))
     working = [asyncio.create_task(member.work(api, done)) for member in fleet]
     try:
-        await asyncio.wait_for(all_done.wait(), PATIENCE_S)
+        async with asyncio.timeout(FLEET_PATIENCE_S):
+            await all_done.wait()
     except TimeoutError as error:
         raise RuntimeError(f"{queue}: {left} are left; {await stats(api, queue)}") from error
     finally:
@@ -175,7 +176,7 @@ async def fleet(
     def full() -> bool:
         return sum(len(member.hand) for member in doomed) == messages // members * members
 
-    await until(full, "the fleet holds all messages", PATIENCE_S)
+    await until(full, "the fleet holds all messages", FLEET_PATIENCE_S)
     for member in doomed:
         member.die()
     took = await settle(api, target, "killed", messages, members)

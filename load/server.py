@@ -12,9 +12,11 @@ import asyncpg
 
 from load.children import CHECKOUT, Child, command_of, free_port, kill, tree
 from load.drill import temporary_home
-from load.waiting import until
+from load.waiting import PATIENCE_S, SLOWNESS, until
 from load.wire import Connection, Response, Target
 
+LOOK_S = 5.0 * SLOWNESS
+"""One look at a service that may be down; whoever looks does so again."""
 LAUNCHER = str(CHECKOUT / "gapless")
 OWNER = "gapless_owner"
 AWAY = (
@@ -64,7 +66,7 @@ class Server:
         command = [LAUNCHER, "serve", "--port", str(self.port)]
         self.child = Child(command, self.home / "serve.log", self.env).start()
 
-    async def wait_ready(self, patience: float = 60.0) -> float:
+    async def wait_ready(self, patience: float = PATIENCE_S) -> float:
         """Wait until /readyz answers 200. Returns the seconds. Raises RuntimeError after `patience`."""
 
         async def is_ready() -> bool:
@@ -78,7 +80,7 @@ class Server:
         except RuntimeError as error:
             raise RuntimeError(f"{error}:\n{self.child.tail() if self.child else ''}") from error
 
-    async def get(self, path: str, wait: float = 5.0) -> Response | None:
+    async def get(self, path: str, wait: float = LOOK_S) -> Response | None:
         """One GET on a new connection; None if the server cannot be reached."""
         try:
             connection = await Connection.open(self.target)
@@ -129,7 +131,7 @@ class Server:
 
     async def connect(self, user: str = OWNER, database: str = "gapless") -> asyncpg.Connection:
         """A new session in the embedded Postgres. Raises the errors in `AWAY`."""
-        return await asyncpg.connect(self.postgres_url(user, database), timeout=5.0)
+        return await asyncpg.connect(self.postgres_url(user, database), timeout=LOOK_S)
 
     def redis_socket(self) -> str | None:
         """The socket of the embedded Redis, from its arguments or from the title that it sets later."""
@@ -147,7 +149,7 @@ class Server:
     def stop(self) -> None:
         """Stop it with SIGTERM, as users do."""
         if self.child is not None:
-            self.child.stop(patience=20.0)
+            self.child.stop(grace_s=20.0)
 
 
 def _program(pid: int) -> str:

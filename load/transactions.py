@@ -27,7 +27,7 @@ from load.history import Cursor, History, digest_of
 from load.server import Server, serving
 from load.sse import Event, follow
 from load.verdict import USUAL, Breach, Verdict
-from load.waiting import until
+from load.waiting import cancel, until
 
 RATE = 100
 LATE_S = 1.0
@@ -113,9 +113,7 @@ async def trial(idle_s: float, held_s: float) -> Verdict:
         done.set()
         await publishing
         await asyncio.sleep(2)
-        for stream in streams:
-            stream.cancel()
-        await asyncio.gather(*streams, return_exceptions=True)
+        await cancel(*streams)
         await drain(Crowd(history, server.target), [CHANNEL], 1, lambda: None)
     verdict = check(history)
     verdict.told = (*USUAL, Breach.DISHONEST, Breach.SLOW)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, cast
 
+from load.waiting import PATIENCE_S, in_time
+
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 MAX_HEAD = 64 * 1024
@@ -212,7 +214,7 @@ class Connection(asyncio.Protocol):
         """Whether another request can be sent."""
         return self._transport is not None and self._waiter is None
 
-    async def ask(self, request: bytes, wait: float = 30.0) -> Response:
+    async def ask(self, request: bytes, wait: float = PATIENCE_S) -> Response:
         """Send a request and wait for its answer. After `wait` seconds the connection is closed."""
         if self._transport is None:
             raise ConnectionError("not connected")
@@ -220,7 +222,7 @@ class Connection(asyncio.Protocol):
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
-            return await asyncio.wait_for(waiter, wait)
+            return await in_time(waiter, wait)
         except TimeoutError as error:
             self.close()
             raise ConnectionError(f"no answer in {wait} s") from error

@@ -18,13 +18,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
+from app.embedded import redis as embedded_redis
 from app.embedded.binaries import PostgresBinaries
 from app.embedded.identity import Identity
 from app.embedded.postgres import ANSWERING
 from db.migrate import migrate
+from tests.patience import PATIENCE_S
 from tests.support import RunningService
 
 pytest_plugins = ["tests.leaks", "tests.records"]
+
+embedded_redis.START_TIMEOUT_S = PATIENCE_S  # Within 10 s a busy machine may not start it.
 
 # The same examples in every run, and no example is wrong because the machine is busy.
 settings.register_profile(

@@ -1,43 +1,17 @@
-"""How long a test waits for what must happen: one bound for all. It only ends a run that is broken.
-
-A test never measures time by it: what takes 10 ms on an idle machine may take seconds on a busy one.
-"""
+"""Waits of tests. `load.waiting` has their bound."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 
-_VARIABLE = "GAPLESS_TEST_SLOWNESS"
-_REFERENCE_S = 0.1
-"""What `_work` takes on an idle machine of the kind that the tests were written on."""
+from load.waiting import PATIENCE_S, SLOWNESS, cancel, in_time
 
-
-def _work() -> float:
-    """The seconds that a fixed piece of work takes here and now."""
-    began = time.perf_counter()
-    digest = b""
-    for _ in range(150_000):
-        digest = hashlib.sha256(digest).digest()
-    return time.perf_counter() - began
-
-
-def _slowness() -> float:
-    """How many times slower than the reference this machine is, from 1 to 4. It is measured once: the
-    processes of a run inherit it."""
-    if _VARIABLE not in os.environ:
-        os.environ[_VARIABLE] = f"{min(4.0, max(1.0, _work() / _REFERENCE_S)):.2f}"
-    return float(os.environ[_VARIABLE])
-
-
-SLOWNESS = _slowness()
-PATIENCE_S = 60.0 * SLOWNESS
+__all__ = ["PATIENCE_S", "SLOWNESS", "cancel", "eventually", "http_client", "in_time", "wait_until"]
 
 
 async def eventually(look: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:

@@ -44,10 +44,17 @@ class RunningService:
 
     def _await_ready(self) -> str:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.append(line)
-            if line.startswith("Gapless is ready on "):
-                return line.split()[-1]
+        watch = threading.Timer(3 * PATIENCE_S, self.process.kill)
+        watch.start()
+        try:
+            for line in self.process.stdout:
+                self._lines.append(line)
+                if line.startswith("Gapless is ready on "):
+                    return line.split()[-1]
+        finally:
+            watch.cancel()
+        self.process.wait()
+        self.process.stdout.close()
         raise AssertionError("the service did not start:\n" + "".join(self._lines))
 
     def _drain(self) -> None:

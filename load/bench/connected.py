@@ -16,6 +16,7 @@ from load.bench.publish import CHANNELS, stored
 from load.drill import say
 from load.figure import Figure, UnfitError, versus
 from load.server import serving
+from load.waiting import in_time
 from load.websocket import Stream, handshake
 from load.wire import Target
 
@@ -69,8 +70,7 @@ async def rate(target: Target, in_flight: int, seconds: float, outcomes: Counter
     publisher = await target.connect(lambda: Publisher(target, in_flight, outcomes))
     await asyncio.sleep(seconds)
     publisher.stop()
-    async with asyncio.timeout(60):
-        await publisher.idle.wait()
+    await in_time(publisher.idle.wait())
     took = time.perf_counter() - started
     publisher.abort()
     return (outcomes["confirmed"] - before) / took

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 from load.sse import MARK, Counter
-from load.waiting import until
+from load.waiting import in_time, until
 from load.wire import Target
 
 CONNECT_AT_ONCE = 200
@@ -74,7 +74,7 @@ async def open_reader(
 
     async with slots or nullcontext():
         reader = await face.target.connect(lambda: Counter(request, face.live_mark, on_live, face.mark))
-    head, at = await asyncio.wait_for(live, 60)
+    head, at = await in_time(live)
     if head[9:12] != b"200":
         raise ConnectionError(f"a subscription was answered {head[:80]!r}")
     return reader, at

@@ -13,12 +13,13 @@ from load.bench.peers import nchan
 from load.drill import say
 from load.figure import Figure, UnfitError, versus
 from load.server import serving
+from load.waiting import PATIENCE_S
 from load.wire import Response, pump
 
 CONNECTIONS = 64
 CROWDS = (500, 2000)
 GOAL = 5.0
-DRAIN_PATIENCE = 120.0
+DRAIN_PATIENCE = 2 * PATIENCE_S
 BODY = msgspec.json.encode(
     {"data": {"text": "The quick brown fox jumps over the lazy dog, in front of everyone."}}
 )

@@ -17,6 +17,7 @@ from load.bench.peers import nchan
 from load.drill import say
 from load.figure import Figure, UnfitError, quantile, versus
 from load.server import serving
+from load.waiting import PATIENCE_S, in_time
 from load.wire import Connection
 
 READERS = 100
@@ -85,9 +86,9 @@ async def measure(face: Face, channel: str, seconds: float) -> Board:
     watchers = [
         await face.target.connect(lambda: Watcher(request, face.live_mark, board)) for _ in range(READERS)
     ]
-    await asyncio.gather(*(asyncio.wait_for(watcher.live.wait(), 30) for watcher in watchers))
+    await in_time(asyncio.gather(*(watcher.live.wait() for watcher in watchers)))
     await _publish(face, channel, board)
-    await faces.all_delivered(lambda: min(board.readers) >= READERS, 10.0)
+    await faces.all_delivered(lambda: min(board.readers) >= READERS, PATIENCE_S)
     for watcher in watchers:
         if watcher.transport is not None:
             watcher.transport.abort()

@@ -84,4 +84,4 @@ def _running(name: str, command: Callable[[Path, int], list[str]]) -> Iterator[T
             wait_for_port(port, child)
             yield Target("127.0.0.1", port)
         finally:
-            child.stop(patience=3.0)
+            child.stop(grace_s=3.0)

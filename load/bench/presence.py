@@ -11,7 +11,7 @@ import msgspec
 from load.drill import say
 from load.figure import Figure, UnfitError, quantile
 from load.server import Server, serving
-from load.waiting import until
+from load.waiting import in_time, until
 from load.websocket import Stream, handshake
 from load.wire import Connection
 
@@ -48,7 +48,7 @@ class Client:
         stream = self._stream = Stream(handshake(server.target, "/v1/ws"), opened, self._take, self._close)
         target = server.target
         await asyncio.get_running_loop().create_connection(lambda: stream, target.host, target.port)
-        await asyncio.wait_for(self.connected, 60)
+        await in_time(self.connected)
 
     def subscribe(self) -> None:
         """Follow the channel."""
@@ -110,7 +110,7 @@ async def storm(clients: Sequence[Client], seconds: float) -> None:
     for number, client in enumerate(clients):
         client.subscribe()
         await asyncio.sleep(max(0.0, began + (number + 1) * seconds / len(clients) - time.perf_counter()))
-    await asyncio.gather(*(asyncio.wait_for(client.follows, 60) for client in clients))
+    await in_time(asyncio.gather(*(client.follows for client in clients)))
 
 
 async def asking(server: Server, path: str) -> tuple[float, dict[str, object]]:
@@ -139,7 +139,7 @@ async def run(short: bool) -> list[Figure]:
         async def all_shown() -> bool:
             return (await asking(server, f"{path}?limit=1"))[1]["num_clients"] == crowd
 
-        await until(all_shown, "everybody is shown", 60)
+        await until(all_shown, "everybody is shown")
         await asyncio.sleep(3)  # What the crowd is told of itself is over.
         deadline = time.perf_counter() + seconds
         before = await publishing(server, lambda: time.perf_counter() > deadline)

@@ -25,9 +25,9 @@ from load.browser.stake import MESSAGES, Stake
 from load.drill import say
 from load.server import Server, serving
 from load.verdict import Breach, Verdict
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
-PATIENCE_S = 120.0
+PAGE_PATIENCE_S = 2 * PATIENCE_S
 MIN_REFUSED = 20
 LEADS = 6
 CONTROL = "an allowed page that attacks"
@@ -64,7 +64,7 @@ class Run:
     def _attack_from(self, name: str) -> Callable[[], Awaitable[str]]:
         page, service = PLACES[name]
         return lambda: self._attack(
-            name, page.format(self.site.port), to=service.format(self.server.port), patience_s=PATIENCE_S
+            name, page.format(self.site.port), to=service.format(self.server.port), patience_s=PAGE_PATIENCE_S
         )
 
     async def _attack(self, name: str, page: str, patience_s: float, **options: str) -> str:
@@ -95,7 +95,7 @@ class Run:
         await rebinding.start()
         try:
             page = f"http://rebound.test:{rebinding.port}/attack"
-            return await self._attack("rebound", page, to="", rebind="1", patience_s=PATIENCE_S)
+            return await self._attack("rebound", page, to="", rebind="1", patience_s=PAGE_PATIENCE_S)
         finally:
             await rebinding.stop()
 
@@ -103,7 +103,7 @@ class Run:
         """The same page from an allowed origin. The drill must detect its attacks, or its other results prove
         nothing."""
         page = f"http://chat.test:{self.site.port}/attack"
-        wrong = await self._attack("control", page, to=self.server.url, patience_s=PATIENCE_S)
+        wrong = await self._attack("control", page, to=self.server.url, patience_s=PAGE_PATIENCE_S)
         expected = ("fetch got the secret", "the queue changed", "channels changed")
         missing = [what for what in expected if what not in wrong]
         return f"not noticed: {', '.join(missing)}" if missing else ""
@@ -117,7 +117,7 @@ class Run:
         for _ in range(LEADS):
             served = self.site.served.count("/lead")
             async with opened(f"{self._site_url}/lead?{urlencode({'to': to})}", self.folder):
-                await until(partial(self._was_led, served), "the browser is led on", 30.0)
+                await until(partial(self._was_led, served), "the browser is led on")
                 await asyncio.sleep(1.5)  # the browser sends its request to the service in this time
         return "; ".join(await self._spoilt(stake, before, refused + LEADS))
 
@@ -135,7 +135,7 @@ class Run:
     async def _chat(self) -> str:
         page = f"http://chat.test:{self.site.port}/chat"
         steps = await self._reported(
-            f"{page}?{urlencode({'to': self.server.url, 'report': self._report_url})}", PATIENCE_S
+            f"{page}?{urlencode({'to': self.server.url, 'report': self._report_url})}", PAGE_PATIENCE_S
         )
         wrong = [f"{name}: {what}" for name, what in steps.items() if what]
         if len(steps) != CHAT_STEPS:
@@ -146,7 +146,8 @@ class Run:
         """The report of the page at this address; empty if it does not report in time."""
         async with opened(url, self.folder):
             try:
-                report = await asyncio.wait_for(self.site.reports.get(), patience_s)
+                async with asyncio.timeout(patience_s):
+                    report = await self.site.reports.get()
             except TimeoutError:
                 return {}
         found: dict[str, Any] = msgspec.json.decode(report)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from load.children import Child
+from load.waiting import PATIENCE_S
 
 NAMES = "MAP *.test 127.0.0.1"
 _FLAGS = (
@@ -44,15 +45,16 @@ async def opened(url: str, folder: Path) -> AsyncIterator[Child]:
         shutil.rmtree(profile, ignore_errors=True)
 
 
-async def drawn(url: str, folder: Path, patience_s: float = 60.0) -> str:
+async def drawn(url: str, folder: Path, patience_s: float = PATIENCE_S) -> str:
     """The HTML of the document at this address after its scripts and redirects."""
     options = ("--dump-dom", "--virtual-time-budget=20000", f"--user-data-dir={folder / 'profile'}")
     process = await asyncio.create_subprocess_exec(
         program(), *_FLAGS, *options, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), patience_s)
-    except TimeoutError:
+        async with asyncio.timeout(patience_s):
+            out, _ = await process.communicate()
+    except BaseException:
         process.kill()
         raise
     return out.decode(errors="replace")

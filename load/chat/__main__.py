@@ -28,11 +28,12 @@ from load.faults import hit
 from load.history import History
 from load.server import LAUNCHER, Server
 from load.verdict import Verdict
+from load.waiting import PATIENCE_S, in_time
 
 ORDER = ("redis", "service", "import", "postgres")
 """The parts that are killed in turn, spread over the run."""
-IMPORT_PATIENCE = 1800.0
-CATCH_UP_PATIENCE = 120.0
+IMPORT_PATIENCE = 30 * PATIENCE_S
+CATCH_UP_PATIENCE = 2 * PATIENCE_S
 """Seconds that the import may take with all its restarts, and readers to catch up after it."""
 
 
@@ -90,8 +91,7 @@ class Chat:
             self.followers.append(kind(self.crowd, cursor, seeded, each.delay))
         tasks = [asyncio.create_task(follower.run()) for follower in self.followers]
         present = [f for f, p in zip(self.followers, plans, strict=True) if p.delay == 0]
-        async with asyncio.timeout(60):
-            await asyncio.gather(*(follower.live.wait() for follower in present))
+        await in_time(asyncio.gather(*(follower.live.wait() for follower in present)))
         deliveries = progress.add_task("deliveries", total=plan.owed_at_least(plans, self.sizes))
         tasks.append(asyncio.create_task(self._show(progress, deliveries)))
         return tasks

@@ -14,13 +14,14 @@ import msgspec
 
 from load.history import Cursor, Gap, History, Odd, digest_of
 from load.sse import Event, Stream
+from load.waiting import SLOWNESS
 from load.websocket import Stream as WebSocketStream
 from load.wire import Target
 
 LATEST = -1
 """The start of a cursor that begins where the log ends when it first connects."""
 
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 10.0 * SLOWNESS
 
 
 @dataclass(slots=True)
@@ -110,7 +111,8 @@ class Follower:
         mean = self._crowd.mean_life
         life = self._chance.expovariate(1 / mean) if mean else None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), life)
+            async with asyncio.timeout(life):
+                await self._closed.wait()
         self._crowd.seen["ended by the server" if self._closed.is_set() else "cut by the reader"] += 1
         self._stream.abort()
 

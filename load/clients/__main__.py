@@ -26,7 +26,7 @@ from load.drill import say
 from load.sequence import check_sequence
 from load.server import serving
 from load.verdict import Verdict
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 from load.wire import Target
 
 HERE = Path(__file__).resolve().parent
@@ -105,7 +105,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
             await until(all_ended, "all clients have ended", options.patience, every_s=0.5)
         await live
         for guest in guests:
-            guest.child.stop(patience=2.0)
+            guest.child.stop(grace_s=2.0)
             await guest.proxy.stop()
     verdict = Verdict()
     for guest in guests:
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Install the clients, and run once."""
     parser = drill.parser("clients", __doc__, "", "--messages 100", "--only 'npm centrifuge'")
     parser.add_argument("--messages", type=int, default=500)
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds until a client has failed")
+    parser.add_argument("--patience", type=float, default=5 * PATIENCE_S, help="seconds of a client")
     parser.add_argument("--only", action="append", default=[], choices=list(PROGRAMS), metavar="NAME")
     options = parser.parse_args(arguments)
 

@@ -21,6 +21,7 @@ from load.drill import say
 from load.history import History
 from load.server import Server
 from load.verdict import Breach, Verdict
+from load.waiting import PATIENCE_S
 
 WHILE_STARTING = 0.25
 """The share of rounds with a second kill during the start."""
@@ -33,7 +34,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.0, help="of traffic between two kills, at most")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds a start may take")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds a start may take")
     drill.add_seed(parser)
     drill.add_keep(parser)
     return parser.parse_args(arguments)

@@ -36,6 +36,6 @@ def reap(pids: list[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def await_death(pids: list[int], patience: float = 10.0) -> None:
-    """Return once all are dead or zombies. Raises RuntimeError if one is not after `patience` seconds."""
-    wait_until(lambda: all(map(is_dead, pids)), f"all of {pids} are dead", patience)
+def await_death(pids: list[int]) -> None:
+    """Return once all are dead or zombies. Raises RuntimeError if one is not in time."""
+    wait_until(lambda: all(map(is_dead, pids)), f"all of {pids} are dead")

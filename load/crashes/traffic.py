@@ -28,7 +28,8 @@ async def publish(api: Api, history: History, stop: asyncio.Event) -> None:
                 break
             except (UnreachableError, RefusedError):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), PAUSE_S)
+                    async with asyncio.timeout(PAUSE_S):
+                        await stop.wait()
         if stop.is_set():
             return
 
@@ -39,7 +40,7 @@ async def read_all(api: Api, history: History) -> int:
     cursor = history.cursor(f"history of {CHANNEL}", (CHANNEL,), fresh=True)
     while True:
         after = cursor.ids[-1] if cursor.ids else 0
-        page = await api.call("GET", f"{PATH}?after={after}&limit={PAGE}", wait_s=30.0)
+        page = await api.call("GET", f"{PATH}?after={after}&limit={PAGE}")
         for message in page["messages"]:
             history.deliver(cursor, message["id"], message["channel"], message["seq"], digest_of(message))
         if not page["has_more"]:

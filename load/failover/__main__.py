@@ -20,6 +20,7 @@ from load.failover.cluster import Cluster
 from load.failover.crowd import Crowd
 from load.server import Server
 from load.verdict import Verdict
+from load.waiting import PATIENCE_S
 
 BEFORE, AFTER = 200, 200
 HOW = ("standby", "backup", "dump")
@@ -37,7 +38,9 @@ async def change(how: str, behind: int, nodes: int, *, fenced: bool = True) -> V
         for server in servers:
             server.start()
             await server.wait_ready()
-        return await _run(cluster, Crowd([server.target for server in servers]), how, behind)
+        crowd = Crowd([server.target for server in servers])
+        patience_s = PATIENCE_S if fenced else PATIENCE_S / 6  # Without the fence some may wait in vain.
+        return await _run(cluster, crowd, how, behind, patience_s)
     finally:
         for server in servers:
             server.stop()
@@ -50,7 +53,7 @@ def _node(cluster: Cluster) -> Server:
     return Server(Path(tempfile.mkdtemp(prefix="node-", dir=cluster.home)), {"database_url": url})
 
 
-async def _run(cluster: Cluster, crowd: Crowd, how: str, behind: int) -> Verdict:
+async def _run(cluster: Cluster, crowd: Crowd, how: str, behind: int, patience_s: float) -> Verdict:
     begin = {"standby": _standby, "backup": _backup, "dump": _dump}[how]
     await crowd.start()
     try:
@@ -59,7 +62,7 @@ async def _run(cluster: Cluster, crowd: Crowd, how: str, behind: int) -> Verdict
         await crowd.publish_until(behind)
         await finish()
         await crowd.publish_until(AFTER)
-        kept = await crowd.drain()
+        kept = await crowd.drain(patience_s)
         verdict = check(crowd, kept)
     finally:
         await crowd.stop()

@@ -13,7 +13,7 @@ import msgspec
 
 from load.api import Api, RefusedError, UnreachableError
 from load.sse import Event, follow
-from load.waiting import until
+from load.waiting import cancel, until
 from load.wire import Target
 
 CHANNELS = ("a", "b", "c")
@@ -93,7 +93,7 @@ class Crowd:
         upto = len(self.memory.confirmed) + confirmed
         await until(lambda: len(self.memory.confirmed) >= upto, "more are confirmed", every_s=0.005)
 
-    async def drain(self, patience_s: float = 30.0) -> set[int]:
+    async def drain(self, patience_s: float) -> set[int]:
         """Stop publishing, and wait until all clients have everything. Returns the ids in the log at the
         end."""
         self._publishing = False
@@ -106,11 +106,9 @@ class Crowd:
         return kept
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         for api in self._apis:
             api.close()
+        await cancel(*self._tasks)
 
     async def _history(self, channel: str) -> list[int]:
         try:

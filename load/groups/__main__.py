@@ -12,13 +12,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from load import drill
     from load.groups import archive, command
     from load.groups.checker import check
+    from load.waiting import PATIENCE_S
 
     parser = drill.parser("groups", __doc__, "storm", "storm --minutes 0.5 --fault-every 8", "controls")
     commands = parser.add_subparsers(dest="command", required=True)
     command.add_options(commands.add_parser("storm", help="run, while everything is killed in turn"))
     controls = commands.add_parser("controls", help="storms with a planted mistake; each must fail")
     command.add_options(controls, minutes=0.3)
-    controls.set_defaults(fault_every=1000.0, patience=15.0)
+    controls.set_defaults(fault_every=1000.0, patience=PATIENCE_S / 4)
     kept = commands.add_parser("check", help="judge a kept history again")
     kept.add_argument("history", type=Path)
     options = parser.parse_args(arguments)

@@ -73,7 +73,7 @@ class Ledger:
     async def read(self, group: Group, source: str = "stats") -> Reading:
         """Read one subscription. Raises UnreachableError and RefusedError."""
         at_least = self.publisher.at_least(group)
-        answer = await self.api.call("GET", f"/v1/subscriptions/{group.name}", wait_s=5)
+        answer = await self.api.call("GET", f"/v1/subscriptions/{group.name}")
         reading = _of_stats(group, answer["stats"], at_least, self.publisher.at_most(group), source)
         self.readings.append(reading)
         self.latest[group.name] = reading

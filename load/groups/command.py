@@ -15,6 +15,7 @@ from load.groups.sabotage import CONTROLS
 from load.groups.storm import Storm
 from load.server import Server
 from load.verdict import Breach, Verdict
+from load.waiting import PATIENCE_S
 from load.wire import Target
 
 
@@ -32,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser, minutes: float = 5.0) -> None:
     parser.add_argument(
         "--fault-every", type=float, default=15.0, help="mean time between faults of the service"
     )
-    parser.add_argument("--patience", type=float, default=60.0, help="in this time everything must settle")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="until everything is settled")
     parser.add_argument("--url", help="a running service to use, whose parts are left alone")
     parser.add_argument("--sabotage", choices=list(CONTROLS), help="a control: the storm must fail")
 

@@ -154,7 +154,8 @@ class Member:
         """Wait until the service ends the connection, or until this member wants to leave."""
         leave = self._chance.uniform(2, 10) if self._chance.random() < 0.2 else None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(closed.wait(), leave)
+            async with asyncio.timeout(leave):
+                await closed.wait()
 
     def _take(self, session: int, given: list[dict[str, Any]]) -> None:
         self._notes.write(*(_note(session, one) for one in given))

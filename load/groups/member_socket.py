@@ -45,7 +45,8 @@ class MemberSocket:
         waiting = self._waiting[self._last_id] = asyncio.get_running_loop().create_future()
         self._stream.send(msgspec.json.encode({"id": self._last_id, verb: body}))
         try:
-            reply = await asyncio.wait_for(waiting, wait_s)
+            async with asyncio.timeout(wait_s):
+                reply = await waiting
         except TimeoutError as error:
             raise UnreachableError(f"no reply in {wait_s} s") from error
         if "error" in reply:

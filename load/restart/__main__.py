@@ -16,6 +16,7 @@ from load.restart.checker import TOLD
 from load.restart.plan import Plan, Variant
 from load.restart.round import Round
 from load.verdict import Verdict
+from load.waiting import PATIENCE_S
 
 SHORT = "--rounds 1 --messages 300 --chain 10 --hops 20 --ttl 3 --own-ttl 15"
 
@@ -33,7 +34,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--own-ttl", type=float, default=30.0, help="its own, where the routes come late (iii)"
     )
-    parser.add_argument("--patience", type=float, default=600.0, help="seconds until all must have arrived")
+    parser.add_argument("--patience", type=float, default=10 * PATIENCE_S, help="until all have arrived")
     drill.add_seed(parser)
     drill.add_keep(parser)
     chosen = parser.parse_args(arguments)

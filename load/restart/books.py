@@ -12,9 +12,10 @@ from load.api import Api, RefusedError
 from load.postgres import blocks
 from load.restart.plan import ENDS, Plan
 from load.restart.world import Copy, Count, Letter, World
+from load.waiting import PATIENCE_S
 
 PAGE = 1000
-WAIT_S = 120.0
+WAIT_S = 2 * PATIENCE_S
 SQL = blocks((Path(__file__).parent / "books.sql").read_text())
 
 

@@ -11,11 +11,10 @@ from urllib.parse import quote
 
 from load.children import kill, tree
 from load.server import AWAY, Server
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
 NAMESPACES = ("left", "right")
 WORKERS = "2"
-PATIENCE_S = 60.0
 
 
 class Fault(StrEnum):
@@ -47,8 +46,8 @@ class Installation:
         """Start both, or start them again; returns the seconds until both are ready."""
         started = time.monotonic()
         self.left.start()
-        await until(self._answers, "Postgres answers", PATIENCE_S)
-        await until(self.left.redis_socket, "Redis runs", PATIENCE_S)
+        await until(self._answers, "Postgres answers")
+        await until(self.left.redis_socket, "Redis runs")
         self.right.settings |= {
             "database_url": self.left.postgres_url("gapless_service"),
             "migrate_url": self.left.postgres_url(),

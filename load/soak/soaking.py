@@ -13,12 +13,10 @@ from load.soak.publishers import Publishers
 from load.soak.readers import QUEUES, STREAMS, Queue, Reader, of
 from load.soak.spark import Spark
 from load.verdict import USUAL, Breach, Verdict
+from load.waiting import PATIENCE_S
 
 TELL_S = 5.0
 LOOK_S = 0.5
-PATIENCE_S = 30.0
-"""After publishers have stopped, the run waits this long for a reader that gets nothing; a tenth of it if a
-breach was found already."""
 PAUSE_OF_LOOKS_S = 0.05
 """The slowest reader is looked for at most this often, because publishers ask before each batch."""
 _REGRESSIONS = re.compile(rb"^gapless_watermark_regressions_total (\S+)$", re.MULTILINE)
@@ -118,8 +116,8 @@ class Soak:
                 self.spark.stop()
 
     async def _watch(self, writers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
-        """Watch the run until its time is over and all readers have everything, or none gets anything
-        more."""
+        """Watch the run until its time is over and all readers have everything, or for `PATIENCE_S` none gets
+        anything more; for a tenth of it if a breach was found already."""
         began = self._began = told = moved = time.monotonic()
         given = 0
         while True:
@@ -155,7 +153,7 @@ class Soak:
         )
 
     async def _count_regressions(self) -> None:
-        answer = await self.server.get("/metrics", 30.0)
+        answer = await self.server.get("/metrics", PATIENCE_S)
         found = _REGRESSIONS.search(answer.body) if answer is not None else None
         if found is None:
             raise RuntimeError(f"/metrics says nothing of regressions: {answer}")

@@ -17,7 +17,7 @@ import msgspec
 from load.children import Child
 from load.soak.proof import Ordered
 from load.spark import __name__ as _path_to_the_package  # noqa: F401 (it is in this checkout)
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ class Spark:
             self.odd.append(f"Spark ended with {self._child.code()}: {self._child.tail(1)}")
         return self._proof
 
-    async def wait_ready(self, patience_s: float = 180.0) -> None:
+    async def wait_ready(self, patience_s: float = 3 * PATIENCE_S) -> None:
         """Wait until it has begun. Raises RuntimeError if it ends or takes longer."""
         await until(lambda: self.proof.taken or self._began or self.odd, "Spark begins", patience_s)
         if self.odd:

@@ -13,8 +13,6 @@ from load.children import Child, free_port
 from load.drill import temporary_home
 from load.waiting import wait_until
 
-READY_S = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -96,4 +94,4 @@ def _until(log: Path, pattern: str, times: int, started: list[Child]) -> None:
             raise RuntimeError(f"a part of the cluster ended:\n{ended.tail()}")
         return len(re.findall(pattern, log.read_text() if log.exists() else "")) >= times
 
-    wait_until(found, f"{log.name} says {pattern}", READY_S)
+    wait_until(found, f"{log.name} says {pattern}")

@@ -25,13 +25,13 @@ from load.drill import say
 from load.sequence import check_sequence
 from load.server import serving
 from load.verdict import Breach, Verdict
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
 FORMATS = ("parquet", "delta", "iceberg")
 WRITERS = 4
 ROLLED_BACK = 0.1
 TRANSACTION = 25
-PATIENCE_S = 600.0
+SPARK_PATIENCE_S = 10 * PATIENCE_S
 _APPEND = "select gapless_internal.append_outbox()"
 """Takes the ids before the commit, as in a slow publisher. Only the owner may call it."""
 _PUBLISH = (
@@ -141,7 +141,7 @@ async def storm(url: str, root: Path, format_: str, args: argparse.Namespace, ve
     over.set()
     await asyncio.gather(*writers)
     child = export_child(root, url, format_, log, follow=False)
-    await until(lambda: child.code() is not None, "the last export ends", PATIENCE_S)
+    await until(lambda: child.code() is not None, "the last export ends", SPARK_PATIENCE_S)
     if child.code():
         raise RuntimeError(f"the last export ended with {child.code()}:\n{child.tail()}")
     await asyncio.to_thread(poller.stop)

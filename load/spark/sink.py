@@ -25,9 +25,9 @@ from load.drill import say
 from load.postgres import Postgres
 from load.spark.database import postgres
 from load.verdict import Breach, Verdict
-from load.waiting import until
+from load.waiting import PATIENCE_S, until
 
-PATIENCE_S = 300.0
+SPARK_PATIENCE_S = 5 * PATIENCE_S
 
 BROKEN = """
 select (select count(*) from gapless.messages),
@@ -72,7 +72,7 @@ class Run:
         for kill in range(1, kills + 1):
             await self._kill_once(session, kill, kills)
         child = self._start()
-        await until(lambda: child.code() is not None, "the query ends", PATIENCE_S)
+        await until(lambda: child.code() is not None, "the query ends", SPARK_PATIENCE_S)
         if child.code() != 0:
             child.stop(1.0)
             raise RuntimeError(f"the query ended with {child.code()}:\n{child.tail(40)}")
@@ -93,7 +93,7 @@ class Run:
         left = self.batches - await _decided(session)
         goal = await _decided(session) + self._chance.randint(1, max(1, left // (kills - kill + 2)))
         child = self._start()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SPARK_PATIENCE_S
         while await _decided(session) < goal:
             if child.code() is not None or time.monotonic() > deadline:
                 child.stop(1.0)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from load.relay import PIECE_BYTES, Streams, connected, forward, until_first_ends
-from tests.patience import PATIENCE_S
+from tests.patience import in_time
 
 
 class Relay:
@@ -43,7 +43,7 @@ class Relay:
 
     async def held(self) -> None:
         """Return once it holds something back."""
-        await asyncio.wait_for(self._held.wait(), PATIENCE_S)
+        await in_time(self._held.wait())
 
     async def let_go(self) -> None:
         """Cut what is held back, and hold back nothing more."""

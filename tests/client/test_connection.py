@@ -24,7 +24,7 @@ from tests.client.faces import Time
 from tests.client.model import problem
 from tests.client.push_server import PushServer, Speaker, Talk
 from tests.client.raw_server import RawServer, answer, replies
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, in_time
 
 LOG = [3, 5, 9]
 
@@ -44,7 +44,7 @@ def client_of(server: PushServer, time: Time, **options: Any) -> AsyncClient:
 
 
 async def take(stream: Any, count: int) -> list[int]:
-    items = [await asyncio.wait_for(anext(stream), PATIENCE_S) for _ in range(count)]
+    items = [await in_time(anext(stream)) for _ in range(count)]
     return [item.id for item in items if isinstance(item, Message)]
 
 
@@ -370,16 +370,16 @@ async def test_closing_releases_those_who_wait(server: PushServer, time: Time) -
         readers = [asyncio.ensure_future(rest(stream)) for stream in streams]
         await streams[2].__aenter__()
         await streams[0].aclose()
-        assert await asyncio.wait_for(readers[0], PATIENCE_S) == []
+        assert await in_time(readers[0]) == []
         await connection.aclose()
         await connection.aclose()
-        assert await asyncio.wait_for(readers[1], PATIENCE_S) == []
+        assert await in_time(readers[1]) == []
         with pytest.raises(RuntimeError):
             await connection.publish("a", 1)
         another = client.connect()
         last = asyncio.ensure_future(rest(another.subscribe("a", after=9)))
         await asyncio.sleep(0)
-    assert await asyncio.wait_for(last, PATIENCE_S) == []
+    assert await in_time(last) == []
     assert "closed" in repr(another)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.client.faces import Time
 from tests.client.model import delivery
 from tests.client.push_server import PushServer, Speaker
 from tests.client.raw_server import RawServer
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, in_time
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ async def test_leases_end_with_the_member_and_it_begins_again(server: PushServer
     ):
         lost = await anext(consumer)
         going.set()
-        found = await asyncio.wait_for(anext(consumer), PATIENCE_S)
+        found = await in_time(anext(consumer))
         assert (lost.lost, found.lost, found.attempt) == (True, False, 2)
         assert (await found.ack()).status == "acked"
     assert len(server.raw.seen) == (1 if goodbye else 2)

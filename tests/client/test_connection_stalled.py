@@ -15,7 +15,7 @@ from tests.client.conftest import Later, turns
 from tests.client.faces import Time
 from tests.client.push_server import PushServer, Speaker
 from tests.client.raw_server import RawServer
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, cancel, eventually
 
 BLOCK = "x" * (1024 * 1024)
 """More than the sockets hold while the server takes nothing."""
@@ -117,9 +117,7 @@ async def test_what_is_cancelled_before_it_is_sent_is_never_sent(server: Stallin
         others = [asyncio.create_task(connection.publish("a", n)) for n in range(3)]
         opening = asyncio.create_task(connection.consume("orders").__aenter__())
         await turns()
-        for task in (others[1], opening):
-            task.cancel()
-        await asyncio.gather(others[1], opening, return_exceptions=True)
+        await cancel(others[1], opening)
         server.going.set()
         await asyncio.gather(blocking, others[0], others[2])
     assert published(server) == [0, 2]

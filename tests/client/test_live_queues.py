@@ -398,10 +398,8 @@ async def test_keys_stay_in_order_however_many_work(server_url: str, name: str, 
                     consumer.stop()
 
         async with consumers[0], consumers[1]:
-            await asyncio.wait_for(
-                asyncio.gather(*(consumer.work(handle, concurrency=4) for consumer in consumers)),
-                2 * PATIENCE_S,
-            )
+            async with asyncio.timeout(2 * PATIENCE_S):
+                await asyncio.gather(*(consumer.work(handle, concurrency=4) for consumer in consumers))
     for number in range(keys):
         assert done[f"k{number}"] == list(range(number, total, keys))
 
@@ -431,8 +429,9 @@ async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str, ov
                             return consumer.stop()
 
                 async with consumer:
-                    work = consumer.work(handle, concurrency=5)
-                    await asyncio.wait_for(asyncio.gather(work, stop_when_all_is_settled()), 2 * PATIENCE_S)
+                    async with asyncio.timeout(2 * PATIENCE_S):
+                        work = consumer.work(handle, concurrency=5)
+                        await asyncio.gather(work, stop_when_all_is_settled())
             assert proxy.cuts > 5
     assert seen == set(range(total))
 

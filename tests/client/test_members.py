@@ -21,7 +21,7 @@ from gapless import AsyncClient, AsyncDelivery, Client, Forbidden, NotFound, Ret
 from tests.client.model import deliveries, problem
 from tests.client.queue_server import HOLD_S, QueueServer, giving, stream
 from tests.client.raw_server import RawServer, answer
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, cancel, in_time
 
 ONE_TRY = RetryPolicy(attempts=1)
 
@@ -140,7 +140,7 @@ async def test_a_cancelled_block_gives_its_message_back_without_waiting(
         await entered.wait()
         holding.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(holding, PATIENCE_S)
+            await in_time(holding)
         await wait_for(server, lambda: len(server.bodies("nack")) == 1)
         server.gates["nack"].set()
     assert server.bodies("nack") == [{"receipts": ["r-1-1"], "delay": 0.0, "reason": "CancelledError"}]
@@ -282,7 +282,7 @@ async def test_closing_the_client_ends_its_consumers(server: QueueServer) -> Non
     waiting = asyncio.create_task(anext(consumer, None))
     await asyncio.sleep(0)
     await client.aclose()
-    assert await asyncio.wait_for(waiting, PATIENCE_S) is None
+    assert await in_time(waiting) is None
 
 
 def test_closing_releases_threads_that_wait(server: QueueServer, blocking: Client) -> None:
@@ -308,7 +308,7 @@ async def test_work_is_done_by_as_many_as_were_asked_for(server: QueueServer, cl
             if len(done) == 10:
                 consumer.stop()
 
-        await asyncio.wait_for(consumer.work(handle, concurrency=4), PATIENCE_S)
+        await in_time(consumer.work(handle, concurrency=4))
     assert sorted(done) == list(range(1, 11))
     assert most == 4
     assert sorted(server.receipts("ack")) == sorted(f"r-{n}-1" for n in range(1, 11))
@@ -427,7 +427,7 @@ async def test_work_that_is_cancelled_cancels_its_handlers(server: QueueServer, 
         await busy.acquire()
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(working, PATIENCE_S)
+        await in_time(working)
     assert sorted(seen) == ["r-1-1", "r-2-1"]
     await wait_for(server, lambda: server.left == 1)
     assert server.settled == [], "the end of the stream gives them back"
@@ -463,8 +463,7 @@ async def test_work_reads_two_ahead_for_each_hand_unless_told(
         working = asyncio.create_task(client.work("orders", handle, concurrency=8, **options))  # type: ignore[arg-type]
         opened = server.opened
         await wait_for(server, lambda opened=opened: server.opened > opened)  # type: ignore[misc]
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        await cancel(working)
     assert [dict(seen.params)["prefetch"] for seen in raw_server.seen] == ["16", "3"]
 
 

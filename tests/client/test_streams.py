@@ -12,7 +12,7 @@ from gapless import AsyncClient, Client, CredentialExpired, Forbidden, Message, 
 from tests.client.faces import Face
 from tests.client.model import blocks, goodbye, message, problem, ready
 from tests.client.raw_server import Exchange, RawServer, Script, answer, chunks, replies, stream_head
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, cancel, in_time
 
 LOG = [3, 5, 9]
 
@@ -231,7 +231,7 @@ async def test_a_task_that_waits_is_released_by_closing_the_stream(raw_server: R
         for _ in range(turns):
             await asyncio.sleep(0)
         await stream.aclose()
-        assert await asyncio.wait_for(reader, PATIENCE_S) == []
+        assert await in_time(reader) == []
 
 
 async def test_a_task_between_connections_is_released_by_closing_the_stream(raw_server: RawServer) -> None:
@@ -241,7 +241,7 @@ async def test_a_task_between_connections_is_released_by_closing_the_stream(raw_
         reader = asyncio.ensure_future(collect(stream))
         await asyncio.to_thread(raw_server.wait_for, 1)
         await stream.aclose()
-        assert await asyncio.wait_for(reader, PATIENCE_S) == []
+        assert await in_time(reader) == []
 
 
 class SlowToAnswer:
@@ -266,7 +266,7 @@ async def test_a_stream_closed_while_a_task_opens_it_leaves_no_connection(raw_se
         await asyncio.to_thread(raw_server.wait_for, 1)
         await stream.aclose()
         slow.go.set()
-        assert await asyncio.wait_for(reader, PATIENCE_S) == []
+        assert await in_time(reader) == []
         assert await asyncio.to_thread(slow.gone.wait, PATIENCE_S)
 
 
@@ -292,7 +292,7 @@ async def test_closing_the_client_ends_its_streams(raw_server: RawServer) -> Non
     reader = asyncio.ensure_future(collect(stream))
     await asyncio.sleep(0)
     await client.aclose()
-    assert await asyncio.wait_for(reader, PATIENCE_S) == []
+    assert await in_time(reader) == []
 
 
 async def collect(stream: Any) -> list[Any]:
@@ -321,12 +321,12 @@ async def test_a_cancelled_wait_for_nothing_leaves_a_stream_that_goes_on(raw_ser
     raw_server.scripts = [silent, serve]
     async with AsyncClient(raw_server.url) as client, client.subscribe("a", after=0) as stream:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(stream), 0.01)
+            async with asyncio.timeout(0.01):
+                await anext(stream)
         assert "not connected" in repr(stream)
-        reader = asyncio.ensure_future(anext(stream))
+        reader = asyncio.create_task(anext(stream))
         await asyncio.to_thread(raw_server.wait_for, 2)
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        await cancel(reader)
     # Cancelled before or after `ready` was read, it stands where it stood: nothing lies between.
     assert raw_server.seen[1].headers["last-event-id"] in ("0", "9")
 

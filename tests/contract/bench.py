@@ -46,7 +46,7 @@ from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_policies import MemoryPolicies
 from tests.contract.memory_queues import MemoryQueues
 from tests.contract.memory_transactions import MemoryTransactions
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import cancel, eventually, in_time
 from tests.race.laws import check_queues
 from tests.race.queues import Queues, open_queues
 from tests.race.support import check_log
@@ -325,12 +325,11 @@ class _Postgres:
         entered = asyncio.Event()
         liveness = Liveness(self._queues.config, holder, entered.set)
         self._present[holder] = asyncio.create_task(liveness.run())
-        await asyncio.wait_for(entered.wait(), PATIENCE_S)
+        await in_time(entered.wait())
 
     async def depart(self, holder: int) -> None:
         task = self._present.pop(holder)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
         await eventually(lambda: self._is_missing(holder))
         await self._queues.owner.execute(
             "update gapless.processes set missing_since = missing_since - interval '2 seconds'"

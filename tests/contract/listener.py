@@ -10,7 +10,7 @@ from collections.abc import Callable
 from cache.bus import RedisBus
 from subscriptions.engine.exchange import OpenBus
 from subscriptions.ports import HintBus
-from tests.patience import eventually
+from tests.patience import cancel, eventually
 
 
 class Listener:
@@ -32,8 +32,7 @@ class Listener:
         await eventually(lambda: self.bus.connected)
 
     async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await cancel(self.task)
 
 
 async def heard_again(sender: Listener, listener: Listener) -> None:

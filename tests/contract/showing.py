@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from cache.presence import RedisPresence
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePort
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, cancel, eventually
 
 CHANNEL: Channel = ("default", "a.b")
 
@@ -75,8 +75,7 @@ class Process:
 
     async def kill(self) -> None:
         """It dies: nothing is taken away."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await cancel(self.task)
 
     async def stop(self) -> None:
         await self.kill()

@@ -15,7 +15,7 @@ from subscriptions.engine.exchange import OpenBus
 from tests.contract.limits import short_limits
 from tests.contract.listener import Listener, heard_again, through, topic_of_this_test
 from tests.contract.memory_bus import MemoryHub
-from tests.patience import eventually
+from tests.patience import cancel, eventually
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -114,8 +114,7 @@ async def test_it_is_connected_while_it_runs(wire: Wire) -> None:
     assert not bus.connected
     running = asyncio.create_task(bus.run())
     await eventually(lambda: bus.connected)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await cancel(running)
     assert not bus.connected
 
 
@@ -145,6 +144,5 @@ async def test_the_oldest_that_nobody_took_are_dropped(wire: Wire) -> None:
     await eventually(lambda: there.heard[-1:] == payloads[-1:])
     assert 0 < len(there.heard) < MANY
     assert there.heard == payloads[-len(there.heard) :]
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await cancel(running)
     await there.stop()

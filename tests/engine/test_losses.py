@@ -8,6 +8,7 @@ from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import unavailable
 from subscriptions.engine.durable.pull import Pulled
 from tests.engine.test_consumers import NS, Stage, ids, on_stage
+from tests.patience import cancel
 
 
 async def lose(stage: Stage, count: int, keep: int) -> None:
@@ -66,7 +67,7 @@ async def test_what_was_for_one_that_left_while_it_waited_is_for_the_next(stage:
     assert left(stage), "the claim has found it"
     waiting.cancel()
     stage.holds.pop("claim, done").set()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await cancel(waiting)
     await asyncio.sleep(0.5)
     pulled = await pull(stage)
     assert (ids(pulled.deliveries), missed(pulled.losses)) == ([4, 5], [3])

@@ -39,7 +39,7 @@ from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_presence import MemoryPresenceHub
 from tests.contract.showing import client
-from tests.patience import eventually
+from tests.patience import cancel, eventually
 
 SECRET = bytes(range(32))
 
@@ -78,9 +78,7 @@ class Host:
         loops = (self.live.run(), self.exchange.run(SECRET), self.presence.run())
         tasks = [asyncio.create_task(loop) for loop in loops]
         yield self
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
 
     def write(self, data: bytes) -> bool:
         if self.takes:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.conftest import Serve
 from tests.integration.queueing import WAIT_S, Delivery, Host, Queue, attempts, data, deliveries
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, cancel, eventually
 from tests.sse import Block, Stream
 
 Both = tuple[Host, Host]
@@ -133,9 +133,7 @@ async def test_order_of_a_key_across_members(hosts: Both) -> None:
     members = [asyncio.create_task(work(queue.at(host))) for host in (one, two, one)]
     await one.publish("lanes", *range(40), key="k")
     await eventually(lambda: len(seen) == 40)
-    for member in members:
-        member.cancel()
-    await asyncio.gather(*members, return_exceptions=True)
+    await cancel(*members)
     assert seen == list(range(40))
 
 

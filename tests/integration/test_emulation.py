@@ -17,7 +17,7 @@ import pytest
 from load.relay import connected
 from tests.conftest import Serve
 from tests.integration.frames import Frames
-from tests.patience import PATIENCE_S, http_client
+from tests.patience import http_client, in_time
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
@@ -46,7 +46,7 @@ class Emulated(Frames):
 
     async def next(self) -> dict[str, Any]:
         while True:
-            line = await asyncio.wait_for(anext(self.lines), PATIENCE_S)
+            line = await in_time(anext(self.lines))
             text = line.removeprefix("data: ").strip()
             said: dict[str, Any] = msgspec.json.decode(text) if text else {}
             if said:

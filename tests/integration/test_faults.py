@@ -29,7 +29,7 @@ async def goodbye(stream: Stream) -> str:
     return str(last.json["reason"])
 
 
-async def test_a_graceful_stop_says_goodbye_and_answers(serve: Serve) -> None:
+async def test_a_graceful_stop_says_goodbye_and_answers(serve: Serve, owner: asyncpg.Connection) -> None:
     service = serve()
     async with subscribe(service.url, "a") as one, subscribe(service.url, ">") as many:
         for stream in (one, many):
@@ -39,8 +39,14 @@ async def test_a_graceful_stop_says_goodbye_and_answers(serve: Serve) -> None:
         service.process.terminate()
         assert [await goodbye(s) for s in (one, many)] == ["shutdown", "shutdown"]
         # Each was answered, or never taken: none hangs and none is half done.
-        await asyncio.gather(*publishes, return_exceptions=True)
+        outcomes = await asyncio.gather(*publishes, return_exceptions=True)
         assert await asyncio.to_thread(service.process.wait, PATIENCE_S) == 0
+    answered = {one["id"] for outcome in outcomes if isinstance(outcome, list) for one in outcome}
+    untaken = [outcome for outcome in outcomes if not isinstance(outcome, list)]
+    assert all(isinstance(error, httpx.TransportError) for error in untaken), untaken
+    stored = await owner.fetch("select id, data from gapless.messages")
+    assert answered <= {row["id"] for row in stored}
+    assert len({row["data"] for row in stored}) == len(stored), "an answer that was lost is stored once"
 
 
 async def test_several_workers_and_hosts_are_one_log(serve: Serve) -> None:

@@ -50,7 +50,10 @@ async def starting(
     task = asyncio.create_task(asyncio.to_thread(serve, "--port", str(port), **environment))
     async with Host(f"http://127.0.0.1:{port}") as host:
         await eventually(lambda: _answers(host))
-        yield host, task
+        try:
+            yield host, task
+        finally:
+            await asyncio.wait([task])  # Else a failure leaves a thread, and a service that nobody ends.
         await task
 
 

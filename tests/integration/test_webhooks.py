@@ -251,6 +251,7 @@ async def test_a_new_secret_signs_what_is_sent_after_it(pushed: Pushed) -> None:
                 Webhook(wrong).verify(body, headers)
 
 
+@pytest.mark.realtime("The service gives a receiver 15 s for its answer.")
 async def test_one_that_is_pushed_no_more_is_pulled_from(pushed: Pushed) -> None:
     held = Held()
     async with hook(held) as there:
@@ -280,6 +281,7 @@ async def test_a_redirect_leads_nowhere(pushed: Pushed) -> None:
     assert inside.connections == 0
 
 
+@pytest.mark.realtime("The service gives a receiver 15 s for its answer.")
 async def test_what_is_under_way_at_a_pause_is_still_answered(pushed: Pushed) -> None:
     held = Held()
     async with hook(held) as there:
@@ -296,6 +298,7 @@ async def test_what_is_under_way_at_a_pause_is_still_answered(pushed: Pushed) ->
         assert (numbers(there), attempts(there)) == ([1, 2], [1, 1])
 
 
+@pytest.mark.realtime("The service gives a receiver 15 s for its answer.")
 async def test_one_that_is_deleted_and_made_anew_begins_anew(pushed: Pushed) -> None:
     held = Held()
     async with hook(held) as there:

@@ -71,6 +71,7 @@ async def test_a_process_posts_for_its_own_namespace(serve: Serve, owner: asyncp
         assert attempts(there) == [1, 2]
 
 
+@pytest.mark.realtime("A service that stops gives its receivers 9 s for their answers.")
 async def test_a_stop_lets_what_is_under_way_be_answered(serve: Serve) -> None:
     service = serve(**ALLOW)
     held = Held()

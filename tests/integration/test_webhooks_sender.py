@@ -19,7 +19,7 @@ from app.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, MAX_DRAIN_S, Sen
 from load.relay import listening
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.integration.sending import Internet, Names, TimeOuts, drip
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import cancel, eventually, in_time
 
 OK = reply("200 OK", "connection: close")
 BODY = b'{"id": 42, "channel": "orders.eu", "data": {"n": 1}}'
@@ -52,7 +52,7 @@ async def closing(sender: Sender) -> AsyncIterator[Sender]:
 
 async def post(sender: Sender, target: Target, timeout_s: float = LONG_S, attempt: int = 1) -> Outcome:
     """Send, and hold the promise that the outcome is there before the time is over."""
-    return await asyncio.wait_for(sender.send(target, 42, "orders", attempt, BODY, timeout_s), PATIENCE_S)
+    return await in_time(sender.send(target, 42, "orders", attempt, BODY, timeout_s))
 
 
 async def post_in_vain(
@@ -351,9 +351,7 @@ async def test_ten_hosts_that_hang_hold_up_nobody_else() -> None:
         await eventually(lambda: len(nowhere.requests) == len(hanging) * FIRST_PLACES)
         for name in ("good", "fresh", "good"):
             assert await post(sender, there.target(f"{name}.example")) == Delivered()
-        for sending in held:
-            sending.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
+        await cancel(*held)
         assert await post(sender, there.target("good.example")) == Delivered()
 
 
@@ -428,7 +426,7 @@ async def test_a_body_that_nobody_takes_is_bounded(sender: Sender, time_outs: Ti
         await asyncio.sleep(0.1)  # It fills the buffers. If it takes longer, less was tried.
         assert not posting.done()
         time_outs.end(LONG_S)
-        assert await asyncio.wait_for(posting, PATIENCE_S) == NO_ANSWER
+        assert await in_time(posting) == NO_ANSWER
 
 
 async def test_the_secret_is_told_to_nobody(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:

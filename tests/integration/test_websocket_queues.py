@@ -14,7 +14,7 @@ from tests.conftest import Serve
 from tests.integration.frames import Frames
 from tests.integration.queueing import Delivery, Host, Queue, attempts, data
 from tests.integration.test_gate import starting
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, cancel, eventually
 
 Both = tuple[Host, Host]
 ACK_WAIT_S = 3600
@@ -197,9 +197,7 @@ async def test_two_connections_share_and_a_lane_passes_between_them(hosts: Both,
     working = [asyncio.create_task(work(host)) for host in (one, two, one)]
     await one.publish(name, *range(40), key="k")
     await eventually(lambda: len(seen) == 40)
-    for task in working:
-        task.cancel()
-    await asyncio.gather(*working, return_exceptions=True)
+    await cancel(*working)
     assert seen == list(range(40))
 
 

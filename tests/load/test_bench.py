@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,6 @@ from load.bench import faces, fanout, latency
 from load.bench.herd import COUNTER, caused
 from load.figure import Figure, UnfitError, Word, versus
 from tests.load.fake_service import FakeService
-from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -35,8 +33,7 @@ def test_less_can_be_better() -> None:
 
 
 @pytest.mark.usefixtures("steps")
-async def test_a_burst_counts_what_every_reader_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "DRAIN_PATIENCE", PATIENCE_S)
+async def test_a_burst_counts_what_every_reader_got() -> None:
     async with FakeService(cuts=False).running() as service:
         burst = await fanout.burst(faces.gapless(service.target), "c", readers=5, seconds=1.0)
         assert burst.published == len(service.log) > 0
@@ -50,13 +47,7 @@ async def test_a_burst_with_a_lost_message_is_no_measurement(monkeypatch: pytest
             await fanout.burst(faces.gapless(service.target), "c", readers=3, seconds=0.2)
 
 
-async def test_latency_is_measured_to_the_last_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_delivered = faces.all_delivered
-
-    async def patiently(done: Callable[[], bool], patience_s: float) -> float:
-        return await all_delivered(done, PATIENCE_S)
-
-    monkeypatch.setattr(faces, "all_delivered", patiently)
+async def test_latency_is_measured_to_the_last_reader() -> None:
     began = time.perf_counter()
     async with FakeService(cuts=False).running() as service:
         board = await latency.measure(faces.gapless(service.target), "c", seconds=0.2)

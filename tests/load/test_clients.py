@@ -29,7 +29,7 @@ from load.history import History
 from load.sse import Event, Stream
 from load.wire import Connection, Target
 from tests.load.fake_service import FakeService
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, in_time
 
 
 def test_the_cut_lies_right_behind_the_block() -> None:
@@ -54,7 +54,7 @@ async def _one_connection(target: Target) -> list[Event]:
     request = target.request("GET", "/v1/subscribe?channel=c&after=0")
     stream = Stream(request, lambda status, head: None, got.extend, closed.set)
     await asyncio.get_running_loop().create_connection(lambda: stream, target.host, target.port)
-    await asyncio.wait_for(closed.wait(), PATIENCE_S)
+    await in_time(closed.wait())
     return [event for event in got if event[2] == b""]
 
 

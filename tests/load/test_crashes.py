@@ -11,13 +11,11 @@ import sys
 import pytest
 
 from load.children import CHECKOUT
-from tests.patience import PATIENCE_S
 
 
 @pytest.mark.drill
 def test_it_starts_at_once_after_everything_was_killed() -> None:
     command = [sys.executable, "-m", "load.crashes", "--rounds", "3", "--seconds", "0.5", "--seed", "8"]
-    command += ["--patience", str(PATIENCE_S)]
     answer = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "clean: 0 starts refused, 0 lost, 0 doubled, 0 out of order, seq dense" in answer.stdout

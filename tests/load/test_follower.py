@@ -15,7 +15,7 @@ from load.relay import listening
 from load.verdict import Breach, Verdict
 from load.wire import Connection, Pump, Response, Target, pump
 from tests.load.fake_service import FakeService
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, in_time
 
 CHANNELS = ["chat.a", "chat.b", "news.c"]
 FOLLOWED = [("chat.a",), ("chat.*",), ("chat.b", "news.c"), (">",), ("chat.a", "chat.*")]
@@ -86,7 +86,7 @@ async def test_a_pump_ends_with_its_connection() -> None:
     async with listening(slam) as port:
         one = await Target("127.0.0.1", port).connect(lambda: Pump(lambda: b"GET / HTTP/1.1\r\n\r\n", print))
         one.start()
-        await asyncio.wait_for(one.ended, PATIENCE_S)
+        await in_time(one.ended)
 
 
 async def test_a_question_that_is_not_answered_is_a_connection_error() -> None:

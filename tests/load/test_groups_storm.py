@@ -88,7 +88,6 @@ def test_the_storm_mixes_what_there_is() -> None:
 @pytest.mark.drill
 def test_a_short_storm_breaks_no_promise() -> None:
     command = [sys.executable, "-m", "load.groups", "storm", "--minutes", "0.4", "--fault-every", "6"]
-    command += ["--patience", str(PATIENCE_S)]
     done = subprocess.run(
         command, cwd=CHECKOUT, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False
     )

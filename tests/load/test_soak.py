@@ -8,11 +8,9 @@ import re
 import msgspec
 import pytest
 
-from load.soak import soaking
 from load.soak.__main__ import main
 from load.soak.proof import Ordered, Queued
 from load.verdict import USUAL, Verdict
-from tests.patience import PATIENCE_S
 
 Log = list[tuple[int, str, int]]
 """id, channel, seq."""
@@ -110,10 +108,7 @@ def test_a_queue_that_turns_a_key_round_is_found() -> None:
 
 
 @pytest.mark.drill
-def test_nothing_is_lost_while_everything_runs_at_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(soaking, "PATIENCE_S", PATIENCE_S)
+def test_nothing_is_lost_while_everything_runs_at_once(capfd: pytest.CaptureFixture[str]) -> None:
     code = main(["--minutes", "0.15", "--spark", "reader", "--readers", "1", "--ahead", "5000"])
     said = capfd.readouterr().out
     assert code == 0, said

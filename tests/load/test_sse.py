@@ -10,7 +10,7 @@ import pytest
 from load.relay import listening
 from load.sse import MARK, Counter, Event, Events, follow
 from load.wire import Answers, Dechunker, ProtocolError, Target, field
-from tests.patience import PATIENCE_S
+from tests.patience import in_time
 
 TEXT = (
     b': hello\n\nretry: 1000\n\nid: 1\ndata: {"a":1}\n\nretry: 5\nid: 2\ndata: x\ndata: y\n\n'
@@ -126,7 +126,7 @@ async def test_an_answer_that_is_over_ends_the_stream_though_the_connection_stay
     got: list[Event] = []
     async with listening(answer) as port:
         target = Target("127.0.0.1", port)
-        assert await asyncio.wait_for(follow(target, "/", got.extend, {}), PATIENCE_S)
+        assert await in_time(follow(target, "/", got.extend, {}))
     assert got == SAID
 
 
@@ -139,5 +139,5 @@ async def test_a_stream_that_is_refused_ends() -> None:
     seen: list[int] = []
     async with listening(answer) as port:
         target = Target("127.0.0.1", port)
-        assert await asyncio.wait_for(follow(target, "/", lambda events: None, {}, seen.append), PATIENCE_S)
+        assert await in_time(follow(target, "/", lambda events: None, {}, seen.append))
     assert seen == [503]

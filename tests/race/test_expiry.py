@@ -29,14 +29,14 @@ async def reasons(queues: Queues) -> Counter[str]:
 @pytest.mark.parametrize("whose", ["message", "channel", "subscription"])
 @pytest.mark.parametrize("how", ["reap", "claim"])
 async def test_whose_ever_ttl_it_is(queues: Queues, owner: asyncpg.Connection, whose: str, how: str) -> None:
-    settings: dict[str, Any] = {"message_ttl": 10} if whose == "subscription" else {}
+    settings: dict[str, Any] = {"message_ttl": 1000} if whose == "subscription" else {}
     subscription = await queues.subscribe("q", **settings)
     if whose == "channel":
-        await owner.execute("""select gapless.set_channel(1, 'q', '{"message_ttl": 10}', false)""")
-    await queues.publish("q", 1, key="k", ttl=10 if whose == "message" else 100)
-    await queues.pass_time(9)
+        await owner.execute("""select gapless.set_channel(1, 'q', '{"message_ttl": 1000}', false)""")
+    await queues.publish("q", 1, key="k", ttl=1000 if whose == "message" else 10_000)
+    await queues.pass_time(500)
     assert await queues.reap(subscription) == 0
-    await queues.pass_time(2)
+    await queues.pass_time(501)
     assert (await queues.reap(subscription) if how == "reap" else len(await queues.take(subscription))) == (
         how == "reap"
     )
@@ -94,11 +94,11 @@ async def test_only_what_may_have_expired_is_looked_at(queues: Queues, pattern: 
 async def test_everything_that_waits_expires_too(queues: Queues) -> None:
     """Delayed, waiting for its key, given back; what is leased does not until its lease ends."""
     subscription = await queues.subscribe("q", max_deliver=0)
-    await queues.append(*[NewMessage("q", b"%d" % n, key=f"{n % 2}", ttl=20) for n in range(6)])
+    await queues.append(*[NewMessage("q", b"%d" % n, key=f"{n % 2}", ttl=500) for n in range(6)])
     leased, delayed = await queues.take(subscription)
     await queues.nack(subscription, delayed, delay=1000)
     await queues.deliveries.extend(receipts(subscription, leased), 1000)
-    await queues.pass_time(21)
+    await queues.pass_time(501)
     assert await queues.reap(subscription) == 5
     assert await queues.ack(subscription, leased) == ["acked"]
     assert await reasons(queues) == {"expired": 5}
@@ -107,9 +107,9 @@ async def test_everything_that_waits_expires_too(queues: Queues) -> None:
 
 async def test_a_lease_ends_and_its_message_has_expired(queues: Queues) -> None:
     subscription = await queues.subscribe("q", ack_wait=5)
-    await queues.publish("q", 1, ttl=10)
+    await queues.publish("q", 1, ttl=500)
     await queues.take(subscription)
-    await queues.pass_time(11)
+    await queues.pass_time(501)
     assert await queues.take(subscription) == []
     (letter,) = await queues.letters()
     assert (letter.reason, letter.attempts, letter.last_error) == (

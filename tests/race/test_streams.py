@@ -15,7 +15,7 @@ from db.connect import DatabaseConfig
 from db.liveness import Liveness
 from subscriptions.domain.delivery import Delivery, Hand, Receipt, Settlement, Subscription
 from tests.conftest import Database
-from tests.patience import eventually
+from tests.patience import cancel, eventually
 from tests.race.laws import check_queues
 from tests.race.queues import Queues, bodies
 from tests.race.support import sessions
@@ -41,8 +41,7 @@ class Process:
         await eventually(lambda: self.entered >= times)
 
     async def end(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
 
 @asynccontextmanager

@@ -82,6 +82,19 @@ def test_tests_and_load_leave_connections_to_their_owner() -> None:
     assert wrong == []
 
 
+def test_load_waits_by_one_patience() -> None:
+    """What loads wait for is waited for in multiples of `load.waiting.PATIENCE_S`."""
+    own = re.compile(r"(?i)\bpatience(_s)?(: float)?( = |=|\", .*default=)[0-9.]+(?! \*)\b(?!\.)")
+    wrong = [
+        f"{path}:{number}"
+        for path, text in sources().items()
+        if path.parts[0] == "load" and path != Path("load/waiting.py")
+        for number, line in enumerate(text.splitlines(), 1)
+        if own.search(line)
+    ]
+    assert wrong == []
+
+
 def test_few_tests_need_the_clock() -> None:
     marked = sum(text.count("mark.realtime(") for path, text in sources().items() if path.parts[0] == "tests")
     assert marked <= 25

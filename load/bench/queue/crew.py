@@ -16,6 +16,7 @@ from typing import Any
 from load.bench.queue.concurrent_start import ADDRESS
 from load.children import Child
 from load.relay import Streams
+from load.waiting import PATIENCE_S
 
 Word = dict[str, Any]
 
@@ -53,7 +54,8 @@ class Crew:
         while len(found) < len(self.children):
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), 0.2)
+                async with asyncio.timeout(0.2):
+                    await self._news.wait()
             ended = [child for child in self.children if child.code() is not None]
             for child in ended:
                 if child.code() != 0:
@@ -61,7 +63,7 @@ class Crew:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not all {what} after {patience:.0f} s:\n{self.children[0].tail()}")
 
-    async def ready(self, patience: float = 60.0) -> None:
+    async def ready(self, patience: float = PATIENCE_S) -> None:
         """Wait until every child is."""
         await self._all(self._writers, "ready", patience)
 

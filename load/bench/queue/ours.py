@@ -17,6 +17,7 @@ from load.bench.queue.crew import Word, crew
 from load.bench.queue.rivals import PATIENCE, spread
 from load.figure import UnfitError
 from load.server import Server
+from load.waiting import PATIENCE_S
 from load.wire import Connection
 
 CHUNK = 1000
@@ -111,9 +112,10 @@ async def rate(server: Server, work: Work, id_sum: int, members: int) -> tuple[f
         deadline = time.monotonic() + PATIENCE
         while not finished.is_set() and time.monotonic() < deadline and workers.running():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(finished.wait(), 0.2)
+                async with asyncio.timeout(0.2):
+                    await finished.wait()
         workers.stop()
-        reports = await workers.reports(60.0)
+        reports = await workers.reports(PATIENCE_S)
     done, ids = sum(report["done"] for report in reports), sum(report["sum"] for report in reports)
     if (done, ids) != (work.messages, id_sum):
         raise UnfitError(f"{done} of {work.messages} messages were acked, or not each of them once")

@@ -11,11 +11,12 @@ from load.children import CHECKOUT
 from load.figure import UnfitError
 from load.install import python_of
 from load.server import Server
+from load.waiting import PATIENCE_S
 
 PROCESSES = 2
 """Members are spread over so many processes at most, on every side: a core each."""
 
-PATIENCE = 120.0
+PATIENCE = 2 * PATIENCE_S
 
 PLACE = "queue"
 PACKAGES = ("procrastinate", "psycopg[binary]", "pgqueuer[asyncpg]", "uvloop")

@@ -12,7 +12,7 @@ import pytest
 
 from app.webhooks.guard import LOOKUP_THREADS, Guard, SystemLookup, UnreachableError
 from load.relay import listening
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, in_time
 
 INSIDE = (
     "127.0.0.1 10.1.2.3 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 ::1 :: fe80::1%eth0 fc00::1 ff02::1"
@@ -159,5 +159,6 @@ async def test_a_handshake_that_is_cut_off_closes_the_connection() -> None:
     async with listening(never) as port:
         stream = await Guard(True, Names(["127.0.0.1"])).connect_tcp("a.example", port)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stream.start_tls(httpcore.default_ssl_context(), "a.example"), 0.1)
-        await asyncio.wait_for(hung_up.wait(), PATIENCE_S)
+            async with asyncio.timeout(0.1):
+                await stream.start_tls(httpcore.default_ssl_context(), "a.example")
+        await in_time(hung_up.wait())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import msgspec
@@ -29,6 +30,7 @@ from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
 from tests.contract.memory_presence import MemoryPresenceHub
+from tests.patience import cancel
 from tests.sim.loop import SeededLoop, run
 
 LOBBY = ("default", "lobby")
@@ -116,12 +118,12 @@ class Reader:
             )
             life_s = None if self.world.calm else self.world.chance.expovariate(1 / 1.5)
             try:
-                await asyncio.wait_for(self._ended.wait(), life_s)
-            except TimeoutError:
-                pass
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(life_s):
+                        await self._ended.wait()
             finally:
                 following.stop()
-                await asyncio.gather(following.task, return_exceptions=True)
+                await cancel(following.task)
 
     async def opened(self, subscription: LiveSubscription) -> None:
         found = subscription.opened

@@ -344,7 +344,8 @@ async def test_the_small_event_wakes_all_and_gathers_none() -> None:
     event = Event()
     for _ in range(100):
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(event.wait(), 0)
+            async with asyncio.timeout(0):
+                await event.wait()
     waiting = [asyncio.create_task(event.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     assert event._waiters is not None
