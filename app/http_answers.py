@@ -13,6 +13,26 @@ from app.problem import Headers
 _CLOSE: Final = (b"connection", b"close")
 
 
+class _Defaults:
+    """The headers of every answer as text, made once for each list of them. uvicorn changes no such list; it
+    makes a new one."""
+
+    def __init__(self) -> None:
+        self._headers: Headers = []
+        self.text = b""
+        self.close = False
+
+    def of(self, headers: Headers) -> _Defaults:
+        if headers is not self._headers:
+            self.text = b"".join([b"%b: %b\r\n" % header for header in headers])
+            self.close = _CLOSE in headers
+            self._headers = headers
+        return self
+
+
+_defaults: Final = _Defaults()
+
+
 async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """Send a whole answer. On a connection of this server it is one write; ASGI's two messages would be two.
     For a short answer the write is most of the work. `headers` must hold the content length."""
@@ -21,9 +41,7 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
         lines = [STATUS_LINE[status]]
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
-        for name, value in cycle.default_headers:
-            lines += (name, b": ", value, b"\r\n")
-        lines += (b"\r\n", body)
+        lines += (_defaults.of(cycle.default_headers).text, b"\r\n", body)
         cycle.response_started = cycle.response_complete = True
         cycle.flow.written_bytes = len(body)
         cycle.transport.write(b"".join(lines))
@@ -38,4 +56,4 @@ def _takes_one_write(cycle: Cycle) -> bool:
     """Whether this is the ordinary case. The base class handles all others."""
     if cycle.response_started or cycle.disconnected or not cycle.keep_alive:
         return False
-    return _CLOSE not in cycle.default_headers and not cycle.flow.write_paused
+    return not cycle.flow.write_paused and not _defaults.of(cycle.default_headers).close

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
+from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -66,8 +66,6 @@ class Cycle(RequestResponseCycle):
     """A request and its answer."""
 
     flow: Flow
-    linger: Callable[[], None]
-    """Ends the connection of an answer that was sent before the whole request had come."""
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -81,7 +79,11 @@ class Cycle(RequestResponseCycle):
         self.keep_alive = True
         await super().send(message)
         if not self.disconnected:
-            self.linger()
+            self.transport.get_protocol().drain()  # type: ignore[attr-defined]
+
+
+# uvicorn makes its cycles by this name. Changing the class of an instance would make its attributes slow.
+httptools_impl.RequestResponseCycle = Cycle  # type: ignore[misc]
 
 
 class UnframedCycle(Cycle):

@@ -228,12 +228,12 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
 
     def _parsed(self, data: bytes) -> bool:
         """Passes a segment to the parser; False if the connection was upgraded or refused."""
-        rest = memoryview(data)
+        rest: bytes | memoryview = data
         while True:
             try:
                 self.parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
+                rest = memoryview(rest)[upgrade.args[0] :]
                 if self._should_upgrade():
                     self._watch.drop(self)
                     self.handle_websocket_upgrade()
@@ -269,12 +269,13 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._should_upgrade():
             return  # The parser ends the message here; `_upgrade` begins it again.
         super().on_headers_complete()
-        self.cycle.__class__ = UnframedCycle if self.parser.get_http_version() == "1.0" else Cycle
         self._enter(_Phase.BODY)
         if not self.parser.should_upgrade():
-            self.cycle.default_headers = self._default_headers
-            self.cycle.linger = self._drain  # type: ignore[attr-defined]
-            self.cycle.message_event = Event()  # type: ignore[assignment]
+            cycle = self.cycle
+            if self.scope["http_version"] == "1.0":
+                cycle.__class__ = UnframedCycle
+            cycle.default_headers = self._default_headers
+            cycle.message_event = Event()  # type: ignore[assignment]
             # Trailers would be added to the headers that the application is already reading.
             self.headers = []
 
@@ -358,14 +359,15 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
 
     def _check_head(self) -> None:
         headers = self.headers
-        if self.parser.get_method() == b"CONNECT":
+        method = self.parser.get_method()
+        if method == b"CONNECT":
             raise _RefusedError(GaplessError(Code.METHOD_NOT_ALLOWED, "this is no proxy"))
         if len(headers) > MAX_FIELDS:
             raise _RefusedError(_too_many_fields())
         # The exact count is worth its time only when this many bytes, target and body among them, arrived.
         if self._received + self._segment > MAX_FIELDS_BYTES < sum(len(n) + len(v) for n, v in headers):
             raise _RefusedError(_too_many_fields())
-        admission = self.browsers.admit(self.parser.get_method(), self.url, headers)
+        admission = self.browsers.admit(method, self.url, headers)
         if admission.headers:
             self._default_headers = [*self._default_headers, *admission.headers]
         if admission.refusal is not None:
@@ -434,7 +436,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
 
     # Refusals.
 
-    def _why(self, error: httptools.HttpParserError, data: memoryview) -> GaplessError:
+    def _why(self, error: httptools.HttpParserError, data: bytes | memoryview) -> GaplessError:
         if isinstance(error.__context__, _RefusedError):
             return error.__context__.error
         if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
@@ -455,9 +457,9 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             self.cycle.message_event.set()
         if not self.transport.is_closing():
             self.transport.write(self._answer(error))
-        self._drain()
+        self.drain()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Nothing more is said. What still comes is read for a moment and dropped."""
         self._unset_keepalive_if_required()
         self._enter(_Phase.DRAIN)

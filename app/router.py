@@ -29,6 +29,8 @@ logger = logging.getLogger("gapless.http")
 
 _PREFIX: Final = secrets.token_hex(6)
 _numbers: Final = itertools.count(1)
+_REMEMBERED: Final = 512
+"""So many paths, each of at most 16 KiB."""
 
 
 def request_id() -> bytes:
@@ -49,16 +51,17 @@ class Table:
             for method in route.methods:
                 assert node.setdefault("", {}).setdefault(method, route) is route, route.path
 
-    def find(self, path: str) -> tuple[dict[str, Route], list[str]] | None:
+    def find(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]] | None:
         """The routes of a path by method, and the texts at its placeholders; None if it has no route."""
-        node, places = self._root, []
+        node: Any = self._root
+        places: tuple[str, ...] = ()
         for part in path.split("/")[1:]:
             below = node.get(part) if part else None
             if below is None:
                 below = node.get(None)
                 if below is None or not part:
                     return None
-                places.append(part)
+                places += (part,)
             node = below
         found = node.get("")
         return None if found is None else (found, places)
@@ -70,7 +73,8 @@ class Router:
 
     def __init__(self, routes: Sequence[Route], pages: ASGIApp, namespace: str) -> None:
         self._routes = routes
-        self._find = Table(routes).find
+        # Clients repeat themselves.
+        self._find = lru_cache(_REMEMBERED)(Table(routes).find)
         self._pages = pages
         self._namespace = namespace
         self._handlers: dict[Route, Bound] = {}
@@ -83,7 +87,7 @@ class Router:
         if scope["type"] != "http":
             await self._pages(scope, receive, send)
             return
-        if is_preflight(scope["method"], scope["headers"]):
+        if scope["method"] == "OPTIONS" and is_preflight(scope["headers"]):
             await _answer_preflight(send)
             return
         found = self._find(scope["path"])

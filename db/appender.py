@@ -220,6 +220,13 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
 def _stored(
     namespace: str, positions: tuple[Position, ...], heads: dict[Place, tuple[int, int, int]], fences: int
 ) -> Appended:
+    if len(positions) == 1:  # As below, for the most common request.
+        (only,) = positions
+        place = (namespace, only.channel)
+        head = heads[place]
+        assert only.seq == head[2] + 1, "seq is dense under the channel's lock"
+        heads[place] = (head[0], only.id, only.seq)
+        return Appended(positions, before={only.channel: head}, fences=fences)
     newest = {position.channel: position for position in positions}
     before = {channel: heads[namespace, channel] for channel in newest}
     added = sum(position.seq - before[channel][2] for channel, position in newest.items())

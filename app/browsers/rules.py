@@ -127,10 +127,10 @@ class Browsers:
 
     def admit(self, method: bytes, target: bytes, headers: Headers) -> Admission:
         """Judge a request by its head; header names are in lower case."""
-        seen: dict[bytes, bytes] = {}
-        for name, value in headers:
-            if name in _READ:
-                seen[name] = value if name not in seen else b"%b, %b" % (seen[name], value)
+        found = [header for header in headers if header[0] in _READ]
+        seen = dict(found)
+        if len(seen) < len(found):
+            seen = {name: b", ".join([v for n, v in found if n == name]) for name in seen}
         refusal = self._host_refusal(target, seen.get(b"host"), headers) or self._page_refusal(
             method, target, seen
         )
@@ -198,9 +198,9 @@ class Browsers:
         return not _is_own(page, seen[b"host"]) and page not in self._origins
 
 
-def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks with this request what a page may send."""
-    return method == "OPTIONS" and any(name == b"access-control-request-method" for name, _ in headers)
+def is_preflight(headers: Headers) -> bool:
+    """Whether a browser asks with this OPTIONS what a page may send."""
+    return any(name == b"access-control-request-method" for name, _ in headers)
 
 
 @lru_cache(_REMEMBERED)
@@ -237,7 +237,8 @@ def _lacks_media_type(seen: dict[bytes, bytes]) -> bool:
     # In binary mode the type is that of the data, and `ce-` headers are not sent without a preflight.
     if b"ce-specversion" in seen:
         return False
-    return seen.get(b"content-type", b"").partition(b";")[0].strip().lower() not in MEDIA_TYPES
+    media_type = seen.get(b"content-type", b"")
+    return media_type not in MEDIA_TYPES and media_type.partition(b";")[0].strip().lower() not in MEDIA_TYPES
 
 
 def _cors(method: bytes, origin: bytes, seen: dict[bytes, bytes]) -> Headers:

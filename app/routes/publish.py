@@ -63,7 +63,7 @@ async def _append(
     if head.idempotency_key is not None:
         printed = fingerprint(request.scope["path"], head, body)
     began = time.perf_counter()
-    appended = await publisher.publish(
+    appended = await publisher.submit(
         Append(
             request.namespace,
             messages,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from subscriptions.domain.errors import Code, GaplessError
 
@@ -30,8 +31,7 @@ class Form(Enum):
     BINARY_EVENT = "CloudEvents binary mode"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishHead:
+class PublishHead(msgspec.Struct, frozen=True):
     """`content_length` is in bytes, None when not announced. `event` holds the raw `ce-` headers, by name
     without the prefix, and `media_type` the content type as sent; both serve binary mode."""
 

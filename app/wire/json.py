@@ -61,7 +61,7 @@ def check(raw: bytes) -> Any:
 
 def check_parts(raw: bytes) -> None:
     """Raise `payload_too_large` for a text of more than `MAX_PARTS`, JSON or not, before it is decoded."""
-    if _parts(raw) <= MAX_PARTS:
+    if len(raw) <= MAX_PARTS or _parts(raw) <= MAX_PARTS:
         return
     # Commas in strings do not count. Each string is between two quotes.
     text = _without_escapes(raw)

@@ -7,7 +7,6 @@ again to find out why: first whether it is acceptable JSON, then which field is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final, NamedTuple, NoReturn
 
@@ -72,8 +71,7 @@ class Schedule(NamedTuple):
     delay_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True):
     """The messages of one request. `is_array` decides the shape of the answer. `schedules` has the time of
     each message; if it is empty, all are published now."""
 

@@ -202,14 +202,14 @@ class Publisher:
 
     def _tell(self, stored: list[tuple[Append, Appended]]) -> None:
         try:
-            current = [(a, answer) for a, answer in stored if self._is_current(answer)]
-            if hints := self._hints(current):
+            # One transaction stored them all: the last one has its fences and its greatest id.
+            newest = stored[-1][1]
+            if not self._current(newest.fences, newest.positions[-1].id):
+                return
+            if hints := self._hints(stored):
                 self._committed(hints)
         except Exception:  # The sweep finds messages for which no hint came.
             log.exception("sending hints of a commit failed")
-
-    def _is_current(self, answer: Appended) -> bool:
-        return self._current(answer.fences, answer.positions[-1].id)
 
     def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
         """One hint for each channel of the batch, with an entry for each message that a reader may want."""
