@@ -16,7 +16,7 @@ from subscriptions.domain.model import Message
 from subscriptions.domain.pattern import to_regex
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
-from subscriptions.ports import Head, Lost, Page, Place, Span, Trim
+from subscriptions.ports import NO_PLACE, Head, Lost, Page, Place, Span, Trim
 
 PAGE_BYTES = 4 * 1024 * 1024
 """A page ends with the message that reaches this many bytes of payload, even below its limit of messages."""
@@ -83,7 +83,10 @@ class Reader:
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
         names = [n for n, _ in channels], [c for _, c in channels]
         rows = await self._control.fetch("heads", *names, check=self._is_current)
-        return {(r["namespace"], r["name"]): Head(r["id"], r["last_id"], r["last_seq"]) for r in rows}
+        return {
+            (r["namespace"], r["name"]): Head(r["id"], r["last_id"], r["last_seq"], r["unborn_at"])
+            for r in rows
+        }
 
     async def heads_above(self, selection: Selection, after: int) -> dict[str, int]:
         rows = await self._pages.fetch(
@@ -187,9 +190,9 @@ class Reader:
     async def seq_at(self, channel_id: int, message_id: int) -> int:
         return int(await self._pages.fetchval("seq_at", channel_id, message_id))
 
-    async def place_at(self, namespace: str, channel: str, seq: int) -> Place | None:
+    async def place_at(self, namespace: str, channel: str, seq: int) -> Place:
         rows = await self._pages.fetch("place_at", namespace, channel, seq, check=self._is_current)
-        return Place(**rows[0]) if rows else None
+        return Place(**rows[0]) if rows else NO_PLACE
 
 
 def _regex(selection: Selection) -> str | None:

@@ -9,11 +9,11 @@ import msgspec
 from app.websocket.commands import HistoryRequest, Since
 from app.websocket.publications import publication
 from app.wire.encode import encode_message
-from subscriptions.domain.channel_epoch import ChannelEpoch, Standing
+from subscriptions.domain.channel_epoch import Standing
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message
 from subscriptions.domain.names import check_channel
-from subscriptions.engine.live.beginning import standing_of
+from subscriptions.engine.live.beginning import opened_at, standing_of
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.starts import AfterSeq
 from subscriptions.ports import HistoryPort, HistoryQuery, Place, ReadPort
@@ -30,21 +30,22 @@ async def read_history(
     that position. Raises `cursor_expired` if `since` is no position of the channel any more."""
     channel = check_channel(request.channel)
     since = request.since or Since()
-    unborn_at = live.watermark.settled
     place = await read.place_at(namespace, channel, since.offset)
     epoch = live.epoch
     standing = standing_of(AfterSeq(since.offset, since.epoch), epoch, place)
     if request.since is not None and standing is not Standing.HOLDS:
         raise GaplessError(Code.CURSOR_EXPIRED, "this is no position of the channel")
-    if place is None:
-        none = _encode(str(ChannelEpoch(epoch, 0, unborn_at)))
-        return b'{"publications":[],"epoch":%b,"offset":0}' % none
+    if not place.channel_id:
+        return b'{"publications":[],"epoch":%b,"offset":0}' % _named(epoch, place)
     if request.since is not None and since.offset < place.first_seq - 1 and not request.reverse:
         raise GaplessError(Code.CURSOR_EXPIRED, "messages after this position are gone")
     messages = await _messages(namespace, request, place, history) if request.limit else []
     content = b",".join([publication(m, encode_message) for m in messages if m.seq <= place.last_seq])
-    named = _encode(str(ChannelEpoch(epoch, place.channel_id)))
-    return b'{"publications":[%b],"epoch":%b,"offset":%d}' % (content, named, place.last_seq)
+    return b'{"publications":[%b],"epoch":%b,"offset":%d}' % (content, _named(epoch, place), place.last_seq)
+
+
+def _named(epoch: str, place: Place) -> bytes:
+    return _encode(str(opened_at(epoch, place.head).epoch))
 
 
 async def _messages(

@@ -21,12 +21,13 @@ begin
     then
         lock table gapless.definitions_lock in row share mode;
         if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-            -- Policies are read with the transaction's snapshot. If they changed since, this row changed too:
-            -- the statement fails with 40001, and a retry of the transaction sees the new policies.
+            -- Policies and deletions are read with the transaction's snapshot. If one came since, this row
+            -- changed too: the statement fails with 40001, and a retry of the transaction sees it.
             perform from gapless.namespaces n where n.id = any(p_namespaces) order by n.id for share;
         end if;
-        insert into gapless.channels (namespace_id, name, max_age, max_messages, message_ttl, origins)
-        select w.namespace_id, w.name, (r.settings ->> 'max_age')::integer, (r.settings ->> 'max_messages')::bigint,
+        insert into gapless.channels (namespace_id, name, deletion_id, max_age, max_messages, message_ttl, origins)
+        select w.namespace_id, w.name, gapless_internal.last_deletion(w.namespace_id, w.name),
+               (r.settings ->> 'max_age')::integer, (r.settings ->> 'max_messages')::bigint,
                (r.settings ->> 'message_ttl')::double precision, coalesce(r.origins, '{}')
         from unnest(p_namespaces, p_names) as w (namespace_id, name)
         left join gapless_internal.policy_settings(p_namespaces, p_names) r
@@ -86,7 +87,8 @@ begin
     perform gapless_internal.share_definitions();
     if not p_patch then
         perform gapless_internal.make_channels();
-        insert into gapless.channels (namespace_id, name) values (p_namespace_id, p_name)
+        insert into gapless.channels (namespace_id, name, deletion_id)
+        values (p_namespace_id, p_name, gapless_internal.last_deletion(p_namespace_id, p_name))
         on conflict do nothing returning id into channel_id;
         made := channel_id is not null;
     end if;
@@ -103,8 +105,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform gapless_internal.make_channels();
     perform gapless.lock_definitions();
-    insert into gapless.channels (namespace_id, name, own)
-    select p_namespace_id, w.name, jsonb_strip_nulls(w.settings) from unnest(p_names, p_settings) as w (name, settings)
+    insert into gapless.channels (namespace_id, name, deletion_id, own)
+    select p_namespace_id, w.name, gapless_internal.last_deletion(p_namespace_id, w.name), jsonb_strip_nulls(w.settings)
+    from unnest(p_names, p_settings) as w (name, settings)
     order by w.name collate "C" on conflict do nothing;
     perform gapless.lock_defined_channels(p_namespace_id, p_names, null);
     update gapless.channels c set own = jsonb_strip_nulls(w.settings)
@@ -143,6 +146,52 @@ begin
         return false;
     end if;
     insert into gapless.deleted_channels (channel_id, last_id) values (gone.id, gone.last_id);
-    update gapless.namespaces n set deletion_id = gapless_internal.last_id() where n.id = p_namespace_id;
     return true;
+end $$;
+
+-- The last id that was taken when a channel of this name was last deleted; 0 if none was. If the name may have been
+-- forgotten, the largest id that it can be. Who makes a channel holds the publishing lock, so no deletion comes in
+-- between.
+create or replace function gapless_internal.last_deletion(p_namespace_id integer, p_name text) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce((select d.deletion_id from gapless.deleted_names d
+                     where d.namespace_id = n.id and d.name = p_name), n.forgotten_id, n.deletion_id)
+    from gapless.namespaces n where n.id = p_namespace_id
+$$;
+
+-- Runs when a channel that had messages was deleted, under the exclusive publishing lock: remembers its name, and
+-- forgets the oldest names, so that each namespace keeps those of its 100,000 newest deletions. A trigger, because a
+-- call that began before an update of the functions runs on with the old text.
+create or replace function gapless_internal.note_deletion() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    kept constant bigint := 100000;
+    nth bigint;
+begin
+    update gapless.namespaces n
+    set deletions = n.deletions + 1, forgotten_id = coalesce(n.forgotten_id, n.deletion_id),
+        deletion_id = gapless_internal.last_id()
+    where n.id = old.namespace_id
+    returning n.deletions into nth;
+    insert into gapless.deleted_names as d (namespace_id, name, number, deletion_id)
+    values (old.namespace_id, old.name, nth, gapless_internal.last_id())
+    on conflict (namespace_id, name) do update set number = excluded.number, deletion_id = excluded.deletion_id;
+    with forgotten as (
+        delete from gapless.deleted_names d where d.namespace_id = old.namespace_id and d.number <= nth - kept
+        returning d.deletion_id
+    )
+    update gapless.namespaces n set forgotten_id = greatest(n.forgotten_id, f.deletion_id)
+    from (select max(x.deletion_id) as deletion_id from forgotten x) f
+    where n.id = old.namespace_id and f.deletion_id is not null;
+    return null;
+end $$;
+
+do $$
+begin
+    if not exists (select from pg_trigger t
+                   where t.tgrelid = 'gapless.channels'::regclass and t.tgname = 'note_deletion') then
+        create trigger note_deletion after delete on gapless.channels
+            for each row when (old.last_seq > 0) execute function gapless_internal.note_deletion();
+        alter table gapless.channels enable always trigger note_deletion;
+    end if;
 end $$;

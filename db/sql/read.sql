@@ -24,10 +24,11 @@ where f.lost_from <= $3::bigint and f.base > $3
 order by f.lost_from limit 1
 
 -- name: heads
-select n.name as namespace, c.name, c.id, c.last_id, c.last_seq
+select w.namespace, w.name, coalesce(c.id, 0) as id, coalesce(c.last_id, 0) as last_id,
+       coalesce(c.last_seq, 0) as last_seq, n.deletion_id as unborn_at
 from unnest($1::text[], $2::text[]) as w (namespace, name)
 join gapless.namespaces n on n.name = w.namespace
-join gapless.channels c on c.namespace_id = n.id and c.name = w.name
+left join gapless.channels c on c.namespace_id = n.id and c.name = w.name
 
 -- name: heads_above
 -- $1 namespace, $2 names, $3 patterns as one expression: those of these channels whose newest id is above $4.
@@ -192,7 +193,12 @@ select gapless.seq_at($1, $2)
 
 -- name: place_at
 -- $1 namespace, $2 channel, $3 seq.
-select c.id as channel_id, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, n.deletion_id,
-       gapless.id_at_seq(c.id, $3) as id
-from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
-where n.name = $1 and c.name = $2
+select coalesce(c.id, 0) as channel_id, coalesce(c.last_id, 0) as last_id, coalesce(c.last_seq, 0) as last_seq,
+       coalesce(c.first_seq, 1) as first_seq, coalesce(c.trimmed_id, 0) as trimmed_id,
+       n.deletion_id as unborn_at,
+       coalesce(c.deletion_id, d.deletion_id, n.forgotten_id, n.deletion_id) as deletion_id,
+       coalesce(gapless.id_at_seq(c.id, $3), 0) as id
+from gapless.namespaces n
+left join gapless.channels c on c.namespace_id = n.id and c.name = $2
+left join gapless.deleted_names d on d.namespace_id = n.id and d.name = $2
+where n.name = $1

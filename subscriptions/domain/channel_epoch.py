@@ -17,7 +17,7 @@ _FORM: Final = re.compile(r"(?P<epoch>[0-9a-f-]{1,64})(?:\.(?P<unborn>~?)(?P<num
 @dataclass(frozen=True, slots=True)
 class ChannelEpoch:
     """The log's epoch with the channel's id. If the channel did not exist yet, `channel_id` is 0: it is the
-    first channel of its name that is created after the id `unborn_at`."""
+    first channel of its name that is not deleted up to the id `unborn_at`."""
 
     epoch: str
     channel_id: int = 0
@@ -55,15 +55,15 @@ def judge(
 ) -> Standing:
     """Judge the position `seq` of the channel that a reader named (None: it named none).
 
-    `epoch`, `channel_id` and `last_seq` are those of now; 0: there is no such channel. `deletion_id` is an id
-    that was taken when a channel was last deleted in the namespace.
+    `epoch`, `channel_id` and `last_seq` are those of now; 0: there is no such channel. `deletion_id` is the
+    last id that was taken when the channel of this name before that one was deleted.
     """
     if named is not None:
         if named.epoch != epoch:
             return Standing.UNKNOWN
-        if named.channel_id and named.channel_id != channel_id:
-            return Standing.REMADE if channel_id else Standing.UNKNOWN
+        if named.channel_id not in (0, channel_id):
+            return Standing.REMADE
         if named.unborn_at is not None and deletion_id > named.unborn_at:
-            # The channel that was deleted since may have been this one, with messages that are gone.
-            return Standing.REMADE if seq == 0 else Standing.UNKNOWN
+            # The channel that was deleted since is the one that the reader means. Its messages are gone.
+            return Standing.REMADE
     return Standing.HOLDS if seq <= last_seq else Standing.UNKNOWN

@@ -15,6 +15,7 @@ from subscriptions.ports.maintenance import MaintenancePort
 from subscriptions.ports.presence import PresencePage, PresencePort, PresenceStats
 from subscriptions.ports.publishing import AppendPort, HintBus, SchedulePort, TransactionPort
 from subscriptions.ports.reading import (
+    NO_PLACE,
     Head,
     HistoryPort,
     HistoryQuery,
@@ -29,6 +30,7 @@ from subscriptions.ports.reading import (
 from subscriptions.ports.time import Clock
 
 __all__ = [
+    "NO_PLACE",
     "AppendPort",
     "AttendancePort",
     "Clock",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from subscriptions.domain.delivery import Tags
 from subscriptions.domain.model import Channel, Message, Retention
@@ -15,11 +15,16 @@ from subscriptions.domain.watermark import Tick
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a channel stands. A channel that does not exist has zeros everywhere."""
+    """Where a channel stands. A channel that does not exist has zeros everywhere but in `unborn_at`.
+
+    `unborn_at` is what a reader keeps that begins before the first message: the last id that was taken when a
+    channel was last deleted in the namespace. What is deleted later has a larger one.
+    """
 
     channel_id: int
     last_id: int
     last_seq: int
+    unborn_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +40,28 @@ class Trim:
 @dataclass(frozen=True, slots=True)
 class Place:
     """A position of a channel, found by its seq: `id` is that of the newest message at or below the seq. If
-    retention removed that message, `id` is `trimmed_id`. `deletion_id`: an id that was taken when a channel
-    was last deleted in the namespace."""
+    retention removed that message, `id` is `trimmed_id`. A channel that does not exist has `channel_id` 0.
+
+    `unborn_at` is that of `Head`. `deletion_id`: the last id that was taken when the channel of this name
+    before this one was deleted (0: none was), or a larger one if the log remembers no more.
+    """
 
     channel_id: int
     last_id: int
     last_seq: int
     first_seq: int
     trimmed_id: int
+    unborn_at: int
     deletion_id: int
     id: int
+
+    @property
+    def head(self) -> Head:
+        """Where the channel stands."""
+        return Head(self.channel_id, self.last_id, self.last_seq, self.unborn_at)
+
+
+NO_PLACE: Final = Place(0, 0, 0, 1, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +118,8 @@ class ReadPort(Protocol):
         ...
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
-        """Heads of (namespace, name) pairs; those that do not exist are left out."""
+        """Heads of (namespace, name) pairs, also of channels that do not exist; those of namespaces that do
+        not exist are left out."""
         ...
 
     async def heads_above(self, selection: Selection, after: int) -> dict[str, int]:
@@ -144,8 +162,8 @@ class ReadPort(Protocol):
         """The seq of a channel's newest message at or below this id; removed messages count too."""
         ...
 
-    async def place_at(self, namespace: str, channel: str, seq: int) -> Place | None:
-        """Where a seq of this channel lies. None if the channel does not exist."""
+    async def place_at(self, namespace: str, channel: str, seq: int) -> Place:
+        """Where a seq of this channel lies."""
         ...
 
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 
 from subscriptions.domain.delivery import Tags
@@ -15,7 +15,7 @@ from subscriptions.domain.model import Append, Appended, Channel, Message, Reten
 from subscriptions.domain.pattern import compile_pattern
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Tick
-from subscriptions.ports import Head, HistoryQuery, Lost, Page, Place, Span, Trim
+from subscriptions.ports import NO_PLACE, Head, HistoryQuery, Lost, Page, Place, Span, Trim
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
 from tests.contract.memory_settings import changed
 
@@ -105,8 +105,14 @@ class MemoryReader:
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
         await self._pause("heads")
         self._check_fences()
-        rows = {place: self._log.rows[place] for place in channels if place in self._log.rows}
-        heads = {place: Head(row.id, row.last_id, row.last_seq) for place, row in rows.items()}
+        heads = {}
+        for place in channels:
+            row = self._log.rows.get(place)
+            unborn_at = self._log.deletion_ids.get(place[0], 0)
+            if row is not None:
+                heads[place] = Head(row.id, row.last_id, row.last_seq, unborn_at)
+            elif place[0] in self._log.namespaces:
+                heads[place] = Head(0, 0, 0, unborn_at)
         await self._pause("headed")
         return heads
 
@@ -208,23 +214,26 @@ class MemoryReader:
         await self._pause("seq_was")
         return max(seqs, default=0)
 
-    async def place_at(self, namespace: str, channel: str, seq: int) -> Place | None:
+    async def place_at(self, namespace: str, channel: str, seq: int) -> Place:
         await self._pause("place_at")
         self._check_fences()
         row = self._log.rows.get((namespace, channel))
+        unborn_at = self._log.deletion_ids.get(namespace, 0)
         if row is None:
-            return None
-        ids = [m.id for m in row.after(0) if m.seq <= seq]
-        deletion_id = self._log.deletion_ids.get(namespace, 0)
-        place = Place(
-            row.id,
-            row.last_id,
-            row.last_seq,
-            row.first_seq,
-            row.trimmed_id,
-            deletion_id,
-            max(ids, default=row.trimmed_id),
-        )
+            deletion_id = self._log.last_deletion((namespace, channel))
+            place = replace(NO_PLACE, unborn_at=unborn_at, deletion_id=deletion_id)
+        else:
+            ids = [m.id for m in row.after(0) if m.seq <= seq]
+            place = Place(
+                row.id,
+                row.last_id,
+                row.last_seq,
+                row.first_seq,
+                row.trimmed_id,
+                unborn_at,
+                row.deletion_id,
+                max(ids, default=row.trimmed_id),
+            )
         await self._pause("placed")
         return place
 

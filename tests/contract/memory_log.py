@@ -42,6 +42,8 @@ class Row:
     namespace: str
     name: str
     created_at_us: int
+    deletion_id: int = 0
+    """The last id that was taken when the channel of this name before it was deleted."""
     last_id: int = 0
     last_seq: int = 0
     first_seq: int = 1
@@ -116,6 +118,11 @@ class MemoryLog:
         self.rows: dict[Place, Row] = {}
         self.by_id: dict[int, tuple[Row, Message]] = {}
         self.deletion_ids: dict[str, int] = {}
+        self.deleted_names: dict[Place, int] = {}
+        """The newest deletions, in their order: at which id each name was deleted."""
+        self.forgotten_ids: dict[str, int] = {}
+        self.names_kept = 100_000
+        """Names of deleted channels that a namespace remembers."""
         self.ids: list[int] = []
         self.policies: dict[Place, Policy] = {}
         self.keys: dict[Place, Key] = {}
@@ -151,7 +158,8 @@ class MemoryLog:
         """The channel's row, made when asked to."""
         row = self.rows.get(place)
         if row is None and create:
-            row = Row(next(self._channel_ids), *place, created_at_us=self.now_us())
+            deletion_id = self.last_deletion(place)
+            row = Row(next(self._channel_ids), *place, self.now_us(), deletion_id)
             self.rows[place] = row
             self.refresh(row)
         return row
@@ -255,12 +263,26 @@ class MemoryLog:
             return False
         assert not row.lock.locked(), "a channel is deleted under its lock"
         row.deleted = True
-        self.deletion_ids[place[0]] = self.sequence
+        if row.last_seq > 0:
+            self._note_deletion(place)
         del self.rows[place]
         for message in row.messages:
             self.ids.remove(message.id)
             del self.by_id[message.id]
         return True
+
+    def _note_deletion(self, place: Place) -> None:
+        self.deletion_ids[place[0]] = self.sequence
+        self.deleted_names.pop(place, None)
+        self.deleted_names[place] = self.sequence
+        of_namespace = [known for known in self.deleted_names if known[0] == place[0]]
+        for known in of_namespace[: max(0, len(of_namespace) - self.names_kept)]:
+            self.forgotten_ids[place[0]] = self.deleted_names.pop(known)
+
+    def last_deletion(self, place: Place) -> int:
+        """The last id that was taken when a channel of this name was last deleted, or a larger one if it was
+        forgotten."""
+        return self.deleted_names.get(place, self.forgotten_ids.get(place[0], 0))
 
     def trim(self, place: Place, keep: int) -> None:
         """Retention: keep the newest `keep` messages."""

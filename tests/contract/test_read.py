@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from subscriptions.domain.model import Append, NewMessage
+from subscriptions.domain.model import Append, NewMessage, Retention
 from subscriptions.domain.selection import Selection, select
-from subscriptions.ports import Head, Trim
+from subscriptions.ports import NO_PLACE, Head, Trim
 from tests.contract.conftest import Log, request
 
 ALL = select("default", patterns=(">",))
@@ -22,7 +22,10 @@ async def test_heads_are_those_of_what_is_there(log: Log) -> None:
     (answer,) = await log.store(request("a", "a", "b"))
     heads = await log.read.heads([("default", "a"), ("default", "none"), ("other", "a")])
     channel_id = answer.before["a"][0]
-    assert heads == {("default", "a"): Head(channel_id, answer.positions[1].id, 2)}
+    assert heads == {
+        ("default", "a"): Head(channel_id, answer.positions[1].id, 2),
+        ("default", "none"): Head(0, 0, 0),
+    }
 
 
 async def test_heads_above_an_id_are_those_of_the_selection(log: Log) -> None:
@@ -152,15 +155,14 @@ async def test_a_seq_is_found(log: Log) -> None:
     await log.store(request(*"ab" * 40))
     for seq in range(41):
         place = await log.read.place_at("default", "a", seq)
-        assert place is not None
         assert (place.id, place.last_seq, place.last_id) == (max(0, 2 * seq - 1), 40, 79)
     future = await log.read.place_at("default", "a", 2**53)
-    assert future is not None
     assert future.id == 79
-    assert await log.read.place_at("default", "none", 1) is None
+    assert await log.read.place_at("default", "none", 1) == NO_PLACE
+    assert await log.read.place_at("other", "a", 1) == NO_PLACE
     await log.trim("a", 10)
     placed = [await log.read.place_at("default", "a", seq) for seq in (0, 29, 30, 31, 40)]
-    assert [place and (place.id, place.first_seq, place.trimmed_id) for place in placed] == [
+    assert [(place.id, place.first_seq, place.trimmed_id) for place in placed] == [
         (59, 31, 59), (59, 31, 59), (59, 31, 59), (61, 31, 59), (79, 31, 59)
     ]  # fmt: skip
 
@@ -169,18 +171,52 @@ async def test_a_seq_is_found_between_the_messages_of_others(log: Log) -> None:
     await log.store(request(*("a" + "b" * 17) * 12, *"b" * 100, "a"))
     for seq in range(1, 13):
         place = await log.read.place_at("default", "a", seq)
-        assert place is not None
         assert (place.id, place.last_id) == (18 * seq - 17, 317)
 
 
-async def test_the_id_of_the_last_deletion_tells_channels_of_one_name_apart(log: Log) -> None:
-    await log.store(request("a", "b"))
-    before = await log.read.place_at("default", "a", 1)
+async def unborn_at(log: Log, channel: str) -> int:
+    """What a reader keeps that begins before the channel's first message."""
+    head = (await log.read.heads([("default", channel)]))["default", channel]
+    place = await log.read.place_at("default", channel, 0)
+    assert (head.channel_id, head) == (0, place.head)
+    return head.unborn_at
+
+
+async def is_the_first_since(log: Log, channel: str, unborn_at: int) -> bool:
+    """Whether no channel of this name was deleted since that one was read."""
+    return (await log.read.place_at("default", channel, 0)).deletion_id <= unborn_at
+
+
+async def test_a_deletion_is_known_by_its_name(log: Log) -> None:
+    await log.store(request("other"))
+    before = await unborn_at(log, "a")
+    await log.history.delete_channel("default", "other")
+    assert await is_the_first_since(log, "a", before)
+    await log.store(request("a"))
+    await log.store(request("b", "other"))
     await log.history.delete_channel("default", "b")
-    after = await log.read.place_at("default", "a", 1)
-    assert before is not None
-    assert after is not None
-    assert (before.deletion_id, after.deletion_id) == (0, 2)
+    await log.history.delete_channel("default", "other")
+    assert await is_the_first_since(log, "a", before)
+    for _ in range(2):
+        await log.history.delete_channel("default", "a")
+        assert not await is_the_first_since(log, "a", before)
+        after = await unborn_at(log, "a")
+        assert await is_the_first_since(log, "a", after)
+        await log.store(request("a"))
+        assert not await is_the_first_since(log, "a", before)
+        assert await is_the_first_since(log, "a", after)
+
+
+async def test_each_way_to_make_a_channel_knows_what_came_before_it(log: Log) -> None:
+    before = await unborn_at(log, "a")
+    await log.store(request("a"))
+    await log.history.delete_channel("default", "a")
+    after = await unborn_at(log, "a")
+    await log.history.put_channel("default", "a", Retention(), None)
+    assert not await is_the_first_since(log, "a", before)
+    assert await is_the_first_since(log, "a", after)
+    await log.history.delete_channel("default", "a")  # It had no message that anybody could miss.
+    assert await is_the_first_since(log, "a", after)
 
 
 async def test_retention_between_two_pages_of_the_newest_is_named(log: Log) -> None:

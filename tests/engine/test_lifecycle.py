@@ -42,6 +42,31 @@ def test_a_channel_made_anew_while_its_feed_catches_up() -> None:
     on_stage(play)
 
 
+def test_what_is_left_of_a_deleted_channel_is_given_to_nobody() -> None:
+    """Retention removed the seventh message, and the channel was deleted before the reader was told of it.
+    The eighth would come without a word of the seventh."""
+
+    async def play(stage: Stage) -> None:
+        await stage.store(count=6)
+        reader = await stage.subscribe(start=Earliest())
+        await asyncio.sleep(0.1)
+        newest = (await stage.store(count=2))[-1]
+        stage.log.trim(PLACE, 1)
+        stage.hint(newest)
+        reads = stage.reads.get("paged", 0)
+        while stage.reads.get("paged", 0) == reads:  # The feed reads what the hint does not bring.
+            await asyncio.sleep(0.0005)
+        stage.log.delete(PLACE)  # The reader, which is behind what was read, reads the page before it.
+        await asyncio.sleep(3)
+        assert reader.ids == [1, 2, 3, 4, 5, 6]
+        assert not reader.events[1:]
+        await stage.store()
+        await asyncio.sleep(3)
+        assert reader.ids == [1, 2, 3, 4, 5, 6, 9]
+
+    on_stage(play)
+
+
 def test_a_reader_of_a_channel_that_goes_away_is_ready_all_the_same() -> None:
     async def play(stage: Stage) -> None:
         await stage.store(count=5)

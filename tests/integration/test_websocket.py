@@ -123,8 +123,38 @@ async def test_a_position_in_a_channel_that_was_made_again_is_none(
         again = await client.ask("subscribe", channel=channel, recover=True, epoch=epoch, offset=2)
         assert not again["subscribe"]["recovered"]
         assert again["subscribe"]["epoch"] != epoch
-        if not unborn:
-            assert await client.offsets(9) == list(range(1, 10))
+        assert await client.offsets(9) == list(range(1, 10))
+
+
+async def test_only_a_deletion_of_its_own_channel_makes_a_position_none(serve: Serve, channel: str) -> None:
+    """The reader began before the first message, and comes back to another process each time."""
+    services = [serve(), serve()]
+    url = services[0].url
+    publish(url, f"{channel}.other", 1)
+    async with opened(url) as client:
+        epoch = (await client.ask("subscribe", channel=channel))["subscribe"]["epoch"]
+        publish(url, channel, 1, 2, 3)
+        assert await client.offsets(3) == [1, 2, 3]
+        client.drop()
+    publish(url, channel, 4, 5)
+    http("DELETE", f"{url}/v1/channels/{channel}.other")
+    since = {"channel": channel, "recover": True, "epoch": epoch, "offset": 3}
+    async with opened(services[1].url) as client:
+        again = (await client.ask("subscribe", **since))["subscribe"]
+        assert again.items() >= {"recovered": True, "offset": 3}.items()
+        assert await client.offsets(2) == [4, 5]
+        asked = {"channel": channel, "limit": 9, "since": {"offset": 3, "epoch": epoch}}
+        read = (await client.ask("history", **asked))["history"]
+        assert [each["offset"] for each in read["publications"]] == [4, 5]
+        client.drop()
+    for turn in range(3):
+        http("DELETE", f"{url}/v1/channels/{channel}")
+        publish(url, channel, *range(5 + turn))
+    async with opened(services[1].url) as client:
+        again = (await client.ask("subscribe", **since))["subscribe"]
+        assert again.items() >= {"recovered": False, "offset": 0}.items()
+        assert await client.offsets(7) == list(range(1, 8))
+        assert (await client.ask("history", **asked))["error"]["code"] == 112
 
 
 @pytest.mark.parametrize("epoch", ["", "same", "0b9c2f5e-1111-4222-8333-444455556666.1", "_", "nonsense"])

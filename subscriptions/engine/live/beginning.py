@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from subscriptions.domain.channel_epoch import ChannelEpoch, Standing, judge, parse_channel_epoch
 from subscriptions.engine.live.feed import ChannelFeed
-from subscriptions.engine.live.heads import NOWHERE
 from subscriptions.engine.live.live_subscription import Gap
 from subscriptions.engine.live.starts import AfterSeq, Carried, Opened
 from subscriptions.ports import Head, Place, ReadPort
@@ -26,32 +25,29 @@ class Begin:
     gap: Gap | None = None
 
 
-def opened_at(epoch: str, head: Head, unborn_at: int, *, holds: bool = True) -> Opened:
+def opened_at(epoch: str, head: Head, *, holds: bool = True) -> Opened:
     """At the head of a channel. If the channel does not exist: before its first message."""
     if head.channel_id:
         return Opened(ChannelEpoch(epoch, head.channel_id), head.last_seq, holds)
-    return Opened(ChannelEpoch(epoch, 0, unborn_at), 0, holds)
+    return Opened(ChannelEpoch(epoch, 0, head.unborn_at), 0, holds)
 
 
-async def after_seq(
-    read: ReadPort, feed: ChannelFeed, head: Head, start: AfterSeq, epoch: str, unborn_at: int
-) -> Begin:
+async def after_seq(read: ReadPort, feed: ChannelFeed, head: Head, start: AfterSeq, epoch: str) -> Begin:
     """Go on after a seq, if it is a position of this channel. If it is none, begin at the head, and if the
     channel was created again, at its first message: `Opened.holds` tells the reader.
 
-    `head` was read for this call, `epoch` is the log's, and `unborn_at` was settled before `head` was read.
+    `head` was read for this call, and `epoch` is the log's.
     """
     name = feed.channel
     place = await read.place_at(feed.selection.namespace, name, start.seq)
     standing = standing_of(start, epoch, place)
     # If the channel was created again, the feed has to know before this reader takes anything from it.
-    feed.swept(NOWHERE if place is None else Head(place.channel_id, place.last_id, place.last_seq))
-    if place is None:
-        opened = opened_at(epoch, NOWHERE, unborn_at, holds=standing is Standing.HOLDS)
+    feed.swept(place.head)
+    if not place.channel_id:
+        opened = opened_at(epoch, place.head, holds=standing is Standing.HOLDS)
         return Begin(0, head.last_id, opened=opened)
     if standing is Standing.UNKNOWN:
-        opened = opened_at(epoch, head, unborn_at, holds=False)
-        return Begin(head.last_id, head.last_id, opened=opened)
+        return Begin(head.last_id, head.last_id, opened=opened_at(epoch, head, holds=False))
     remade = standing is Standing.REMADE
     seq, cursor, gap = (0, 0, None) if remade else (start.seq, place.id, None)
     missed = place.first_seq - 1 - seq
@@ -62,11 +58,9 @@ async def after_seq(
     return Begin(cursor, max(head.last_id, place.last_id), opened=opened, gap=gap)
 
 
-def standing_of(start: AfterSeq, epoch: str, place: Place | None) -> Standing:
+def standing_of(start: AfterSeq, epoch: str, place: Place) -> Standing:
     """What this position is worth in a log of this epoch; `place` is what was found there."""
     named = parse_channel_epoch(start.epoch)
     if named is None and start.epoch:
         return Standing.UNKNOWN
-    if place is None:
-        return judge(named, start.seq, epoch, 0, 0, 0)
     return judge(named, start.seq, epoch, place.channel_id, place.last_seq, place.deletion_id)

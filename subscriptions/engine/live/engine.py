@@ -162,9 +162,8 @@ class LiveEngine:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 carried = await self._carry(selection, start)
-                unborn_at = self.watermark.settled
                 feed, head = await self._open(selection)
-                begin = await self._begin(feed, head, start, carried, unborn_at)
+                begin = await self._begin(feed, head, start, carried)
                 lost = await self.read.lost(selection, start.cursor) if isinstance(start, After) else None
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
@@ -217,9 +216,7 @@ class LiveEngine:
         for subscription in self.subscriptions:
             subscription.dismiss(Goodbye.SHUTDOWN)
 
-    async def _begin(
-        self, feed: Feed, head: Head | None, start: Start, carried: Carried | None, unborn_at: int
-    ) -> Begin:
+    async def _begin(self, feed: Feed, head: Head | None, start: Start, carried: Carried | None) -> Begin:
         feed.joining += 1
         try:
             if isinstance(feed, ChannelFeed):
@@ -237,9 +234,9 @@ class LiveEngine:
                     return Begin(carried.settled, latest, carried=carried)
                 case AfterSeq():
                     assert isinstance(feed, ChannelFeed), "a seq is of one channel"
-                    return await after_seq(self.read, feed, head or NOWHERE, start, self.epoch, unborn_at)
+                    return await after_seq(self.read, feed, head or NOWHERE, start, self.epoch)
                 case Latest():
-                    opened = None if head is None else opened_at(self.epoch, head, unborn_at)
+                    opened = None if head is None else opened_at(self.epoch, head)
                     return Begin(latest, latest, opened=opened)
                 case Earliest():
                     return Begin(0, latest)

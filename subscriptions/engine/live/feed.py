@@ -88,6 +88,8 @@ class Feed:
         base: int = 0,
     ) -> None:
         self.selection = selection
+        self.channel_id = 0
+        """That of the one channel whose messages it holds, once it exists."""
         self.tail = Tail(base, tail_bytes)
         self.subscribers: dict[Waker, None] = {}
         self.unready = 0
@@ -166,18 +168,20 @@ class Feed:
         await asyncio.sleep(0)  # All readers that wake in this round of the loop add their cursor first.
         after = min(self._wanted)
         self._wanted.clear()
-        base = self.tail.base
+        base, channel_id = self.tail.base, self.channel_id
         try:
             page = await self._read.page(
                 self.selection, after, self._readable_to(), PAGE_LIMIT, self._page_bytes()
             )
         finally:
             self._fetch = None
-        if not self._is_current(page):
+        if not self._is_current(page, channel_id):
             return
+        if page.channel_id == 0 and channel_id == self.channel_id:
+            base = self.tail.base
         entries = self.entries(page)
-        # A deleted channel has no history up to where the tail began when this was asked. The channel may
-        # have been created again since, and the tail may have moved past its first messages.
+        # A deleted channel has no history up to where its tail begins. If the channel has been created again
+        # since this was asked, the tail may have moved past its first messages.
         complete_to = page.complete_to if page.complete_to > after else base
         self._pages[after] = HistoryPage(after, complete_to, entries, page.trims)
         self._paged_at = self._clock()
@@ -209,8 +213,9 @@ class Feed:
         """The id up to which history may be read; None: no limit."""
         raise NotImplementedError
 
-    def _is_current(self, page: Page) -> bool:
-        """Whether this page may be given to readers. If not, it is read again."""
+    def _is_current(self, page: Page, channel_id: int) -> bool:
+        """Whether this page may be given to readers. If not, it is read again. `channel_id`: that of the feed
+        when the page was asked for."""
         return True
 
     # --- growing
@@ -284,7 +289,6 @@ class ChannelFeed(Feed):
     ) -> None:
         super().__init__(selection, read, encode, clock, tail_bytes)
         self.merge: Merge[Entry] = Merge(0)
-        self.channel_id = 0
         self.channel = selection.names[0]
         self.began_at = Head(0, 0, 0)
         """Where the channel stood when this feed began."""
@@ -306,7 +310,11 @@ class ChannelFeed(Feed):
     def _readable_to(self) -> int | None:
         return None
 
-    def _is_current(self, page: Page) -> bool:
+    def _is_current(self, page: Page, channel_id: int) -> bool:
+        if page.channel_id == 0 and channel_id == self.channel_id:
+            # What is left of it in the tail is given to nobody either: retention may have removed messages
+            # before that, and nothing tells of them any more.
+            self._end()
         if page.channel_id > self.channel_id:
             self._begin_anew(page.channel_id)
             self.merge.note(page.complete_seq)

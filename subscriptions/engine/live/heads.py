@@ -26,7 +26,7 @@ came in about the last `LATELY_S`. That is 2 ms at a hundred readers a second, 2
 
 
 class HeadLookup:
-    """`ask` reads the heads of channels; those that do not exist are not in its answer."""
+    """`ask` reads the heads of channels; those of which nothing is known are not in its answer."""
 
     __slots__ = ("_ask", "_asked_at", "_flight", "_lately", "_wanted")
 
@@ -38,8 +38,8 @@ class HeadLookup:
         self._flight = SingleFlight(self._ask_for_all)
 
     async def __call__(self, channel: Channel) -> Head:
-        """The channel's head, read after this call; `NOWHERE` if the channel does not exist. Raises what
-        `ask` raised."""
+        """The channel's head, read after this call; `NOWHERE` if nothing is known of it. Raises what `ask`
+        raised."""
         now = asyncio.get_running_loop().time()
         self._lately = self._lately * math.exp((self._asked_at - now) / LATELY_S) + 1
         self._asked_at = now

@@ -1,4 +1,5 @@
-"""A subscription over WebSocket, on many seeds: a reader that was told that it goes on misses nothing."""
+"""A subscription over WebSocket, on many seeds: a reader that was told that it goes on misses nothing, and
+one that was told that it does not had something to miss."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from tests.patience import cancel
 from tests.sim.loop import SeededLoop, run
 
 LOBBY = ("default", "lobby")
+HALL = ("default", "hall")
 STEPS = 60
 
 
@@ -43,6 +45,12 @@ class World:
     def __init__(self, loop: SeededLoop, seed: int) -> None:
         self.chance = random.Random(seed)
         self.log = MemoryLog()
+        self.forgetful = self.chance.random() < 0.3
+        """Whether the names of deleted channels are forgotten so soon that readers notice."""
+        if self.forgetful:
+            self.log.names_kept = self.chance.randint(0, 2)
+        self.deletions = 0
+        """How often the channel was deleted, always with messages in it."""
         self.reader = MemoryReader(self.log, self._pause)
         self.engine = LiveEngine(self.reader, encode_message, clock=loop.time)
         exchange = Exchange(self.engine, MemoryHub().open, now_us=lambda: 0)
@@ -79,13 +87,24 @@ class World:
         """Do something to the channel."""
         kind = self.chance.random()
         row = self.log.rows.get(LOBBY)
-        if kind < 0.08 and row is not None and not row.lock.locked():
-            self.log.delete(LOBBY)
-        elif kind < 0.16 and row is not None and row.last_seq > 0:
+        if kind < 0.08:
+            self.delete()
+        elif kind < 0.12:
+            for _ in range(self.chance.randint(1, 3)):
+                self.delete()
+                await self.publish()
+        elif kind < 0.20 and row is not None and row.last_seq > 0:
             self.log.trim(LOBBY, self.chance.randint(1, 4))
+        elif kind < 0.35:
+            await MemoryAppender(self.log).append([Append("default", (NewMessage("hall", b"1"),))])
+            self.log.delete(HALL)
         else:
             await self.publish()
         await asyncio.sleep(self.chance.random() * 0.3)
+
+    def delete(self) -> None:
+        """Delete the channel, if it is there."""
+        self.deletions += self.log.delete(LOBBY)
 
 
 class Reader:
@@ -99,6 +118,9 @@ class Reader:
         self.channel_id = 0
         """The channel of the last publication, which the test knows and the client does not."""
         self.got = self.held = self.refreshed = 0
+        self.asked_at = self.opened_at = 0
+        """How often the channel had been deleted when it last asked, and when it was last answered."""
+        self._answered_to = 0
         self._ended = asyncio.Event()
         self._messages = Messages()
 
@@ -109,6 +131,7 @@ class Reader:
             self._ended.clear()
             self._messages = Messages()
             world = self.world
+            self.asked_at = world.deletions
             following = Following(
                 "lobby", False, self, showing.client(), world.engine, world.reader, world.presence
             )
@@ -131,12 +154,23 @@ class Reader:
         if self.known and found.holds:
             if found.seq != self.offset:
                 self.world.faults.append(f"{found} for {self.offset} of {self.epoch}")
+            if self.asked_at > self.opened_at:
+                self.world.faults.append(f"{found} for {self.epoch} of a channel that was deleted")
             self.held += 1
         else:
+            if self.known and not self._may_have_missed():
+                self.world.faults.append(f"{found} for {self.offset} of {self.epoch}, which lacks nothing")
             # It is told that it starts anew: whatever it knew of channels does not count.
             self.channel_id = 0
             self.refreshed += 1
         self.known, self.epoch, self.offset = True, str(found.epoch), found.seq
+        self._answered_to, self.opened_at = self.asked_at, self.world.deletions
+
+    def _may_have_missed(self) -> bool:
+        """Whether the channel was deleted since its position was read, or retention has passed that."""
+        row = self.world.log.rows.get(LOBBY)
+        trimmed = row is not None and row.first_seq - 1 > self.offset
+        return self.world.forgetful or trimmed or self.world.deletions > self._answered_to
 
     def refused(self, error: GaplessError) -> None:
         self._ended.set()
