@@ -3,12 +3,15 @@
 The `websockets` library parses frames and keeps the rules of RFC 6455. Messages are written as frames that
 many connections may share. Nothing is compressed: a small frame could become large in memory, and each
 connection would keep a window of 32 KiB.
+
+One read of the transport can hold 43,000 frames. In a turn of the event loop, a connection takes `MAX_FRAMES`
+of them, and `MAX_LINES` lines. The others wait for the next turn, and nothing is read meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final, Protocol
 
 from uvicorn.server import ServerState
@@ -19,6 +22,7 @@ from websockets.http11 import Response
 from websockets.protocol import OPEN, Side
 from websockets.protocol import Protocol as LibraryFrames
 from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
 from websockets.typing import Subprotocol
 
 from app.connections import Shared
@@ -27,6 +31,14 @@ from app.unread import Unread
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of a message from a client: some commands, or one with the largest payload."""
+MAX_FRAMES: Final = 100
+"""Frames of a connection in a turn."""
+MAX_LINES: Final = 1000
+"""Line breaks in the frames of a turn; its last frame may go beyond. A line is a command."""
+MAX_EMPTY_FRAMES: Final = 1000
+"""Frames without content in `FLOOD_S`: pings, pongs, and frames of no bytes. With more the connection is
+closed with 1008. A client that pings every second sends ten."""
+FLOOD_S: Final = 10.0
 CLOSE_S: Final = 2.0
 """The time in which a client may answer a close."""
 _TEXT_FRAME: Final = 0x81
@@ -69,10 +81,63 @@ class Receiver(Protocol):
         """The code and the reason for closing if the client is too slow."""
 
 
+class _Turns(StreamReader):
+    """The bytes that have come. The library parses no further frame of them than a turn may have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = self.lines = 0
+        """How many more this turn may have."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn has had all that it may have."""
+        return self.frames <= 0 or self.lines <= 0
+
+    def at_eof(self) -> Generator[None, None, bool]:
+        # Asked before each frame.
+        while self.is_over and self.buffer:
+            yield
+        return (yield from super().at_eof())
+
+
 class Frames(LibraryFrames):
-    """The library's reader and writer of frames, except that a client may close within a message."""
+    """The library's reader and writer of frames, except that a client may close within a message, and that
+    frames are read in turns."""
+
+    def __init__(self) -> None:
+        super().__init__(Side.SERVER, state=OPEN, max_size=MAX_MESSAGE_BYTES)
+        self.reader: _Turns = _Turns()
+        self.parser = self.parse()
+        next(self.parser)  # As the library does: the parser waits at its reader.
+        self._empty = 0
+        self._counted_at = 0.0  # Loop time, from which on `_empty` counts.
+
+    def take_turn(self, data: bytes, now: float) -> bool:
+        """Reads the frames of a turn, of bytes that waited and of `data`. Returns whether some wait for the
+        next one. `now`: loop time."""
+        self.reader.frames, self.reader.lines = MAX_FRAMES, MAX_LINES
+        if now - self._counted_at >= FLOOD_S:
+            self._empty, self._counted_at = 0, now
+        self.receive_data(data)
+        if self._empty > MAX_EMPTY_FRAMES and self.state is OPEN:
+            # What still comes is dropped and not parsed.
+            self.fail(CloseCode.POLICY_VIOLATION, "too many frames without content")
+            self.reader.discard()
+        return self.is_waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether frames wait for the next turn."""
+        return self.reader.is_over and bool(self.reader.buffer)
 
     def recv_frame(self, frame: Frame) -> None:
+        self.reader.frames -= 1
+        self.reader.lines -= bytes(frame.data).count(b"\n")
+        # Some clients end a message that they send in fragments with an empty one.
+        ends = frame.opcode is Opcode.CONT and frame.fin and self.current_size
+        if frame.opcode is Opcode.PING or frame.opcode is Opcode.PONG or not (frame.data or ends):
+            self._empty += 1
         if frame.opcode is Opcode.CLOSE:
             # Control frames may come between the fragments of a message (RFC 6455, section 5.4). The library
             # would answer a close there with 1002.
@@ -95,6 +160,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
         "_receiver",
         "_shared",
         "_state",
+        "_turn",
         "flow",
         "loop",
         "slow_reader_s",
@@ -119,7 +185,8 @@ class WebSocketConnection(Unread, asyncio.Protocol):
         self._shared = shared
         self._state = state
         self._untaken = 0
-        self._frames = Frames(Side.SERVER, state=OPEN, max_size=MAX_MESSAGE_BYTES)
+        self._frames = Frames()
+        self._turn: asyncio.Handle | None = None  # The next one, while frames wait for it.
         self._kind = Opcode.TEXT  # Of the last message that began.
         self._parts: bytearray | None = None  # What has come of a message that is not complete.
         self._closing = False
@@ -179,19 +246,52 @@ class WebSocketConnection(Unread, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         frames = self._frames
-        frames.receive_data(data)
-        # A pong for each ping, in their order. A close comes last, if there is one.
-        writes = iter(frames.data_to_send())
+        is_more = frames.take_turn(data, self.loop.time())
+        # A pong for each ping, in their order; those between two messages are one write. A close comes last,
+        # if there is one.
+        writes = frames.data_to_send()
+        pings = 0
         for frame in frames.events_received():
             assert isinstance(frame, Frame), "the handshake is over"
             if frame.opcode is Opcode.PING:
-                self._send([next(writes)])
-            elif not self._closing:
+                pings += 1
+            elif not self._closing and frame.opcode is not Opcode.PONG:
+                self._send_pongs(writes, pings)
+                pings = 0
                 self._take(frame)
+        self._send_pongs(writes, pings)
         self._send(writes)
         if frames.close_expected():
             self._end()
+        if is_more and not self.transport.is_closing():
+            self.flow.pause_reading()
+            self._await_turn()
         self._count()
+
+    def _send_pongs(self, writes: list[bytes], count: int) -> None:
+        if count:
+            pongs, writes[:count] = b"".join(writes[:count]), ()
+            self._send([pongs])
+
+    def _await_turn(self) -> None:
+        """The client has to take what was written for it before its next turn."""
+        if self._turn is None and not self.transport.get_write_buffer_size():
+            self._turn = self.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        if not (self.transport.get_write_buffer_size() or self.transport.is_closing()):
+            self.data_received(b"")
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Reads more, unless frames or bytes wait."""
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return
+        if self._frames.is_waiting:
+            self._await_turn()
+        else:
+            self.flow.resume_reading()
 
     def eof_received(self) -> None:
         # The transport closes itself once all bytes are taken.
@@ -214,7 +314,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._count()
-        self.flow.resume_reading()
+        self._read_on()
 
     def shutdown(self) -> None:
         """The server stops."""

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from app.bodies import read_json
 from app.request import JSON, NO_CONTENT, Answer, Plain, Request
 from app.routes.lists import name_pattern, page_by_name
+from app.wire import checks
 from app.wire.definitions import decode
 from app.wire.parameters import NamesQuery
 from app.wire.settings import ChannelSettings, channel_values, number
@@ -25,7 +26,7 @@ MERGE_PATCH = "application/merge-patch+json"
 class ChannelRequest(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings. `name` may repeat the name in the path."""
 
-    name: str | msgspec.UnsetType = UNSET
+    name: checks.Name | msgspec.UnsetType = UNSET
 
 
 async def list_channels(request: Request[NamesQuery], history: HistoryPort) -> Answer:

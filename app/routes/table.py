@@ -37,7 +37,7 @@ from app.websocket.emulation import (
     emulation,
 )
 from app.websocket.sessions import websocket
-from app.wire import answers, checks, consuming, parameters
+from app.wire import answers, checks, consuming, parameters, tags
 from app.wire import dead_letters as dead
 from app.wire.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
 from app.wire.definitions import (
@@ -53,7 +53,9 @@ from app.wire.presence import PresencePage
 from app.wire.publish import BatchRequest, MessageToPublish
 
 _Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
-_Events = Annotated[list[_Event], Meta(description="CloudEvents.")]
+_Events = Annotated[
+    list[_Event], Meta(description="CloudEvents.", extra_json_schema={"maxItems": checks.MAX_MESSAGES})
+]
 _STREAM: Final = "text/event-stream"
 _SENT: Final = {"type": "string"}
 
@@ -70,10 +72,11 @@ _EXPECTED_LAST_SEQ: Final = Header(
 _LAST_EVENT_ID: Final = Header(
     "Last-Event-ID",
     "The last id that was received; it overrides the query.",
-    {**_SENT, "pattern": r"^\d{1,15}$"},
+    {**_SENT, "pattern": r"^\d{1,16}$", "maxLength": 16},
 )
-_IF_MATCH: Final = Header("If-Match", "Change it only if it has one of these tags; `*`: any.", _SENT)
-_IF_NONE_MATCH: Final = Header("If-None-Match", "`*`: create it only if it does not exist.", _SENT)
+_TAGS: Final = {**_SENT, "maxLength": tags.MAX_CHARACTERS}
+_IF_MATCH: Final = Header("If-Match", "Change it only if it has one of these tags; `*`: any.", _TAGS)
+_IF_NONE_MATCH: Final = Header("If-None-Match", "`*`: create it only if it does not exist.", _TAGS)
 _ETAG: Final = Header("ETag", "The definition's tag.", _SENT)
 _REPLAYED: Final = Header("Idempotent-Replayed", "`true`: the answer to an earlier request.", _SENT)
 _LOST: Final = Header(

@@ -52,6 +52,7 @@ class PresenceEvents:
     """Joins and leaves as events without an id, because they move no cursor."""
 
     name: Final = "sse"
+    shared: Final = True
 
     def change(self, channel: str, change: Change) -> bytes:
         action = "join" if change.joined else "leave"

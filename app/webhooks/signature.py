@@ -13,6 +13,7 @@ from subscriptions.domain.errors import invalid
 PREFIX: Final = "whsec_"
 MIN_KEY_BYTES: Final = 24
 MAX_KEY_BYTES: Final = 64
+MAX_SECRET_CHARACTERS: Final = len(PREFIX) + (MAX_KEY_BYTES + 2) // 3 * 4
 _RULE: Final = f"must be {PREFIX} and the base64 of {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes"
 
 

@@ -14,20 +14,31 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.wire import checks
 from app.wire.publish import AddressedMessage
+from app.wire.settings import MAX_FILTERS
+from subscriptions.domain.errors import invalid
+from subscriptions.domain.names import MAX_NAME_CHARACTERS
 
+MAX_CHANNELS: Final = 128
+"""Subscriptions of a connection, and channels of a selection."""
 MAX_COMMANDS: Final = 1000
 """Commands in one message."""
 MAX_COMMAND_ID: Final = 2**32 - 1
 _Offset = Annotated[int, Meta(ge=0, le=2**53)]
 _Text = Annotated[str, Meta(max_length=4096)]
+_Channel = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_NAME_CHARACTERS})]
+"""A channel, or what its client calls a selection. Checked by whoever uses it: a longer one is no malformed
+command, and the others of its message are carried out."""
+_Names = Annotated[list[checks.Name], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_CHANNELS})]
+_Types = Annotated[list[checks.Type], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
+_Keys = Annotated[list[checks.Key], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
 
 
 class SelectionRequest(Struct, forbid_unknown_fields=True):
     """Extension: several channels and patterns as one subscription, and filters."""
 
-    channel: list[str]
-    type: list[str] = []
-    key: list[str] = []
+    channel: _Names
+    type: _Types = []
+    key: _Keys = []
 
 
 class SubscribeRequest(Struct):
@@ -37,7 +48,7 @@ class SubscribeRequest(Struct):
     their offset is an id.
     """
 
-    channel: str = ""
+    channel: _Channel = ""
     token: _Text = ""
     recover: bool = False
     epoch: _Text = ""
@@ -51,7 +62,7 @@ class ConnectRequest(Struct):
     """Comes first. `subs` are subscriptions that begin with the connection."""
 
     token: _Text = ""
-    subs: dict[str, SubscribeRequest] = {}
+    subs: Annotated[dict[str, SubscribeRequest], Meta(extra_json_schema={"maxProperties": MAX_CHANNELS})] = {}
     name: _Text = ""
     version: _Text = ""
 
@@ -59,7 +70,7 @@ class ConnectRequest(Struct):
 class ChannelRequest(Struct):
     """A command about one channel that needs no more than its name."""
 
-    channel: str
+    channel: _Channel
 
 
 class Since(Struct):
@@ -72,7 +83,7 @@ class Since(Struct):
 class HistoryRequest(Struct):
     """Read a channel. Without `limit` only the position is asked for; below 0 it is the most there can be."""
 
-    channel: str
+    channel: _Channel
     limit: int = 0
     since: Since | None = None
     reverse: bool = False
@@ -82,7 +93,7 @@ class TokenRequest(Struct):
     """A new token."""
 
     token: _Text = ""
-    channel: str = ""
+    channel: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] = ""
 
 
 Body = Annotated[msgspec.Raw, Meta(description="As the body of the HTTP request of this name.")]
@@ -145,6 +156,8 @@ def split(message: bytes) -> list[bytes] | None:
 
 
 def check_name(text: str) -> str:
-    """Refuse a name that no answer should repeat. Raises `invalid_request`."""
+    """Refuse a name that no push should repeat. Raises `invalid_request`."""
+    if len(text) > MAX_NAME_CHARACTERS:
+        raise invalid("channel", f"is longer than {MAX_NAME_CHARACTERS} characters")
     checks.check_printable(text, "channel")
     return text

@@ -40,9 +40,9 @@ class FirstCommand(msgspec.Struct, forbid_unknown_fields=True):
 class EmulationRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Commands of a client, one on each line. `session` and `node` are those of the reply to its connect."""
 
-    session: str
-    node: str
-    data: str
+    session: Annotated[str, Meta(max_length=64)]
+    node: Annotated[str, Meta(max_length=64)]
+    data: Annotated[str, Meta(max_length=MAX_MESSAGE_BYTES)]
 
 
 _decode_first: Final = msgspec.json.Decoder(FirstCommand).decode

@@ -10,10 +10,11 @@ import msgspec
 
 from app.websocket import codes
 from app.websocket.codes import error_code
-from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
+from app.websocket.commands import MAX_CHANNELS, ChannelRequest, SubscribeRequest, check_name
 from app.websocket.following import Client, Following
 from app.websocket.replies import Replies
 from app.wire.checks import check_key, check_type
+from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.presence import ClientInfo
@@ -24,7 +25,6 @@ from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start
 from subscriptions.engine.presence import Presence
 from subscriptions.ports import ReadPort
 
-MAX_CHANNELS: Final = 128
 NEEDS_RECOVERY: Final = 2
 """The flag of a subscribe that wants an error where it cannot go on without a gap."""
 
@@ -77,7 +77,7 @@ class Followings:
         found: dict[str, dict[str, Any]] = {}
         begun: list[asyncio.Event] = []
 
-        def begin(request: SubscribeRequest) -> None:
+        def begin(channel: str, request: SubscribeRequest) -> None:
             known = asyncio.Event()
 
             async def opened(subscription: LiveSubscription) -> None:
@@ -89,6 +89,8 @@ class Followings:
                 await answered.wait()
 
             try:
+                check_name(request.channel)  # The key is the name, but no member is unbounded.
+                request.channel = channel
                 following = self._follow(request, opened, lambda error: None)
             except GaplessError:
                 return
@@ -97,8 +99,7 @@ class Followings:
             begun.append(known)
 
         for channel, request in subs.items():
-            request.channel = channel
-            begin(request)
+            begin(channel, request)
 
         async def answer_once_open() -> None:
             for known in begun:
@@ -110,7 +111,7 @@ class Followings:
 
     def subscribe(self, id_: int, request: SubscribeRequest) -> None:
         """Begin a subscription; the reply comes once it is open. Raises `invalid_request`."""
-        if request.channel in self._open:
+        if check_name(request.channel) in self._open:
             self._replies.refuse(id_, codes.ALREADY_SUBSCRIBED)
             return
         if len(self._open) >= MAX_CHANNELS:
@@ -145,7 +146,7 @@ class Followings:
 
     def unsubscribe(self, id_: int, request: ChannelRequest) -> None:
         """End a subscription, if there is one. Nothing of it comes after the reply."""
-        following = self._open.pop(request.channel, None)
+        following = self._open.pop(check_name(request.channel), None)
         if following is not None:
             following.stop()
         self._replies.answer(id_, b"unsubscribe", b"{}")
@@ -191,6 +192,9 @@ def _selection(namespace: str, request: SubscribeRequest) -> Selection:
         names, types, keys = asked.channel, asked.type, asked.key
         if not 0 < len(names) <= MAX_CHANNELS:
             raise invalid("selection.channel", f"names 1 to {MAX_CHANNELS} channels")
+        for field, texts in (("type", types), ("key", keys)):
+            if len(texts) > MAX_FILTERS:
+                raise invalid(f"selection.{field}", f"has more than {MAX_FILTERS} entries")
         for name in names:
             check_pattern(name)
     check_budget(names, "channel")

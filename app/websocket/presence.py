@@ -33,6 +33,8 @@ async def read_presence_stats(namespace: str, channel: str, presence: Presence) 
 class PresencePushes:
     """Joins and leaves for subscriptions to one channel."""
 
+    shared: Final = True
+
     def __init__(self, framing: Framing) -> None:
         self.name = framing.wire()
         self._frame = framing.frame
@@ -48,6 +50,8 @@ class PresencePushes:
 class NamedPresencePushes:
     """Joins and leaves for a subscription to several channels. It has a name of its own, so each push also
     says which channel it is about."""
+
+    shared: Final = False
 
     def __init__(self, name: str, framing: Framing) -> None:
         self.name = framing.wire(name)

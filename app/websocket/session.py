@@ -17,6 +17,7 @@ from app import VERSION
 from app.websocket import codes
 from app.websocket.codes import Ending, error_code
 from app.websocket.commands import (
+    MAX_CHANNELS,
     Command,
     ConnectRequest,
     id_of,
@@ -25,7 +26,7 @@ from app.websocket.commands import (
     split,
 )
 from app.websocket.consuming import Queues
-from app.websocket.followings import MAX_CHANNELS, Followings
+from app.websocket.followings import Followings
 from app.websocket.framing import Framing
 from app.websocket.history import read_history
 from app.websocket.members import COMMANDS, Members
@@ -33,7 +34,7 @@ from app.websocket.presence import read_presence, read_presence_stats
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
-from app.wire.publish import FAILURES
+from app.wire.publish import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.engine.exchange import Exchange
@@ -143,7 +144,7 @@ class Session:
             try:
                 command = read_command(line)
             except FAILURES as error:
-                self._refuse_line(line, f"{codes.BAD_REQUEST.message}: {error}")
+                self._refuse_line(line, f"{codes.BAD_REQUEST.message}: {reason_of(error)}")
                 continue
             self._carry_out(command, line)
 

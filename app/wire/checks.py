@@ -28,11 +28,15 @@ MAX_KEY_CHARACTERS: Final = 255
 MAX_TYPE_CHARACTERS: Final = 128
 MAX_TTL_S: Final = 10 * 365 * 24 * 3600
 
-# For the documents. The checks below are stricter and say in words what is wrong.
+# For the documents. The checks below, or those of the parser, are stricter and say in words what is wrong.
 Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_CHARACTERS})]
 Type = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_TYPE_CHARACTERS})]
 Key = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_KEY_CHARACTERS})]
-Headers = Annotated[dict[str, str], Meta(extra_json_schema={"maxProperties": MAX_HEADERS})]
+Headers = Annotated[
+    dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_JOURNEY_BYTES})]],
+    Meta(extra_json_schema={"maxProperties": MAX_HEADERS}),
+]
+Base64 = Annotated[bytes, Meta(extra_json_schema={"maxLength": (MAX_MESSAGE_BYTES + 2) // 3 * 4})]
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _encode: Final = msgspec.json.Encoder().encode

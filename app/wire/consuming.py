@@ -25,11 +25,14 @@ MAX_PREFETCH: Final = 1000
 DEFAULT_PREFETCH: Final = 10
 MAX_WAIT_S: Final = 30
 MAX_RECEIPTS: Final = 1000
+MAX_RECEIPT_CHARACTERS: Final = 200
+"""Of a receipt in any version of the service."""
 MAX_REASON_CHARACTERS: Final = 1000
 MAX_TRANSACTION_MESSAGES: Final = 10_000
 MAX_TRANSACTION_RECEIPTS: Final = 10_000
 
-_Receipts = Annotated[list[str], Meta(min_length=1, max_length=MAX_RECEIPTS)]
+_Receipt = Annotated[str, Meta(max_length=MAX_RECEIPT_CHARACTERS)]
+_Receipts = Annotated[list[_Receipt], Meta(min_length=1, max_length=MAX_RECEIPTS)]
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,7 +81,7 @@ class TransactionAck(msgspec.Struct, forbid_unknown_fields=True):
     """Deliveries of one subscription."""
 
     subscription: checks.Name
-    receipts: Annotated[list[str], Meta(min_length=1, max_length=MAX_TRANSACTION_RECEIPTS)]
+    receipts: Annotated[list[_Receipt], Meta(min_length=1, max_length=MAX_TRANSACTION_RECEIPTS)]
 
 
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.wire import checks
 from app.wire.definitions import decode
-from app.wire.moments import parse_since
+from app.wire.moments import MAX_MOMENT_CHARACTERS, parse_since
 from app.wire.times import microseconds
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.errors import invalid
@@ -49,7 +49,7 @@ class PurgeRequest(DeadLetterMembers, kw_only=True, forbid_unknown_fields=True):
     """Which dead letters. `older_than` is an age in seconds or as 10m, 2h, 1d, or a time before which they
     were made."""
 
-    older_than: Annotated[float, Meta(ge=0)] | str
+    older_than: Annotated[float, Meta(ge=0)] | Annotated[str, Meta(max_length=MAX_MOMENT_CHARACTERS)]
 
 
 class Replay(NamedTuple):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.wire import checks, json
-from app.wire.moments import parse_since
+from app.wire.moments import MAX_MOMENT_CHARACTERS, parse_since
 from app.wire.publish import field_error
 from app.wire.settings import (
     ChannelSettings,
@@ -42,18 +42,21 @@ from subscriptions.domain.pattern import check_budget, check_pattern
 
 MAX_PRIORITY: Final = 1_000_000
 MAX_DEFINITIONS_BYTES: Final = 8 * 1024 * 1024
+MAX_ENTRIES: Final = 100_000
+"""Channels, subscriptions or policies in one document."""
 
 _DIGITS: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _START: Final = "must be earliest, latest, an id, or a time: RFC 3339, or how long ago (30s, 10m, 2h, 1d)"
 
 _Channels = Annotated[list[checks.Name], Meta(min_length=1, max_length=MAX_CHANNELS)]
-_Start = Annotated[int, Meta(ge=0, le=MAX_ID)] | str
+_Start = Annotated[int, Meta(ge=0, le=MAX_ID)] | Annotated[str, Meta(max_length=MAX_MOMENT_CHARACTERS)]
 _POLICY: Final = {
     "anyOf": [
         {"$ref": f"#/components/schemas/{form.__name__}"} for form in (ChannelSettings, SubscriptionSettings)
     ],
     "minProperties": 1,
 }
+_Entries: Final = Meta(max_length=MAX_ENTRIES)
 _Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
@@ -123,9 +126,9 @@ class DefinitionsDocument(msgspec.Struct, forbid_unknown_fields=True):
     """All that is defined."""
 
     version: Literal[1] | UnsetType = UNSET
-    channels: list[ChannelEntry] | UnsetType | None = UNSET
-    subscriptions: list[SubscriptionEntry] | UnsetType | None = UNSET
-    policies: list[PolicyEntry] | UnsetType | None = UNSET
+    channels: Annotated[list[ChannelEntry], _Entries] | UnsetType | None = UNSET
+    subscriptions: Annotated[list[SubscriptionEntry], _Entries] | UnsetType | None = UNSET
+    policies: Annotated[list[PolicyEntry], _Entries] | UnsetType | None = UNSET
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, Code, GaplessError
 
 MAX_IDEMPOTENCY_KEY_CHARACTERS: Final = 255
 MAX_SEQ: Final = 2**53
@@ -121,7 +121,8 @@ def _seq(value: bytes | None) -> int | None:
 
 
 def _bad(name: bytes, wrong: str) -> GaplessError:
-    header = "-".join(part.capitalize() for part in name.decode("latin-1").split("-"))
+    shown = name[:MAX_FIELD_CHARACTERS].decode("latin-1")
+    header = "-".join(part.capitalize() for part in shown.split("-"))
     return GaplessError(Code.INVALID_REQUEST, f"{header} {wrong}", status=400)
 
 

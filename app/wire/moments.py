@@ -8,6 +8,8 @@ from typing import Final
 
 from subscriptions.domain.errors import invalid
 
+MAX_MOMENT_CHARACTERS: Final = 64
+"""More than any form of a time has."""
 SINCE_PATTERN: Final = r"^(\d{1,9}[smhd]|\d{4}-\d\d-\d\d[Tt].*)$"
 """Approximately the accepted form, for documents."""
 

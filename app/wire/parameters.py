@@ -17,7 +17,7 @@ from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_i
 
 from app.wire import checks
 from app.wire.consuming import DEFAULT_PREFETCH, MAX_PREFETCH
-from app.wire.moments import SINCE_PATTERN
+from app.wire.moments import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
 from app.wire.publish import field_error
 from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.delivery import Reason, State
@@ -60,7 +60,12 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="At most so many.")]
 NameCursor = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, description="`cursor` of the page before.")]
 ClientCursor = Annotated[
     str,
-    Meta(pattern=r"^[0-9a-f-]{0,36}$", description="`cursor` of the page before.", extra={"status": 400}),
+    Meta(
+        pattern=r"^[0-9a-f-]{0,36}$",
+        max_length=36,
+        description="`cursor` of the page before.",
+        extra={"status": 400},
+    ),
 ]
 IdCursor = Annotated[Id, Meta(description="`cursor` of the page before.")]
 LogCursor = Annotated[Id, Meta(description="Only messages after this id.", extra={"status": 400})]
@@ -77,14 +82,19 @@ Since = Annotated[
     str,
     Meta(
         description="RFC 3339, or an age: 10m, 2h, 1d.",
-        max_length=64,
+        max_length=MAX_MOMENT_CHARACTERS,
         examples=["10m"],
         extra_json_schema={"pattern": SINCE_PATTERN},
     ),
 ]
 Heartbeat = Annotated[int, Meta(ge=5, le=60, description="Seconds of silence before a heartbeat comment.")]
-_ChannelOrPattern = Annotated[str, Meta(extra_json_schema={"pattern": r"^[A-Za-z0-9_~:@*>.-]{1,255}$"})]
-_Unused = Annotated[str, Meta(description="Accepted, and without effect.")]
+_ChannelOrPattern = Annotated[
+    str,
+    Meta(
+        extra_json_schema={"pattern": r"^[A-Za-z0-9_~:@*>.-]{1,255}$", "maxLength": MAX_NAME_CHARACTERS},
+    ),
+]
+_Unused = Annotated[str, Meta(max_length=4096, description="Accepted, and without effect.")]
 
 
 class NamesQuery(msgspec.Struct):

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from app.wire import checks, cloudevents, json
 from app.wire.head import Form, PublishHead
 from app.wire.times import microseconds
-from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, Code, GaplessError, invalid
 from subscriptions.domain.model import NewMessage
 from subscriptions.domain.names import check_channel
 
@@ -29,7 +29,7 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     Members that may be null in a message may be null here."""
 
     data: Annotated[Raw, Meta(description="Any JSON value.")] | UnsetType = UNSET
-    data_base64: bytes | UnsetType = UNSET
+    data_base64: checks.Base64 | UnsetType = UNSET
     type: checks.Type | UnsetType = UNSET
     key: checks.Key | UnsetType | None = UNSET
     headers: checks.Headers | UnsetType = UNSET
@@ -61,6 +61,7 @@ _GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "s
 FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNKNOWN: Final = "Object contains unknown field `"
 _MISSING: Final = "Object missing required field `"
+_NO_CHOICE: Final = "Invalid enum value "
 
 
 class Schedule(NamedTuple):
@@ -298,11 +299,19 @@ def refuse(body: bytes, error: Exception) -> NoReturn:
     raise json.refusal(body, error) from None
 
 
+def reason_of(error: Exception) -> str:
+    """What one of `FAILURES` says, in a bounded length."""
+    return field_error(str(error)).detail if isinstance(error, msgspec.ValidationError) else str(error)
+
+
 def field_error(text: str) -> GaplessError:
     """Makes a field error of msgspec's text, which says what is wrong and where."""
     what, placed, where = text.rpartition(" - at `$")
     if not placed:
         what, where = text, ""
+    if what.startswith(_NO_CHOICE):
+        # The text repeats the value, which may be long.
+        what = what[: len(_NO_CHOICE) + MAX_FIELD_CHARACTERS]
     where = where.removesuffix("`").removeprefix(".")
     if what.startswith(_MISSING):
         return invalid(checks.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.webhooks.signature import check_secret
-from app.webhooks.url import check_url
+from app.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
+from app.webhooks.url import MAX_URL_CHARACTERS, check_url
 from app.wire import checks
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
@@ -69,8 +69,12 @@ class Push(msgspec.Struct, forbid_unknown_fields=True):
     """The URL that deliveries are posted to, and the secret that signs them. A change or an import may leave
     the secret out, to keep the present one."""
 
-    url: str
-    secret: Annotated[str, Meta(extra_json_schema={"pattern": "^whsec_"})] | UnsetType | None = UNSET
+    url: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_URL_CHARACTERS})]
+    secret: (
+        Annotated[str, Meta(extra_json_schema={"pattern": "^whsec_", "maxLength": MAX_SECRET_CHARACTERS})]
+        | UnsetType
+        | None
+    ) = UNSET
 
 
 class Retention(msgspec.Struct, forbid_unknown_fields=True):

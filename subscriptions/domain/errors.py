@@ -87,8 +87,13 @@ class UnreachableError(GaplessError):
         super().__init__(Code.UNAVAILABLE, detail, retry_after=1)
 
 
+MAX_FIELD_CHARACTERS = 100
+
+
 def invalid(field: str, message: str) -> GaplessError:
-    """`invalid_request` about one field."""
+    """`invalid_request` about one field, of whose name it has the first `MAX_FIELD_CHARACTERS`: a client may
+    make up a longer one."""
+    field = field[:MAX_FIELD_CHARACTERS]
     return GaplessError(Code.INVALID_REQUEST, f"{field}: {message}", errors=(FieldError(field, message),))
 
 

@@ -54,6 +54,10 @@ class PresenceWire(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether many readers have this wire. There are few such wires; the others are without number."""
+
     def change(self, channel: str, change: Change) -> bytes:
         """A client joined or left."""
 
@@ -278,27 +282,31 @@ class Presence:
 
 
 class _Batch:
-    """What readers of a channel are told at once, encoded once for each wire. A client is not told its own
-    change."""
+    """What readers of a channel are told at once, encoded once for each shared wire. What another wire writes
+    is not kept. A client is not told its own change."""
 
-    __slots__ = ("_changes", "_channel", "_clients", "_frames", "_whole")
+    __slots__ = ("_changes", "_channel", "_clients", "_kept")
 
     def __init__(self, channel: str, changes: tuple[Change, ...], clients: int) -> None:
         self._channel = channel
         self._changes = changes
         self._clients = clients
-        self._frames: dict[str, dict[str, bytes]] = {}
-        self._whole: dict[str, bytes] = {}
+        self._kept: dict[str, tuple[dict[str, bytes], bytes]] = {}
 
     def encoded(self, wire: PresenceWire, client: str) -> bytes:
         """The batch for a reader of this client; empty if there is nothing to tell it."""
-        frames = self._frames.get(wire.name)
-        if frames is None:
-            changes, channel = self._changes, self._channel
-            frames = {change.client: wire.change(channel, change) for change in changes}
-            self._frames[wire.name] = frames
-            whole = b"".join(frames.values()) if changes else wire.count(channel, self._clients)
-            self._whole[wire.name] = whole
+        kept = self._kept.get(wire.name)
+        if kept is None:
+            kept = self._encode(wire)
+            if wire.shared:
+                self._kept[wire.name] = kept
+        frames, whole = kept
         if client not in frames:
-            return self._whole[wire.name]
+            return whole
         return b"".join([frame for other, frame in frames.items() if other != client])
+
+    def _encode(self, wire: PresenceWire) -> tuple[dict[str, bytes], bytes]:
+        """The frame of each client's change, and all of them together."""
+        changes, channel = self._changes, self._channel
+        frames = {change.client: wire.change(channel, change) for change in changes}
+        return frames, b"".join(frames.values()) if changes else wire.count(channel, self._clients)

@@ -60,6 +60,30 @@ class Wire:
         return b"=%d\n" % clients
 
 
+class Frame(bytes):
+    """A frame that counts as long as it is there."""
+
+    held = 0
+
+    def __init__(self, _: bytes) -> None:
+        Frame.held += 1
+
+    def __del__(self) -> None:
+        Frame.held -= 1
+
+
+class OwnWire(Wire):
+    """The wire of one reader, with a name that its client chose."""
+
+    shared = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def change(self, channel: str, change: Change) -> bytes:
+        return Frame(super().change(channel, change))
+
+
 class Host:
     """A process: its readers are told what is in `told`."""
 
@@ -85,11 +109,11 @@ class Host:
             self.told += data.decode().splitlines()
         return self.takes
 
-    async def read(self, of: ClientInfo) -> LiveSubscription:
+    async def read(self, of: ClientInfo, wire: Wire | None = None) -> LiveSubscription:
         """A reader of the channel `a`, past its `ready`."""
         subscription = await self.live.subscribe(select("default", ("a",)), Latest(), Wire(), 1000)
         subscription.write = self.write
-        self.presence.join(of, subscription, Wire())
+        self.presence.join(of, subscription, wire or Wire())
         await subscription.next(self.reader)
         self.waiting: asyncio.Task[Event] = asyncio.create_task(subscription.next(self.reader))
         return subscription
@@ -237,3 +261,27 @@ def test_older_processes_read_hints_with_presence() -> None:
     older = msgspec.msgpack.decode(payload[SIGNATURE_BYTES:], type=OlderHints)
     assert (older.origin, older.woken) == ("me", [7])
     assert codec.decode(codec.encode(hints)[:SIGNATURE_BYTES] + b"") is None
+
+
+async def test_frames_of_one_reader_are_not_kept_for_the_others() -> None:
+    joining, readers = 20, 30
+    async with hosts() as (one, _, _):
+        waiting: list[asyncio.Task[Event]] = []
+        held: list[int] = []
+        of = client()
+        for n in range(readers):
+            await one.read(of, OwnWire(f"own {n}"))
+            waiting.append(one.waiting)
+
+        def write(data: bytes) -> bool:
+            held.append(Frame.held)
+            return True
+
+        for audience in one.presence._audiences.values():
+            for reader in audience.readers:
+                reader.write = write
+        await one.crowd(joining)
+        await eventually(lambda: len(held) >= readers)
+        assert max(held) <= 2 * joining
+        for task in waiting:
+            task.cancel()

@@ -381,7 +381,7 @@ def test_is_refused_and_changes_nothing(defined: str, case: Bad) -> None:
 
 
 def test_forged_receipts_are_unknown(defined: str) -> None:
-    receipts = ["", "x", "A" * 60, "\n", '"', "x" * 10_000]
+    receipts = ["", "x", "A" * 60, "\n", '"', "x" * 200]
     for verb in ("ack", "nack", "extend"):
         answer = exchange(defined, said("POST", f"{SUBSCRIPTION}/{verb}", {"receipts": receipts}).request())
         assert answer.status == 200

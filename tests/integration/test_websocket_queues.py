@@ -447,10 +447,12 @@ async def test_an_unconsume_that_overtakes_a_consume_ends_it(hosts: Both, name: 
 
 async def test_settlements_under_way_are_limited(server_url: str) -> None:
     async with opened(server_url) as client:
-        body = {"receipts": ["x" * 900] * 1000}
-        await client.send({"id": 71, "nack": body}, {"id": 72, "ack": body})
-        assert len((await client.reply(71))["nack"]["results"]) == 1000
-        assert (await client.reply(72))["error"] == {
+        body = {"receipts": ["x" * 200] * 1000}
+        ids = range(71, 76)
+        await client.send(*({"id": id_, "nack": body} for id_ in ids), {"id": 76, "ack": body})
+        for id_ in ids:
+            assert len((await client.reply(id_))["nack"]["results"]) == 1000
+        assert (await client.reply(76))["error"] == {
             "code": 111, "message": "too many requests", "temporary": True,
         }  # fmt: skip
         assert len((await client.ask("ack", **body))["ack"]["results"]) == 1000

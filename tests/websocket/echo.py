@@ -75,7 +75,8 @@ class Application:
         if scope["path"] == "/late":
             left = asyncio.Event()
             http.on_lost = left.set
-            await left.wait()
+            if not http.transport.is_closing():
+                await left.wait()
         headers = [*scope["headers"], *([(b"upgrade", b"websocket")] if http.offers_websocket else [])]
         response = accept(scope["path"], headers, "echo")
         if response.status_code != 101:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import random
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from websockets.frames import Frame
 
 import app.websocket_protocol
-from app.websocket_protocol import MAX_MESSAGE_BYTES
+from app.websocket_protocol import FLOOD_S, MAX_EMPTY_FRAMES, MAX_FRAMES, MAX_LINES, MAX_MESSAGE_BYTES
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import LONG_S, everything, until
 from tests.websocket.echo import Application, EchoHttpProtocol, EchoServer
 
-CONT, TEXT, BINARY, CLOSE, PING = 0, 1, 2, 8, 9
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 MIB = 1024 * 1024
 
 
@@ -118,15 +120,137 @@ def test_pongs_keep_their_place_among_messages(server: EchoServer) -> None:
         assert everything(connection) == b"\x81\x01a\x8a\x01b\x8a\x01d\x81\x02ce\x88\x02\x03\xe8"
 
 
-def test_empty_fragments_take_no_memory(server: EchoServer) -> None:
+def test_short_fragments_take_no_memory(server: EchoServer) -> None:
     with opened(server) as connection:
         connection.sendall(frame(TEXT, b"a", fin=False))
         for _ in range(10):
-            connection.sendall(frame(CONT, fin=False) * 10_000 + frame(PING))
+            connection.sendall(frame(CONT, b"b", fin=False) * 10_000 + frame(PING))
             until(connection, b"\x8a\x00")
         wait_until(lambda: sum(isinstance(one, Frame) for one in gc.get_objects()) < 1000)
         connection.sendall(frame(CONT, b"z"))
-        assert until(connection, b"z") == b"\x81\x02az"
+        assert until(connection, b"z").endswith(b"a" + b"b" * 100_000 + b"z")
+
+
+# Turns of the event loop.
+
+
+class Turns:
+    """What one end of a connection does with a single read, turn by turn."""
+
+    def __init__(self, server: EchoServer, connection: socket.socket) -> None:
+        self.server = server
+        self.end = server.end_of(connection)
+        self.loop = server.clock.loop
+        self.seen: list[Any] = []
+        self.held_bytes = 0
+        self.was_paused = False
+        server.echo.echoes[-1].received = self.seen.append  # type: ignore[assignment, method-assign]
+
+    def read(self, data: bytes) -> list[int]:
+        """How many messages were taken in each turn. Between two of them others have theirs."""
+        self.server.look(lambda: self._read(data))
+        wait_until(lambda: self.server.look(lambda: not self.end._frames.is_waiting))
+        turns = [list(found) for is_turn, found in itertools.groupby(self.seen, bool) if is_turn]
+        return list(map(len, turns))
+
+    def _read(self, data: bytes) -> None:
+        self.loop.call_soon(self._others)
+        self.end.data_received(data)
+        self.held_bytes, self.was_paused = self.server.shared.budget.held_bytes, self.end.flow.read_paused
+
+    def _others(self) -> None:
+        self.seen.append(b"")
+        if self.end._turn is not None:
+            self.loop.call_soon(self._others)
+
+
+def test_a_turn_has_so_many_frames_and_the_others_wait(server: EchoServer) -> None:
+    with opened(server) as connection:
+        turns, message = Turns(server, connection), frame(TEXT, b"x")
+        assert turns.read(message * (2 * MAX_FRAMES + 50)) == [MAX_FRAMES, MAX_FRAMES, 50]
+        assert turns.was_paused
+        assert turns.held_bytes == len(message) * (MAX_FRAMES + 50)
+        assert not turns.end.flow.read_paused
+
+
+def test_a_turn_has_so_many_lines(server: EchoServer) -> None:
+    with opened(server) as connection:
+        message = frame(TEXT, b"{}\n" * (MAX_LINES // 2 - 100))
+        assert Turns(server, connection).read(message * 10) == [3, 3, 3, 1]
+
+
+def test_a_message_larger_than_a_read_takes_one_turn(server: EchoServer) -> None:
+    with opened(server) as connection:
+        assert Turns(server, connection).read(frame(TEXT, b"x" * MAX_MESSAGE_BYTES)) == [1]
+
+
+class Writes:
+    """A transport that knows what was written to it."""
+
+    def __init__(self, transport: Any) -> None:
+        self.transport = transport
+        self.written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def write(self, data: bytes) -> None:
+        self.written.append(bytes(data))
+        self.transport.write(data)
+
+
+def test_the_pongs_of_a_turn_are_one_write(server: EchoServer) -> None:
+    with opened(server) as connection:
+        turns = Turns(server, connection)
+        writes = turns.end.transport = Writes(turns.end.transport)
+        texts = [b"%03d" % number for number in range(2 * MAX_FRAMES + 50)]
+        turns.read(b"".join(frame(PING, text) for text in texts))
+        pongs = [b"\x8a\x03" + text for text in texts]
+        turn = slice(MAX_FRAMES), slice(MAX_FRAMES, 2 * MAX_FRAMES), slice(2 * MAX_FRAMES, None)
+        assert writes.written == [b"".join(pongs[part]) for part in turn]
+        assert until(connection, pongs[-1]) == b"".join(pongs)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1000])
+def test_each_of_several_pings_is_answered(server: EchoServer, piece_bytes: int) -> None:
+    texts = [b"ping %d" % number for number in range(10)]
+    raw = b"".join(frame(PING, text) for text in texts)
+    with opened(server) as connection:
+        for first in range(0, len(raw), piece_bytes):
+            connection.sendall(raw[first : first + piece_bytes])
+        connection.sendall(closing(1000))
+        assert everything(connection) == b"".join(b"\x8a\x06" + text for text in texts) + b"\x88\x02\x03\xe8"
+
+
+EMPTY = {
+    "pings": frame(PING),
+    "long pings": frame(PING, b"x" * 125),
+    "pongs": frame(PONG),
+    "texts": frame(TEXT),
+    "fragments": frame(TEXT, b"a", fin=False) + frame(CONT, fin=False) * 9 + frame(CONT, b"z"),
+    "empty fragments": frame(TEXT, fin=False) + frame(CONT),
+}
+
+
+@pytest.mark.parametrize("flood", EMPTY.values(), ids=list(EMPTY))
+def test_a_flood_of_empty_frames_ends(server: EchoServer, flood: bytes) -> None:
+    with opened(server) as connection:
+        connection.sendall(flood * (2 * MAX_EMPTY_FRAMES))
+        said = everything(connection)
+        assert said.endswith(b"\x88\x21\x03\xf0too many frames without content")
+        assert said.count(b"\x8a") <= MAX_EMPTY_FRAMES + MAX_FRAMES
+
+
+def test_what_is_no_flood_goes_on(server: EchoServer) -> None:
+    with opened(server) as connection:
+        for _ in range(3):
+            connection.sendall(frame(PING) * MAX_EMPTY_FRAMES)
+            until(connection, b"\x8a\x00", MAX_EMPTY_FRAMES)
+            server.pass_time(FLOOD_S)
+        # As some clients send a text piece by piece.
+        message = frame(TEXT, b"x", fin=False) + frame(CONT)
+        connection.sendall(message * (MAX_EMPTY_FRAMES + 1) + frame(PING))
+        until(connection, b"\x8a\x00")
 
 
 @pytest.mark.parametrize("length", [MAX_MESSAGE_BYTES + 1, 2**63 - 1, 2**63, 2**64 - 1])
@@ -213,9 +337,9 @@ def test_a_half_closed_connection_ends(server: EchoServer, begun: bytes) -> None
 
 
 class Flood:
-    """Sends pings, and reads none of the pongs."""
+    """Sends messages, and reads none of the answers."""
 
-    PIECE = frame(PING, b"x" * 125) * 1000
+    PIECE = frame(TEXT, b"x" * 125) * 1000
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -237,7 +361,7 @@ class Flood:
         return server.echo.echoes[-1].was_dropped
 
 
-def test_a_flood_of_pings_stops_where_pongs_are_not_read(server: EchoServer) -> None:
+def test_a_flood_stops_where_answers_are_not_read(server: EchoServer) -> None:
     with opened(server) as connection:
         flood, end = Flood(connection), server.end_of(connection)
         wait_until(lambda: flood.is_stopped() and end.flow.read_paused)
