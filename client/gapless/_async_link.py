@@ -87,7 +87,8 @@ class Inlet:
         """Waits a moment until there is room again: a reader that only has much to read is soon through."""
         self._room.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._room.wait(), STALL_SECONDS)
+            async with asyncio.timeout(STALL_SECONDS):
+                await self._room.wait()
         return not self.full
 
     def take(self) -> Mapping[str, Any] | None:
@@ -220,10 +221,12 @@ class AsyncLink:
         """Closes it, once the commands under way have their replies, or after the timeout."""
         if self.end is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), self._timeout_seconds)
+                async with asyncio.timeout(self._timeout_seconds):
+                    await self._idle.wait()
         self._finish(NoReply("the connection was closed by its client"))
         with suppress(OSError, TimeoutError):
-            await asyncio.wait_for(self._socket.close(), CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._socket.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -185,7 +185,8 @@ class AsyncMember:
             self._plan_changed.clear()
             wait_seconds = None if self._planned_at == NEVER else self._planned_at - now
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._plan_changed.wait(), wait_seconds)
+                async with asyncio.timeout(wait_seconds):
+                    await self._plan_changed.wait()
 
     async def _extend_due(self, receipts: list[str]) -> None:
         try:
