@@ -23,6 +23,7 @@ from gapless._commands import (
 )
 from gapless._config import Config
 from gapless._errors import GaplessError, ProtocolError
+from gapless._forks import Forkable, disconnect
 from gapless._pushes import Address
 from gapless._retry import Break, NoReply, Reply
 from gapless._sse import MAX_EVENT_BYTES
@@ -144,7 +145,7 @@ _Queue = deque[tuple[bytes, _Asked | None]]
 """Lines to send, each with the command that waits for a reply to it."""
 
 
-class AsyncLink:
+class AsyncLink(Forkable):
     """One open WebSocket, from its handshake until it ends for whatever reason. It never reconnects."""
 
     def __init__(self, socket: ClientConnection, timeout_seconds: float, lateness_seconds: float) -> None:
@@ -168,6 +169,10 @@ class AsyncLink:
         """Why it ended, once it has."""
         work = (self._read(), self._write(), self._watch())
         self._tasks = [self._loop.create_task(one) for one in work]
+        super().__init__()
+
+    def _after_fork(self) -> None:
+        disconnect(self._socket.transport.get_extra_info("socket"))
 
     @property
     def date(self) -> str | None:
