@@ -34,7 +34,7 @@ RULES = tuple(
         (r"\bA client for asyncio\.", "A blocking client; threads may share it."),
         (
             r"After a fork, what the parent used .*`\.",
-            "In a forked child it has connections of its own, except with an `http_client` that the parent used.",
+            "A forked child has its own connections; an `http_client` that the parent used is refused.",
         ),
         (r"\bon asyncio\b", "on the calling thread"),
         (r"\basyncio face\b", "blocking face"),

@@ -28,7 +28,7 @@ class Client(SyncQueue, SyncManage):
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
     may be a function; it is called before every request. `timeout` limits each wait of one attempt, in
     seconds. With an `http_client`, its own proxies, certificates and limits apply, and the caller closes it.
-    In a forked child it has connections of its own, except with an `http_client` that the parent used.
+    A forked child has its own connections; an `http_client` that the parent used is refused.
     """
 
     @overload
