@@ -81,7 +81,7 @@ class SyncMember(Forkable):
 
     def _after_fork(self) -> None:
         consuming = self.consuming.anew()
-        self._begin(consuming, self._stream.anew(consuming))
+        self._begin(consuming, self._stream._anew(consuming))
 
     @property
     def state(self) -> str:

@@ -148,7 +148,7 @@ class SyncStream(Forkable, Generic[T]):
         self._chunks = response.iter_bytes()
         return None
 
-    def anew(self, stream: Stream[T]) -> SyncStream[T]:
+    def _anew(self, stream: Stream[T]) -> SyncStream[T]:
         """Another one for this stream, over the same client."""
         return SyncStream(stream, self._pool, self._config, self._effects)
 
