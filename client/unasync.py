@@ -32,6 +32,10 @@ RULES = tuple(
         (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
         (r"\bAsynchronous\b", "Blocking"),
         (r"\bA client for asyncio\.", "A blocking client; threads may share it."),
+        (
+            r"After a fork, what the parent used .*`\.",
+            "A forked child has its own connections; an `http_client` that the parent used is refused.",
+        ),
         (r"\bon asyncio\b", "on the calling thread"),
         (r"\basyncio face\b", "blocking face"),
         (r"for item in (\S+):\n +yield item\b", r"yield from \1"),

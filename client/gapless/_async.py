@@ -28,6 +28,7 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
     may be a function; it is called before every request. `timeout` limits each wait of one attempt, in
     seconds. With an `http_client`, its own proxies, certificates and limits apply, and the caller closes it.
+    After a fork, what the parent used must not be used in the child: it raises `RuntimeError`.
     """
 
     @overload
@@ -144,7 +145,7 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
         the request, the error is raised when the stream is first read or entered.
         """
         core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
-        return AsyncStream(core, self._http, self._config, self._effects)
+        return AsyncStream(core, self._pool, self._config, self._effects)
 
     def history(
         self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
@@ -158,7 +159,7 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
         """A channel's history as one stream of messages, in constant memory, resumed after a break."""
         query = HistoryQuery(channel, **options)
         core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
-        return AsyncStream(core, self._http, self._config, self._effects)
+        return AsyncStream(core, self._pool, self._config, self._effects)
 
     async def get_message(self, channel: str, message_id: int) -> Message:
         """One message. Raises `NotFound`."""

@@ -12,7 +12,7 @@ from gapless._call import Call, Request, Slice, attempts_for
 from gapless._config import Config, Token
 from gapless._effects import AsyncEffects
 from gapless._retry import Outcome, Reply, RetryPolicy
-from gapless._transport import LIMITS, build, no_reply, reply_of
+from gapless._transport import AsyncPool, build, no_reply, reply_of
 
 T = TypeVar("T")
 
@@ -31,8 +31,7 @@ class AsyncCalls:
         effects: AsyncEffects | None = None,
     ) -> None:
         self._config = Config.resolve(base_url, token, timeout, retry)
-        self._owns_http = http_client is None
-        self._http = http_client or httpx.AsyncClient(limits=LIMITS)
+        self._pool = AsyncPool(http_client)
         self._effects = effects or AsyncEffects()
 
     def __repr__(self) -> str:
@@ -48,8 +47,7 @@ class AsyncCalls:
 
     async def aclose(self) -> None:
         """Closes the connections, which ends open subscriptions. A caller's own `http_client` stays open."""
-        if self._owns_http:
-            await self._http.aclose()
+        await self._pool.aclose()
 
     async def _slices(self, call: Call[Slice[T]] | None) -> AsyncIterator[T]:
         while call is not None:
@@ -68,6 +66,7 @@ class AsyncCalls:
 
     async def _send(self, request: Request) -> Outcome:
         try:
-            return reply_of(await self._http.send(build(self._http, self._config, request)))
+            http = self._pool.http
+            return reply_of(await http.send(build(http, self._config, request)))
         except httpx.RequestError as error:
             return no_reply(error)

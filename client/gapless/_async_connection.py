@@ -20,6 +20,7 @@ from gapless._config import Config
 from gapless._consuming import Consumption
 from gapless._effects import AsyncEffects
 from gapless._errors import GaplessError, apart
+from gapless._forks import OneProcess
 from gapless._lost import Gap
 from gapless._models import Ephemeral, Message, Payload, Published, published_from
 from gapless._publish import ConnectedPublishOptions, MessageOptions, command_members
@@ -46,7 +47,7 @@ MISSING = "connect needs the package websockets: pip install gapless[websocket]"
 CLOSED = NoReply("the connection was closed by its client", sent=False, passing=False)
 
 
-class AsyncConnection:
+class AsyncConnection(OneProcess):
     """One WebSocket to the service, shared by any number of publishes and up to 128 streams.
 
     It opens when it is entered or first used, and again after a break: streams go on behind the last message
@@ -86,6 +87,7 @@ class AsyncConnection:
         self._failures = 0
         self._closing = asyncio.Event()
         self._streams: WeakSet[AsyncPushStream[Any]] = WeakSet()
+        super().__init__()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open" if self._is_open else "not connected"
@@ -115,6 +117,8 @@ class AsyncConnection:
 
     async def aclose(self) -> None:
         """Closes it, and ends its streams. Closing twice is harmless."""
+        if self._foreign:
+            return
         self._closing.set()
         self._on_close(self)
         if self._dialing is not None:
@@ -153,6 +157,7 @@ class AsyncConnection:
         A call that is cancelled before its message is sent does not send it. `AsyncClient.publish` is for a
         message that must neither be lost nor doubled.
         """
+        self._use()
         if self.closed:
             raise RuntimeError("this connection is closed")
         command = Command.of("publish", command_members(channel, data, ephemeral=ephemeral, **options))
@@ -220,6 +225,7 @@ class AsyncConnection:
 
     async def link(self) -> AsyncLink | Break:
         """The open WebSocket, opened now if need be, or why there is none. Raises errors that end streams."""
+        self._use()
         if self.closed:
             return CLOSED
         if self._link is not None and self._link.end is None:
@@ -320,12 +326,12 @@ class AsyncPushStream(AsyncStream[T]):
     """A stream over a shared connection. Other than one of its own, it survives a wait that is cancelled."""
 
     def __init__(self, pushes: PushStream[T], connection: AsyncConnection) -> None:
-        _AsyncIteration.__init__(self, pushes, connection.effects)
         self._pushes = pushes
         self._connection = connection
         self._link: AsyncLink | None = None
         self._inlet: Inlet | None = None
         self._open = False
+        _AsyncIteration.__init__(self, pushes, connection.effects)
         connection.adopt(self)
 
     @property
@@ -373,6 +379,9 @@ class AsyncPushStream(AsyncStream[T]):
                 return Ended()
             case GaplessError():
                 raise apart(end) from end.__cause__
+
+    def _after_fork(self) -> None:
+        _AsyncIteration._after_fork(self)
 
     async def _drop(self) -> None:
         link, inlet = self._link, self._inlet

@@ -60,6 +60,8 @@ class AsyncDelivery(InHand):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._consumer._member.inherited:
+            return  # The block ends in the parent too, and settles the message there.
         if error is None:
             await self._finish()
         elif isinstance(error, Exception):

@@ -23,6 +23,7 @@ from gapless._commands import (
 )
 from gapless._config import Config
 from gapless._errors import GaplessError, ProtocolError
+from gapless._forks import Forkable, disconnect
 from gapless._pushes import Address
 from gapless._retry import Break, NoReply, Reply
 from gapless._sse import MAX_EVENT_BYTES
@@ -87,7 +88,8 @@ class Inlet:
         """Waits a moment until there is room again: a reader that only has much to read is soon through."""
         self._room.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._room.wait(), STALL_SECONDS)
+            async with asyncio.timeout(STALL_SECONDS):
+                await self._room.wait()
         return not self.full
 
     def take(self) -> Mapping[str, Any] | None:
@@ -143,7 +145,7 @@ _Queue = deque[tuple[bytes, _Asked | None]]
 """Lines to send, each with the command that waits for a reply to it."""
 
 
-class AsyncLink:
+class AsyncLink(Forkable):
     """One open WebSocket, from its handshake until it ends for whatever reason. It never reconnects."""
 
     def __init__(self, socket: ClientConnection, timeout_seconds: float, lateness_seconds: float) -> None:
@@ -167,6 +169,10 @@ class AsyncLink:
         """Why it ended, once it has."""
         work = (self._read(), self._write(), self._watch())
         self._tasks = [self._loop.create_task(one) for one in work]
+        super().__init__()
+
+    def _after_fork(self) -> None:
+        disconnect(self._socket.transport.get_extra_info("socket"))
 
     @property
     def date(self) -> str | None:
@@ -220,10 +226,12 @@ class AsyncLink:
         """Closes it, once the commands under way have their replies, or after the timeout."""
         if self.end is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), self._timeout_seconds)
+                async with asyncio.timeout(self._timeout_seconds):
+                    await self._idle.wait()
         self._finish(NoReply("the connection was closed by its client"))
         with suppress(OSError, TimeoutError):
-            await asyncio.wait_for(self._socket.close(), CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._socket.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -14,6 +14,7 @@ from gapless._consuming import Inbox, Membership
 from gapless._delivery import Settled
 from gapless._effects import AsyncEffects
 from gapless._errors import apart
+from gapless._forks import OneProcess
 from gapless._gather import Gatherer
 from gapless._leases import NEVER, Lease
 from gapless._retry import NO_RETRY, RetryPolicy
@@ -27,7 +28,7 @@ class AsyncCaller(Protocol):
     async def __call__(self, call: Call[T], policy: RetryPolicy | None = None) -> T: ...
 
 
-class AsyncMember:
+class AsyncMember(OneProcess):
     """Two tasks, one that reads and one that extends, and a third while something is settled.
 
     Only its own tasks and its consumer refer to it, so that a garbage-collected consumer can end it.
@@ -53,6 +54,12 @@ class AsyncMember:
         self._failure: Exception | None = None
         self._ended = False
         self._stopped = False
+        super().__init__()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it is a parent process's."""
+        return self._foreign
 
     @property
     def state(self) -> str:
@@ -63,6 +70,7 @@ class AsyncMember:
 
     def start(self) -> None:
         """Begins to read, unless it already does."""
+        self._use()
         if not self._loops and not self._ended:
             self._loop = asyncio.get_running_loop()
             self._keeper = asyncio.create_task(self._keep())
@@ -90,6 +98,7 @@ class AsyncMember:
 
     async def ack(self, lease: Lease) -> Settled:
         """Sends the ack together with others. A caller that is cancelled here does not know the outcome."""
+        self._use()
         self.leases.let_go(lease)
         result: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._acks.add(lease.receipt, (lease, result))
@@ -99,6 +108,7 @@ class AsyncMember:
 
     async def nack(self, lease: Lease, delay: float | None, dead_letter: bool, reason: str | None) -> Settled:
         """Gives it back at once."""
+        self._use()
         self.leases.let_go(lease)
         call = _delivery.nack(self.consuming.subscription, [lease.receipt], delay, dead_letter, reason)
         (settled,) = await self._call(call)
@@ -107,6 +117,7 @@ class AsyncMember:
 
     async def extend(self, lease: Lease, ack_wait: float | None) -> Settled:
         """Moves its deadline."""
+        self._use()
         (settled,) = await self._call(
             _delivery.extend(self.consuming.subscription, [lease.receipt], ack_wait)
         )
@@ -115,6 +126,7 @@ class AsyncMember:
 
     def keep(self, lease: Lease) -> None:
         """Extends it until it is settled."""
+        self._use()
         self.leases.keep(lease)
         self._replan(lease)
 
@@ -135,6 +147,8 @@ class AsyncMember:
 
     async def aclose(self, patience_seconds: float) -> None:
         """Ends the stream after the settling under way; all leases end with it."""
+        if self._foreign:
+            return
         self.stop()
         try:
             if self._settling:
@@ -148,7 +162,7 @@ class AsyncMember:
     def forsake(self) -> None:
         """Ends it from the thread where its consumer is garbage collected, which may be another one."""
         loop, running = self._loop, self._loops and not self._ended
-        if loop is not None and running and not loop.is_closed():
+        if loop is not None and running and not self._foreign and not loop.is_closed():
             with suppress(RuntimeError):  # It was closed in between.
                 loop.call_soon_threadsafe(self._cancel)
 
@@ -185,7 +199,8 @@ class AsyncMember:
             self._plan_changed.clear()
             wait_seconds = None if self._planned_at == NEVER else self._planned_at - now
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._plan_changed.wait(), wait_seconds)
+                async with asyncio.timeout(wait_seconds):
+                    await self._plan_changed.wait()
 
     async def _extend_due(self, receipts: list[str]) -> None:
         try:

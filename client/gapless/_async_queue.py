@@ -28,7 +28,7 @@ class AsyncQueue(AsyncCalls):
         """
         asked = Consumption(subscription, **options)
         consuming = Consuming(asked, self._config, self._effects)
-        stream = AsyncStream(consuming, self._http, self._config, self._effects)
+        stream = AsyncStream(consuming, self._pool, self._config, self._effects)
         member = AsyncMember(consuming, stream, self._call, self._effects)
         return AsyncConsumer(member, asked, self._config.timeout_seconds)
 

@@ -13,14 +13,15 @@ import httpx
 from gapless._config import Config
 from gapless._effects import AsyncEffects
 from gapless._errors import GaplessError
+from gapless._forks import OneProcess
 from gapless._retry import Break, Ended
 from gapless._stream import Resumable, Stream
-from gapless._transport import build, head_of, no_reply, reply_of
+from gapless._transport import AsyncPool, build, head_of, leave_response, no_reply, reply_of
 
 T = TypeVar("T")
 
 
-class _AsyncIteration(Generic[T]):
+class _AsyncIteration(OneProcess, Generic[T]):
     """The iteration over a resumable sequence. Subclasses connect, receive and drop."""
 
     def __init__(self, resumed: Resumable[T], effects: AsyncEffects) -> None:
@@ -29,6 +30,7 @@ class _AsyncIteration(Generic[T]):
         self._not_before = effects.clock()
         self._closing = asyncio.Event()
         self._complete = False
+        super().__init__()
 
     def __repr__(self) -> str:
         state = "closed" if self._over else "open" if self._connected else "not connected"
@@ -43,6 +45,7 @@ class _AsyncIteration(Generic[T]):
         return self._resumed.cursor
 
     async def __aenter__(self) -> Self:
+        self._use()
         while not (self._resumed.started or self._complete or self._over):
             await self._step()
         return self
@@ -56,6 +59,7 @@ class _AsyncIteration(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
+        self._use()
         while not self._over:
             item = self._resumed.take()
             if item is not None:
@@ -67,8 +71,9 @@ class _AsyncIteration(Generic[T]):
 
     async def aclose(self) -> None:
         """Ends the iteration, even while another task waits in it. Closing twice is harmless."""
-        self._closing.set()
-        await self._drop()
+        if not self._foreign:
+            self._closing.set()
+            await self._drop()
 
     async def _step(self) -> None:
         """Makes one read. A connection that has ended is dropped, and the stream decides what follows."""
@@ -135,28 +140,27 @@ class AsyncStream(_AsyncIteration[T]):
     for the next item loses nothing, but costs a reconnect. One task at a time may use it, except `aclose`.
     """
 
-    def __init__(
-        self, stream: Stream[T], http: httpx.AsyncClient, config: Config, effects: AsyncEffects
-    ) -> None:
-        super().__init__(stream, effects)
+    def __init__(self, stream: Stream[T], pool: AsyncPool, config: Config, effects: AsyncEffects) -> None:
         self._stream = stream
-        self._http = http
+        self._pool = pool
         self._config = config
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] | None = None
+        super().__init__(stream, effects)
 
     @property
     def _over(self) -> bool:
-        return self._closing.is_set() or self._http.is_closed
+        return self._closing.is_set() or self._pool.closed
 
     @property
     def _connected(self) -> bool:
         return self._chunks is not None
 
     async def _connect(self) -> Break | None:
-        request = build(self._http, self._config, self._stream.request())
+        http = self._pool.http
+        request = build(http, self._config, self._stream.request())
         try:
-            self._response = response = await self._http.send(request, stream=True)
+            self._response = response = await http.send(request, stream=True)
             if response.status_code != 200:
                 await response.aread()
                 return reply_of(response)
@@ -176,6 +180,12 @@ class AsyncStream(_AsyncIteration[T]):
             return Ended()
         self._stream.feed(chunk)
         return None
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        response, chunks, self._response, self._chunks = self._response, self._chunks, None, None
+        if response is not None:
+            leave_response(response, chunks)
 
     async def _drop(self) -> None:
         # A connection that was cancelled is in no known state; the cursor is all that is needed.

@@ -200,7 +200,12 @@ class Consuming(Membership, Stream[Lease]):
 
     def __init__(self, asked: Consumption, config: Config, effects: Effects) -> None:
         super().__init__(asked, config, effects)
+        self._made_from = asked, config, effects
         self._parser = SSEParser()
+
+    def anew(self) -> Consuming:
+        """Another membership with the same options."""
+        return Consuming(*self._made_from)
 
     @property
     def retry_ms(self) -> int | None:

@@ -21,7 +21,8 @@ async def _wait_async(seconds: float, closing: asyncio.Event | None) -> None:
         await asyncio.sleep(seconds)
         return
     with suppress(TimeoutError):
-        await asyncio.wait_for(closing.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await closing.wait()
 
 
 def _wait(seconds: float, closing: threading.Event | None) -> None:

@@ -28,6 +28,7 @@ class Client(SyncQueue, SyncManage):
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
     may be a function; it is called before every request. `timeout` limits each wait of one attempt, in
     seconds. With an `http_client`, its own proxies, certificates and limits apply, and the caller closes it.
+    A forked child has its own connections; an `http_client` that the parent used is refused.
     """
 
     @overload
@@ -144,7 +145,7 @@ class Client(SyncQueue, SyncManage):
         the request, the error is raised when the stream is first read or entered.
         """
         core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
-        return SyncStream(core, self._http, self._config, self._effects)
+        return SyncStream(core, self._pool, self._config, self._effects)
 
     def history(
         self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
@@ -158,7 +159,7 @@ class Client(SyncQueue, SyncManage):
         """A channel's history as one stream of messages, in constant memory, resumed after a break."""
         query = HistoryQuery(channel, **options)
         core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
-        return SyncStream(core, self._http, self._config, self._effects)
+        return SyncStream(core, self._pool, self._config, self._effects)
 
     def get_message(self, channel: str, message_id: int) -> Message:
         """One message. Raises `NotFound`."""

@@ -13,7 +13,7 @@ from gapless._call import Call, Request, Slice, attempts_for
 from gapless._config import Config, Token
 from gapless._effects import SyncEffects
 from gapless._retry import Outcome, Reply, RetryPolicy
-from gapless._transport import LIMITS, build, no_reply, reply_of
+from gapless._transport import SyncPool, build, no_reply, reply_of
 
 T = TypeVar("T")
 
@@ -32,8 +32,7 @@ class SyncCalls:
         effects: SyncEffects | None = None,
     ) -> None:
         self._config = Config.resolve(base_url, token, timeout, retry)
-        self._owns_http = http_client is None
-        self._http = http_client or httpx.Client(limits=LIMITS)
+        self._pool = SyncPool(http_client)
         self._effects = effects or SyncEffects()
 
     def __repr__(self) -> str:
@@ -49,8 +48,7 @@ class SyncCalls:
 
     def close(self) -> None:
         """Closes the connections, which ends open subscriptions. A caller's own `http_client` stays open."""
-        if self._owns_http:
-            self._http.close()
+        self._pool.close()
 
     def _slices(self, call: Call[Slice[T]] | None) -> Iterator[T]:
         while call is not None:
@@ -68,6 +66,7 @@ class SyncCalls:
 
     def _send(self, request: Request) -> Outcome:
         try:
-            return reply_of(self._http.send(build(self._http, self._config, request)))
+            http = self._pool.http
+            return reply_of(http.send(build(http, self._config, request)))
         except httpx.RequestError as error:
             return no_reply(error)

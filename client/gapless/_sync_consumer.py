@@ -13,6 +13,7 @@ from typing import Self
 from gapless._consuming import Consumption
 from gapless._delivery import Settled, reason_of
 from gapless._errors import GaplessError, LeaseLost
+from gapless._forks import Forkable
 from gapless._in_hand import InHand
 from gapless._leases import Lease
 from gapless._sync_member import SIGNAL_S, SyncMember
@@ -31,12 +32,16 @@ class SyncDelivery(InHand):
     `lost` says that the message is or will be handed out again, because the lease or its stream ended. The
     loss is logged. With `raise_lost` it is also raised as `LeaseLost` at the end of the block. The ack is
     tried in any case, and its answer decides.
+
+    Its lease belongs to the process that took it. A forked child may settle it by hand; its block cannot be
+    entered there, and a block that was entered before the fork settles nothing there.
     """
 
     def __init__(self, lease: Lease, consumer: SyncConsumer) -> None:
         super().__init__(lease)
         # This reference keeps the stream, and with it the lease, alive as long as the delivery exists.
         self._consumer = consumer
+        self._leases = consumer._member.leases
 
     def ack(self) -> Settled:
         """Settles the message for good. The result's status is `acked`, `lease_expired` (the message will
@@ -55,18 +60,27 @@ class SyncDelivery(InHand):
         return self._consumer._member.extend(self._lease, ack_wait)
 
     def __enter__(self) -> Self:
+        if self._inherited:
+            raise RuntimeError("another process took this delivery and extends it: settle it by hand")
         self._consumer._member.keep(self._lease)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._inherited:
+            return
         if error is None:
             self._finish()
         elif isinstance(error, Exception):
             self._give_back(error)
         elif not self._lease.settled:
             self._consumer._member.abandon(self._lease, reason_of(error))
+
+    @property
+    def _inherited(self) -> bool:
+        """Whether it was taken before this process was forked."""
+        return self._leases is not self._consumer._member.leases
 
     def _settle_elsewhere(self) -> None:
         """A transaction acked it."""
@@ -106,7 +120,7 @@ class SyncConsumer:
     the connection is lost, its leases end, and their messages come again. Several threads may iterate over
     one consumer. `with` opens and ends it. At the end it waits for the settling under way, and all other
     leases end at once. A consumer that is garbage collected ends too. Interrupting a wait for the next
-    delivery loses nothing.
+    delivery loses nothing. In a forked child it is another member, with deliveries of its own.
     """
 
     def __init__(self, member: SyncMember, asked: Consumption, patience_seconds: float) -> None:
@@ -198,7 +212,7 @@ class SyncConsumer:
             self._member.leases.settle(delivery._lease)
 
 
-class _Crew:
+class _Crew(Forkable):
     """Counts the threads that work. They are not joined: after a join that Ctrl-C interrupted, Python 3.11
     takes the threads for ended.
 
@@ -209,6 +223,10 @@ class _Crew:
         self.failures: list[BaseException] = []
         self.busy = 0
         self.ended = 0
+        self._changed = threading.Condition()
+        super().__init__()
+
+    def _after_fork(self) -> None:
         self._changed = threading.Condition()
 
     def run(self, work: Callable[..., None], *arguments: object) -> None:

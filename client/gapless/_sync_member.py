@@ -13,6 +13,7 @@ from gapless._consuming import Consuming, Inbox
 from gapless._delivery import Settled
 from gapless._effects import SyncEffects
 from gapless._errors import Unreachable, apart
+from gapless._forks import Forkable
 from gapless._gather import Gatherer
 from gapless._leases import NEVER, Lease
 from gapless._retry import NO_RETRY, RetryPolicy
@@ -45,21 +46,30 @@ class _Ticket:
         return self.result is not None or self.error is not None
 
 
-class SyncMember:
+class SyncMember(Forkable):
     """Two threads, one that reads and one that extends. Acks go out on the threads that wait for them.
 
     Only its own threads and its consumer refer to it, so that a garbage-collected consumer can end it. The
-    threads are daemons: a process that ends does not wait for them.
+    threads are daemons: a process that ends does not wait for them. A forked child has neither the threads
+    nor the leases: there it begins anew, as another member.
     """
 
     def __init__(
         self, consuming: Consuming, stream: SyncStream[Lease], call: SyncCaller, effects: SyncEffects
     ) -> None:
+        self._call = call
+        self._clock = effects.clock
+        self._failure: Exception | None = None
+        self._ended = False
+        self._stopped = False
+        self._closing = False
+        self._begin(consuming, stream)
+        super().__init__()
+
+    def _begin(self, consuming: Consuming, stream: SyncStream[Lease]) -> None:
         self.consuming = consuming
         self.leases = consuming.leases
         self._stream = stream
-        self._call = call
-        self._clock = effects.clock
         self._inbox = Inbox(consuming.asked.prefetch)
         self._acks: Gatherer[_Ticket] = Gatherer()
         self._abandoned: deque[tuple[Lease, str]] = deque()
@@ -68,10 +78,10 @@ class SyncMember:
         self._settling = threading.Condition()
         self._plan_changed = threading.Event()
         self._planned_at = NEVER
-        self._failure: Exception | None = None
-        self._ended = False
-        self._stopped = False
-        self._closing = False
+
+    def _after_fork(self) -> None:
+        consuming = self.consuming.anew()
+        self._begin(consuming, self._stream._anew(consuming))
 
     @property
     def state(self) -> str:

@@ -29,7 +29,7 @@ class SyncQueue(SyncCalls):
         """
         asked = Consumption(subscription, **options)
         consuming = Consuming(asked, self._config, self._effects)
-        stream = SyncStream(consuming, self._http, self._config, self._effects)
+        stream = SyncStream(consuming, self._pool, self._config, self._effects)
         member = SyncMember(consuming, stream, self._call, self._effects)
         return SyncConsumer(member, asked, self._config.timeout_seconds)
 

@@ -14,23 +14,24 @@ import httpx
 from gapless._config import Config
 from gapless._effects import SyncEffects
 from gapless._errors import GaplessError
+from gapless._forks import Forkable
 from gapless._retry import Break, Ended
 from gapless._stream import Stream
-from gapless._transport import build, head_of, no_reply, reply_of
+from gapless._transport import SyncPool, build, head_of, leave_response, no_reply, reply_of
 
 T = TypeVar("T")
 
 
-class SyncStream(Generic[T]):
+class SyncStream(Forkable, Generic[T]):
     """An iterator over a stream. It reconnects after a lost connection, until it is closed.
 
     `with` opens it and returns once no message published from then on can be missed. One thread at a time may
-    use it, except `close`.
+    use it, except `close`. In a forked child it goes on where it is, over a connection of its own.
     """
 
-    def __init__(self, stream: Stream[T], http: httpx.Client, config: Config, effects: SyncEffects) -> None:
+    def __init__(self, stream: Stream[T], pool: SyncPool, config: Config, effects: SyncEffects) -> None:
         self._stream = stream
-        self._http = http
+        self._pool = pool
         self._config = config
         self._effects = effects
         self._response: httpx.Response | None = None
@@ -39,6 +40,9 @@ class SyncStream(Generic[T]):
         self._closing = threading.Event()
         self._stepping = threading.Lock()
         self._complete = False
+        self._torn = False
+        """Whether another thread was reading when this process was forked: the state may be halfway."""
+        super().__init__()
 
     def __repr__(self) -> str:
         state = "closed" if self._over else "open" if self._response else "not connected"
@@ -54,6 +58,7 @@ class SyncStream(Generic[T]):
 
     def __enter__(self) -> Self:
         while not (self._stream.started or self._complete or self._over):
+            self._refuse_torn()
             self._step()
         return self
 
@@ -67,6 +72,7 @@ class SyncStream(Generic[T]):
 
     def __next__(self) -> T:
         while not self._over:
+            self._refuse_torn()
             item = self._stream.take()
             if item is not None:
                 return item
@@ -89,7 +95,7 @@ class SyncStream(Generic[T]):
 
     @property
     def _over(self) -> bool:
-        return self._closing.is_set() or self._http.is_closed
+        return self._closing.is_set() or self._pool.closed
 
     def _step(self) -> None:
         """Makes one read. A connection that has ended is dropped, and the stream decides what follows."""
@@ -132,14 +138,32 @@ class SyncStream(Generic[T]):
             self._effects.sleep(wait_seconds, self._closing)
             if self._over:
                 return None
-        request = build(self._http, self._config, self._stream.request())
-        self._response = response = self._http.send(request, stream=True)
+        http = self._pool.http
+        request = build(http, self._config, self._stream.request())
+        self._response = response = http.send(request, stream=True)
         if response.status_code != 200:
             response.read()
             return reply_of(response)
         self._stream.opened(head_of(response), self._effects.clock())
         self._chunks = response.iter_bytes()
         return None
+
+    def _anew(self, stream: Stream[T]) -> SyncStream[T]:
+        """Another one for this stream, over the same client."""
+        return SyncStream(stream, self._pool, self._config, self._effects)
+
+    def _refuse_torn(self) -> None:
+        if self._torn:
+            raise RuntimeError("another thread was reading this stream at the fork: open another one")
+
+    def _after_fork(self) -> None:
+        self._torn = self._torn or self._stepping.locked()
+        closing, self._closing, self._stepping = self._closing, threading.Event(), threading.Lock()
+        if closing.is_set():
+            self._closing.set()
+        response, chunks, self._response, self._chunks = self._response, self._chunks, None, None
+        if response is not None:
+            leave_response(response, chunks)
 
     def _drop(self) -> None:
         response, self._response, self._chunks = self._response, None, None

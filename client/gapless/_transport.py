@@ -1,15 +1,91 @@
-"""Builds httpx requests for both faces, and classifies the failures of httpx."""
+"""The httpx clients of both faces: their requests, their failures, and the process that they belong to."""
 
 from __future__ import annotations
+
+import threading
 
 import httpx
 
 from gapless._call import Request
 from gapless._config import Config
+from gapless._forks import OneProcess, disconnect, leave
 from gapless._retry import NoReply, Reply
 
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
 """The most connections. Every open subscription holds one; beyond, a call waits its timeout and fails."""
+
+
+class AsyncPool(OneProcess):
+    """An `httpx.AsyncClient`: the caller's, or one of its own, which it closes."""
+
+    def __init__(self, given: httpx.AsyncClient | None) -> None:
+        self._given = given
+        self._http = given or httpx.AsyncClient(limits=LIMITS)
+        super().__init__()
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """The client to send with. Raises `RuntimeError` in a forked child, if the parent used it."""
+        self._use()
+        return self._http
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._http.is_closed
+
+    async def aclose(self) -> None:
+        """Closes its own client, unless that is the parent's."""
+        if self._given is None and not self._foreign:
+            await self._http.aclose()
+
+
+class SyncPool(OneProcess):
+    """An `httpx.Client`: the caller's, or one of its own, which it closes. A forked child has its own."""
+
+    def __init__(self, given: httpx.Client | None) -> None:
+        self._given = given
+        self._http = given or httpx.Client(limits=LIMITS)
+        self._closed = False
+        self._renewing = threading.Lock()
+        super().__init__()
+
+    @property
+    def http(self) -> httpx.Client:
+        """The client to send with. Raises `RuntimeError` for the caller's, if a parent process used it."""
+        if self._given is None and self._foreign:
+            with self._renewing:
+                if self._foreign:
+                    own, closed = httpx.Client(limits=LIMITS), self.closed
+                    if closed:
+                        own.close()
+                    self._http, self._foreign = own, False
+        self._use()
+        return self._http
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._closed or self._http.is_closed
+
+    def close(self) -> None:
+        """Closes its own client, unless that is the parent's."""
+        if self._given is None:
+            with self._renewing:
+                self._closed = True
+                if not self._foreign:
+                    self._http.close()
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._renewing = threading.Lock()
+
+
+def leave_response(response: httpx.Response, chunks: object) -> None:
+    """In a forked child: lets go of an answer that the parent reads, unnoticed by the peer."""
+    network = response.extensions.get("network_stream")
+    disconnect(None if network is None else network.get_extra_info("socket"))
+    leave(response, chunks)
 
 
 def build(http: httpx.Client | httpx.AsyncClient, config: Config, request: Request) -> httpx.Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from gapless_spark.columns import to_batches
@@ -37,16 +38,27 @@ class Part(InputPartition):
 
 
 def read_part(
-    options: ReadOptions, schema: StructType, part: InputPartition, patience_s: float = 0.0
+    options: ReadOptions,
+    schema: StructType,
+    part: InputPartition,
+    patience_s: float = 0.0,
+    zone: str = "UTC",
 ) -> Iterator[pa.RecordBatch]:
     """The selected messages of a part, in batches of some megabytes, in the given schema. If the database
-    goes down, this waits for it for `patience_s`, and continues after the last batch.
+    goes down, this waits for it for `patience_s`, and continues after the last batch. `zone` is the time
+    zone of a session that did not set one.
 
     Raises `DataLoss` before the first batch if retention removed messages of the range since it was planned.
     """
     if not isinstance(part, Part) or part.value.empty:
         return
-    yield from with_payload(_resumed(options, part, patience_s), schema)
+    yield from with_payload(_resumed(options, part, patience_s), schema, _zone_of_task() or zone)
+
+
+def _zone_of_task() -> str | None:
+    """The time zone that the session has now, if it was ever set; Spark hands its settings to each task."""
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty("spark.sql.session.timeZone")
 
 
 def _resumed(options: ReadOptions, part: Part, patience_s: float) -> Iterator[pa.RecordBatch]:

@@ -30,6 +30,8 @@ class GaplessDataSource(DataSource):
 
     parallelism: ClassVar[int] = 2
     """The number of tasks that can run at once, as known when the source was registered."""
+    zone: ClassVar[str] = "UTC"
+    """The session's time zone when the source was registered, for a session that never set one."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,14 +46,14 @@ class GaplessDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         check_schema(options, schema)
-        return GaplessReader(options, schema, self.parallelism)
+        return GaplessReader(options, schema, self.parallelism, self.zone)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         from gapless_spark.stream import GaplessStreamReader
 
         options = read_options(self.options, streaming=True)
         check_schema(options, schema)
-        return GaplessStreamReader(options, schema, self.parallelism)
+        return GaplessStreamReader(options, schema, self.parallelism, self.zone)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from gapless_spark.sink import batch_writer
@@ -67,10 +69,11 @@ class GaplessDataSource(DataSource):
 class GaplessReader(DataSourceReader):
     """A batch read of all settled messages between two bounds."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, parallelism: int, zone: str = "UTC") -> None:
         self.options = options
         self.schema = schema
         self.parallelism = parallelism
+        self.zone = zone
 
     def partitions(self) -> list[InputPartition]:
         from gapless_spark.planning import plan_batch
@@ -80,7 +83,7 @@ class GaplessReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from gapless_spark.reading import read_part
 
-        return read_part(self.options, self.schema, partition)
+        return read_part(self.options, self.schema, partition, zone=self.zone)
 
 
 def schema_ddl(options: ReadOptions) -> str:
@@ -100,11 +103,12 @@ def check_schema(options: ReadOptions, schema: StructType) -> None:
 
 def register(spark: SparkSession) -> None:
     """Registers `format("gapless")` in a session. Call it once per session; a second call is harmless."""
-    tasks = parallelism_of(spark)
+    tasks, its_zone = parallelism_of(spark), spark.conf.get("spark.sql.session.timeZone") or "UTC"
 
-    # A class that is made here is pickled by value, so the number reaches the workers with it.
+    # A class that is made here is pickled by value, so these reach the workers with it.
     class Registered(GaplessDataSource):
         parallelism = tasks
+        zone = its_zone
 
     spark.dataSource.register(Registered)
 

@@ -69,10 +69,11 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     If the database cannot be reached, a query fails at its start; a running query waits for the database.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, parallelism: int, zone: str = "UTC") -> None:
         self.options = options
         self.schema = schema
         self.parallelism = parallelism
+        self.zone = zone
         self._last_end: int | None = None
         self._newest: Offset | None = None
         self._empty = Range(0, 0)
@@ -134,7 +135,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from gapless_spark.reading import read_part
 
-        return read_part(self.options, self.schema, partition, PATIENCE_S)
+        return read_part(self.options, self.schema, partition, PATIENCE_S, self.zone)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: the checkpoint is the only state."""

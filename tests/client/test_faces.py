@@ -31,7 +31,7 @@ SPECIAL = {"__init__", *RENAMED, *RENAMED.values()}
 TYPES = [("AsyncClient", "Client"), ("AsyncIterator", "Iterator"), ("async with", "with")]
 TYPES += [
     (f"Async{name}", f"Sync{name}")
-    for name in ("Stream", "Effects", "Consumer", "Delivery", "Handler", "Member")
+    for name in ("Stream", "Effects", "Consumer", "Delivery", "Handler", "Member", "Pool")
 ]
 
 
@@ -93,8 +93,8 @@ def test_a_timeout_without_sense_is_refused(timeout: float) -> None:
 
 def test_a_stream_bounds_silence_and_a_call_each_wait() -> None:
     with Client("http://gapless.test", timeout=3) as client:
-        call = build(client._http, client._config, Request("GET", "/"))
-        stream = build(client._http, client._config, Interest(("a",)).request(None))
+        call = build(client._pool.http, client._config, Request("GET", "/"))
+        stream = build(client._pool.http, client._config, Interest(("a",)).request(None))
     assert call.extensions["timeout"] == {"connect": 3, "read": 3, "write": 3, "pool": 3}
     assert stream.extensions["timeout"] == {"connect": 3, "read": 37.5, "write": 3, "pool": 3}
 

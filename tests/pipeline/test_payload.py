@@ -74,8 +74,9 @@ def test_numbers_are_exact() -> None:
         Decimal("1000.0000"),
         Decimal("0.0000"),
         None,
-        None,
+        Decimal("5.0000"),
     ]
+    assert parse(DecimalType(38, 18), "12345678901.5") == [Decimal("12345678901.500000000000000000")]
     assert parse(LongType(), str(2**63 - 1), str(2**63), "1.0", "-7") == [2**63 - 1, None, None, -7]
     assert parse(ByteType(), "127", "128", "-128") == [127, None, -128]
     assert parse(DoubleType(), "1.5", "7", '"1.5"', "true") == [1.5, 7.0, None, None]
@@ -94,7 +95,7 @@ def test_text_keeps_the_spelling_of_what_is_inside() -> None:
 def test_what_does_not_fit_is_null_and_the_rest_stays() -> None:
     struct = StructType().add("a", LongType()).add("b", BooleanType()).add("l", ArrayType(LongType()))
     assert parse(struct, '{"a": "x", "b": true, "l": [1, "y"], "more": 1}', "[1]", "null", None, "{}") == [
-        {"a": None, "b": True, "l": [1, None]},
+        {"a": None, "b": True, "l": None},
         None,
         None,
         None,
@@ -122,6 +123,6 @@ def test_times() -> None:
         datetime(2026, 11, 20, 11, 0, 0, 1, UTC),
         datetime(2026, 11, 20, 12, 0, tzinfo=UTC),
         None,
-        None,
+        datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
     ]
     assert parse(DateType(), '"2026-11-20"', "20261120") == [date(2026, 11, 20), None]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import gapless_spark
 import pytest
 from gapless_spark.columns import COLUMNS, spark_schema
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody writes it)
 
 from tests.pipeline.conftest import Log
@@ -90,6 +92,20 @@ def test_payloads(log: Log) -> None:
     assert variant.select(text).collect() == by_spark.select(text).collect()
     typed = gapless_spark.parsed(log.read(), fields).orderBy("id").select("data.n").collect()
     assert typed[0].n == Decimal("1.50")
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_a_time_without_a_zone_is_in_the_session_s(log: Log, spark: SparkSession, zone: str) -> None:
+    log.owner.append("a", ['{"t": "2026-11-20T12:00:00"}'])
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        made = [log.read(payload="t timestamp"), gapless_spark.parsed(log.read(), "t timestamp")]
+        option, by_spark = [frame.select(F.unix_micros("data.t")).collect() for frame in made]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    noon = datetime(2026, 11, 20, 12, tzinfo=ZoneInfo(zone))
+    assert option == by_spark == [(int(noon.timestamp()) * 1_000_000,)]
 
 
 def test_a_snapshot_holds_still(log: Log) -> None:

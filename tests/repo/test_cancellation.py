@@ -9,7 +9,7 @@ import pytest
 
 from tests.repo.test_tree import sources
 
-FOLDERS = ["load", "tests"]
+FOLDERS = ["app", "cache", "client", "db", "load", "pipeline", "subscriptions", "tests"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
