@@ -271,11 +271,10 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         super().on_headers_complete()
         self._enter(_Phase.BODY)
         if not self.parser.should_upgrade():
-            cycle = self.cycle
             if self.scope["http_version"] == "1.0":
-                cycle.__class__ = UnframedCycle
-            cycle.default_headers = self._default_headers
-            cycle.message_event = Event()  # type: ignore[assignment]
+                self.cycle.__class__ = UnframedCycle
+            self.cycle.default_headers = self._default_headers
+            self.cycle.message_event = Event()  # type: ignore[assignment]
             # Trailers would be added to the headers that the application is already reading.
             self.headers = []
 
@@ -359,8 +358,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
 
     def _check_head(self) -> None:
         headers = self.headers
-        method = self.parser.get_method()
-        if method == b"CONNECT":
+        if (method := self.parser.get_method()) == b"CONNECT":
             raise _RefusedError(GaplessError(Code.METHOD_NOT_ALLOWED, "this is no proxy"))
         if len(headers) > MAX_FIELDS:
             raise _RefusedError(_too_many_fields())
