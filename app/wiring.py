@@ -77,7 +77,7 @@ class Service:
         assert settings.database_url, "the supervisor has filled this in"
         self._settings = settings
         self._open_pools(settings.database_url)
-        self._reader = Reader(self._pages, self._control)
+        self._reader = Reader(self._pages, self._control, self._ticks)
         self._maintenance = MaintenanceAdapter(self._maintenance_pool)
         self._gate = Gate()
         self._namespaces = Namespaces(self._defining)
@@ -193,6 +193,7 @@ class Service:
         database = DatabaseConfig(url)
         deciding = DatabaseConfig(url, statement_timeout_s=DECISION_TIMEOUT_S, small_tables=True)
         self._control = Pool(database, application="control", size=2)
+        self._ticks = Pool(database, application="ticks", size=1)
         self._pages = Pool(database, application="pages", size=PAGE_CONNECTIONS)
         self._history_pool = Pool(database, application="history", size=HISTORY_CONNECTIONS)
         self._maintenance_pool = Pool(database, application="maintenance", size=1)
@@ -251,6 +252,7 @@ class Service:
             appender.terminate()
         for pool in (
             self._control,
+            self._ticks,
             self._pages,
             self._history_pool,
             self._maintenance_pool,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
 from subscriptions.domain.model import Append, Appended, Message, NewMessage, Position
+from subscriptions.domain.watermark import Fence
 from subscriptions.engine.entry import Encode, Entry, entry_of
 from subscriptions.engine.hints import ChannelHint, Copy
 from subscriptions.ports import AppendPort
@@ -55,10 +56,10 @@ class Publisher:
         encode: Encode,
         committed: Committed,
         interested: Interested = lambda namespace, channel: True,
-        current: Callable[[int, int], bool] = lambda fences, last_id: True,
+        current: Callable[[Fence | None, int], bool] = lambda fence, last_id: True,
     ) -> None:
-        """`current` gets the fences and the last id of each commit, and says whether readers know of all
-        these fences. If not, they get no hint: after a fence, seqs may mean something else."""
+        """`current` gets the newest fence and the last id of each commit, and says whether readers follow
+        the history behind it. If not, they get no hint: after a fence, seqs may mean something else."""
         self._appenders = appenders
         self._encode = encode
         self._committed = committed
@@ -209,7 +210,7 @@ class Publisher:
             log.exception("sending hints of a commit failed")
 
     def _is_current(self, answer: Appended) -> bool:
-        return self._current(answer.fences, answer.positions[-1].id)
+        return self._current(answer.fence, answer.positions[-1].id)
 
     def _hints(self, stored: list[tuple[Append, Appended]]) -> list[tuple[ChannelHint, list[Entry]]]:
         """One hint for each channel of the batch, with an entry for each message that a reader may want."""

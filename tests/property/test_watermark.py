@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from subscriptions.domain.watermark import MAX_CANDIDATES, Tick, Watermark
+from subscriptions.domain.watermark import MAX_CANDIDATES, Fence, Tick, Watermark
 
 
 @dataclass(slots=True)
@@ -136,5 +136,5 @@ def test_a_database_that_holds_less_than_it_did_was_taken_back(less: Tick) -> No
     assert watermark.observe(Tick(10, 90, 90, frozenset())) == 10
     assert watermark.was_taken_back(less)
     assert not watermark.was_taken_back(Tick(10, 90, 90, frozenset()))
-    another = replace(less, epoch="another")
+    another = replace(less, fence=Fence(0, "another", 0))
     assert not watermark.was_taken_back(another), "it says so itself"

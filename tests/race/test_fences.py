@@ -32,7 +32,7 @@ async def test_whoever_finds_a_crash_first_puts_up_the_only_fence(
             await owner.execute(CRASH)
             await asyncio.gather(*(appender.append([one("a")]) for appender in appending), read.tick())
             after = await read.tick()
-            assert (after.fences, after.epoch) == (before.fences + times, before.epoch)
+            assert after.fence[:2] == (before.fence.number + times, before.fence.epoch)
     await check_log(owner)
 
 
@@ -44,9 +44,11 @@ async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed
     async with appenders(database, 1) as (appender,), reader(database) as read:
         answers = await appender.append([one("a") for _ in range(5)])
         seen = [stored(answer).positions[0].id for answer in answers]
-        watermark.observe(await read.tick())
+        tick = await read.tick()
+        read.follow(tick)
+        watermark.observe(tick)
         watermark.saw(seen[-1])
-        known = (await read.tick()).fences
+        known = (await read.tick()).fence.number
         await owner.execute(LOSE_TWO)
         for _ in range(2):
             await owner.execute(CRASH)
@@ -56,9 +58,10 @@ async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed
         stored((await appender.append([one("a")]))[0])
         tick = await read.tick()
         assert watermark.was_taken_back(tick)
-        await read.disown(tick.epoch, known)
+        await read.disown(tick.fence.epoch, known)
         fenced = await read.tick()
-        assert (fenced.epoch != tick.epoch, fenced.fences) == (True, known + 3)
+        read.follow(fenced)
+        assert (fenced.fence.epoch != tick.fence.epoch, fenced.fence.number) == (True, known + 3)
         lost = await read.lost(ALL, seen[-1])
         assert lost is not None
         assert (lost.first_id, lost.last_id) == (seen[3], seen[4])
@@ -68,7 +71,9 @@ async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed
 async def test_a_crash_alone_takes_nothing_back(database: Database, owner: asyncpg.Connection) -> None:
     watermark = Watermark()
     async with appenders(database, 1) as (appender,), reader(database) as read:
-        watermark.observe(await read.tick())
+        tick = await read.tick()
+        read.follow(tick)
+        watermark.observe(tick)
         watermark.saw(stored((await appender.append([one("a")]))[0]).positions[0].id)
         await owner.execute(CRASH)
         stored((await appender.append([one("a")]))[0])
