@@ -116,7 +116,7 @@ class Service:
             max_members=settings.max_streams,
         )
         self._exchange.listen(self._consumers)
-        self._live.on_history = self._consumers.history_changed
+        self._live.on_history = self._history_changed
         self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
         self._receipts = ReceiptCodec()
         self._loops = Loops()
@@ -153,7 +153,7 @@ class Service:
         touched = self._exchange.touched
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(self._deciding, self._namespaces)
-        history = History(self._history_pool)
+        history = History(self._history_pool, self._namespaces)
         settling = Settling(self._consumers, self._receipts)
         self._sessions = Sessions(
             Parts(
@@ -260,6 +260,10 @@ class Service:
             self._defining,
         ):
             await pool.close()
+
+    def _history_changed(self, seen: int) -> None:
+        self._namespaces.forget()
+        self._consumers.history_changed(seen)
 
     async def opened(self) -> None:
         """Wait until the definitions are loaded."""

@@ -29,19 +29,19 @@ STRETCH = 5000
 """How many messages of the whole log one page of many channels looks through."""
 
 LINEAGE_KEPT = 1000
-"""How many of a history's newest fences are remembered, to find what another history has in common with it."""
+"""How many of a history's newest fences are remembered, to find which of them another history has too."""
 
 _MESSAGE, _HEAD, _TRIM = range(3)
 _END = _HEAD
 
 
 class Reader:
-    """Reads for live subscriptions. The pool `control` serves heads and spans, so that many slow history pages
-    in the pool `pages` never delay a live reader.
+    """Reads for live subscriptions. The pool `control` serves heads and spans, so that many slow history
+    pages in the pool `pages` never delay a live reader.
 
     Ticks have a connection of their own, the pool `ticks`. A server never changes under a connection, and a
-    new one is opened only when the last one broke: so where it leads is where the log is now, whatever its
-    fences are. Whether the rest leads there too is decided by the fence that each read finds.
+    new one is opened only when the last one broke. So where it leads is where the log is now, whatever its
+    fences are. The fence that each other read finds shows whether it leads there too.
     """
 
     def __init__(self, pages: Pool, control: Pool, ticks: Pool) -> None:
@@ -75,8 +75,8 @@ class Reader:
         )
 
     async def _learn(self, doubted: Fence | None, rows: list[Any], connection: asyncpg.Connection) -> None:
-        """Read the history that led to this tick, unless it is known. Raise `unavailable` if `doubted`, behind
-        which others have published, is not in it: this may be an old connection to a replaced primary."""
+        """Read the history that led to this tick, unless it is known. Raise `unavailable` if `doubted`,
+        behind which others published, is not in it: this may be an old connection to a replaced primary."""
         (row,) = rows
         read_for = row["life"], row["epoch"], row["fences"]
         if read_for != self._read_for:
@@ -95,7 +95,10 @@ class Reader:
 
     async def _is_current(self, rows: list[Any], connection: asyncpg.Connection) -> None:
         """Raise `unavailable` unless the newest fence is that of the history that is followed."""
-        if self._followed and Fence(*await connection.fetchrow(self._fence_sql)) != self._followed[0]:
+        if not self._followed:
+            return
+        newest = await connection.fetchrow(self._fence_sql)
+        if newest is None or Fence(*newest) != self._followed[0]:
             raise unavailable("the log's history may have changed")
 
     async def disown(self, epoch: str, known: int) -> None:

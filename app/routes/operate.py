@@ -17,8 +17,8 @@ async def healthz(request: Plain) -> Answer:
 
 
 async def readyz(request: Plain, exchange: Exchange, gatekeeper: Gatekeeper, live: LiveEngine) -> Answer:
-    """Tell whether the service is ready: migrated, definitions loaded, database reachable, log readable. The answer also
-    tells the state of Redis, which is not needed."""
+    """Tell whether the service is ready: migrated, definitions loaded, database reachable, log readable. The
+    answer also tells the state of Redis, which is not needed."""
     await gatekeeper.check()
     live.check()
     return Answer(msgspec.json.encode({"status": "ready", "redis": exchange.connected}))

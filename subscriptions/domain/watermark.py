@@ -21,9 +21,9 @@ PREPARED = "-1/"
 
 
 class Fence(NamedTuple):
-    """Where a history of the log begins or goes on. Histories that do not know of each other give out the same
-    numbers, and a crash keeps the epoch: only all three together name one fence. No message of the log behind
-    it has an id below `base` that was not committed before."""
+    """Where a history of the log begins or goes on. Histories that do not know of each other give out the
+    same numbers, and a crash keeps the epoch: only all three together name one fence. Messages that come
+    after it have ids from `base` on."""
 
     number: int
     epoch: str
@@ -37,10 +37,10 @@ BEGUN = Fence(0, "", 0)
 class Tick:
     """One reading of the database. Its parts are read in this order: the last id taken; how far the WAL
     reached then and how far it is flushed, in bytes; the holders of the publishing lock. `life` changes
-    whenever the server starts, and differs on each copy of it. `fence` is the newest fence. Its epoch changes
+    whenever the server starts, and differs on each copy of it. `fence` is the newest fence; its epoch changes
     when the log's history does: the primary is another one, or was restored to an earlier moment. `newest` is
-    the newest id that a message had at a fence since the last tick. `shared` is the number of the newest fence
-    that the history followed so far has too (-1: none); None: no history was followed.
+    the newest id that a message had at a fence since the last tick. `shared` is the number of the newest
+    fence that the history followed so far has too (-1: none); None: no history was followed.
     """
 
     last_id: int

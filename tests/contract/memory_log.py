@@ -227,9 +227,9 @@ class MemoryLog:
         self._fence(self.sequence + 1)
 
     def fail_over(self, behind: int, *, noticed: bool = True, lacks_fence: bool = False) -> None:
-        """A standby is promoted that lacks the newest `behind` commits, and the fences that were put up since;
-        with `lacks_fence`, the one before the next commit too. Not `noticed`: a copy of the server's files was
-        put in its place, which looks as if it had crashed."""
+        """A standby is promoted that lacks the newest `behind` commits, and the fences that were put up
+        since; with `lacks_fence`, those right before the first of these too. Not `noticed`: a copy of the
+        server's files was put in its place, which looks as if it had crashed."""
         self._end_all()
         kept = len(self.commits) - behind - lacks_fence
         self.fences = self.fences[:1] + [row for row in self.fences[1:] if row.commits <= kept]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import astuple
 
 import asyncpg
+import pytest
 
+from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.selection import select
 from subscriptions.domain.watermark import Watermark
 from tests.conftest import Database
-from tests.race.support import appenders, check_log, one, reader, stored
+from tests.race.support import appenders, check_log, one, reader, sessions, stored
 
 CRASH = "delete from gapless.lives"
 """All that a crash leaves behind."""
@@ -21,6 +26,7 @@ update gapless.channels c set last_seq = last_seq - 2, last_id = (
     select m.id from gapless.messages m order by m.id desc offset 2 limit 1)
 """
 ALL = select("default", patterns=(">",))
+ONE = select("default", ("a",))
 
 
 async def test_whoever_finds_a_crash_first_puts_up_the_only_fence(
@@ -78,3 +84,61 @@ async def test_a_crash_alone_takes_nothing_back(database: Database, owner: async
         await owner.execute(CRASH)
         stored((await appender.append([one("a")]))[0])
         assert not watermark.was_taken_back(await read.tick())
+
+
+@pytest.mark.parametrize("crashes", [0, 1, 2], ids=["more", "as many", "fewer"])
+async def test_a_database_with_other_fences_is_followed_however_many(
+    database: Database, crashes: int
+) -> None:
+    """A copy of an earlier moment takes its place. Old connections lead to the one that was replaced."""
+    async with (
+        _copied(database) as copied,
+        sessions(database.owner_url, 1) as (owner,),
+        appenders(database, 1) as (appender,),
+        reader(database) as read,
+        reader(copied) as there,
+    ):
+        begun = await read.tick()
+        for _ in range(crashes):
+            await owner.execute(CRASH)
+            await appender.append([one("a")])
+        before = await read.tick()
+        assert before.fence.number == begun.fence.number + crashes
+        read.follow(before)
+        assert len((await read.page(ONE, 0, None, 10)).messages) == crashes
+        read._ticks = there._ticks
+        tick = await read.tick()
+        assert tick.fence.epoch != before.fence.epoch
+        assert (tick.fence.number, tick.shared) == (begun.fence.number + 1, begun.fence.number)
+        read.follow(tick)
+        with pytest.raises(GaplessError, match="history may have changed"):
+            await read.page(ONE, 0, None, 10)
+        read._pages = there._pages
+        assert not (await read.page(ONE, 0, None, 10)).messages
+
+
+async def test_a_tick_fails_once_where_others_publish_to_another_database(database: Database) -> None:
+    """It may have come on an old connection, to a primary that was replaced and that nobody stopped."""
+    async with _copied(database) as copied, appenders(copied, 1) as (appender,), reader(database) as read:
+        read.follow(await read.tick())
+        await appender.append([one("a")])
+        elsewhere = stored((await appender.append([one("a")]))[0]).fence
+        assert elsewhere is not None
+        read.doubt(elsewhere)
+        with pytest.raises(GaplessError, match="different databases"):
+            await read.tick()
+        read.doubt(elsewhere)
+        await read.tick()
+
+
+@asynccontextmanager
+async def _copied(database: Database) -> AsyncIterator[Database]:
+    """A copy, to which nobody is connected yet."""
+    copy = f"{database.name}_copy"
+    admin = await asyncpg.connect(database.admin_url.replace(f"/{database.name}?", "/postgres?"))
+    try:
+        await admin.execute(f"create database {copy} template {database.name} owner gapless_owner")
+        yield Database(copy, *(url.replace(database.name, copy) for url in astuple(database)[1:]))
+    finally:
+        await admin.execute(f"drop database if exists {copy} with (force)")
+        await admin.close()

@@ -53,9 +53,7 @@ def test_every_promise_holds_where_the_primary_changes(part: int) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(
-    "switch_off", [mutants.no_fence, mutants.numbers_alone, mutants.higher_numbers_only]
-)
+@pytest.mark.parametrize("switch_off", [mutants.no_fence, mutants.numbers_alone, mutants.higher_numbers_only])
 def test_a_change_of_the_primary_must_not_go_unnoticed(
     switch_off: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,8 +250,8 @@ class World:
         self.log.crash()
 
     async def fail_over(self) -> None:
-        """Another server becomes the primary, which lacks the newest commits, and the fences of crashes since:
-        so it has more fences than its predecessor, as many others, or fewer. It may happen again."""
+        """Another server becomes the primary, which lacks the newest commits, and the fences of crashes
+        since: so it has more fences than its predecessor, as many others, or fewer. It may happen again."""
         for _ in range(self.chance.randint(1, 2)):
             await asyncio.sleep(self.chance.random())
             commits = len(self.log.commits)

@@ -113,9 +113,11 @@ class Consumers:
             group.dismiss(Goodbye.SHUTDOWN)
 
     def history_changed(self, seen: int) -> None:
-        """The log's history changed, perhaps with the settlements: end all streams; clients come back."""
+        """The log's history changed, perhaps with the settlements: end all streams; clients come back. Ids of
+        subscriptions and numbers of losses may mean something else, so nothing that goes by them stays."""
         self._known.clear()
         self._owners.clear()
+        self._groups.clear()
         self.attendance.tell_again()
         for group in self._active.values():
             group.dismiss(Goodbye.HISTORY_CHANGED, seen)

@@ -441,8 +441,8 @@ class LiveEngine:
         return tick
 
     async def _judged_tick(self) -> Tick:
-        """A tick of a history that holds all that was seen of it. A database that was taken back to an earlier
-        moment begins another history first."""
+        """A tick of a history that holds all that was seen of it. A database that was taken back to an
+        earlier moment begins another history first."""
         tick = await self.read.tick()
         if self.watermark.was_taken_back(tick):
             log.error("the database lost messages: it was restored to an earlier state")
