@@ -63,6 +63,18 @@ def test_a_reader_of_a_channel_that_goes_away_is_ready_all_the_same() -> None:
     on_stage(play)
 
 
+def test_a_commit_behind_another_fence_is_not_shown_though_its_number_is_the_same() -> None:
+    async def play(stage: Stage) -> None:
+        stage.log.crash()
+        await asyncio.sleep(2)
+        fence = stage.log.fence
+        assert stage.engine.committed(fence, 1)
+        for other in (fence._replace(epoch="other"), fence._replace(base=fence.base + 1), None):
+            assert not stage.engine.committed(other, 1)
+
+    on_stage(play)
+
+
 def test_a_log_that_cannot_be_read_is_told_after_a_while() -> None:
     async def play(stage: Stage) -> None:
         await asyncio.sleep(60)

@@ -384,7 +384,8 @@ class Consumers:
         return found
 
     async def _owned(self, namespace: str, subscription_ids: set[int]) -> set[int]:
-        """The ids among these that are in the namespace. An id is never given to another subscription."""
+        """The ids among these that are in the namespace. In one history of the log, an id is never given to
+        another subscription."""
         known = {number: self._owners.get(number) for number in subscription_ids}
         unheard = sorted(number for number, owner in known.items() if owner is None)
         if unheard:
