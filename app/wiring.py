@@ -77,7 +77,7 @@ class Service:
         assert settings.database_url, "the supervisor has filled this in"
         self._settings = settings
         self._open_pools(settings.database_url)
-        self._reader = Reader(self._pages, self._control)
+        self._reader = Reader(self._pages, self._control, self._ticks)
         self._maintenance = MaintenanceAdapter(self._maintenance_pool)
         self._gate = Gate()
         self._namespaces = Namespaces(self._defining)
@@ -116,7 +116,7 @@ class Service:
             max_members=settings.max_streams,
         )
         self._exchange.listen(self._consumers)
-        self._live.on_history = self._consumers.history_changed
+        self._live.on_history = self._history_changed
         self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
         self._receipts = ReceiptCodec()
         self._loops = Loops()
@@ -153,7 +153,7 @@ class Service:
         touched = self._exchange.touched
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(self._deciding, self._namespaces)
-        history = History(self._history_pool)
+        history = History(self._history_pool, self._namespaces)
         settling = Settling(self._consumers, self._receipts)
         self._sessions = Sessions(
             Parts(
@@ -193,6 +193,7 @@ class Service:
         database = DatabaseConfig(url)
         deciding = DatabaseConfig(url, statement_timeout_s=DECISION_TIMEOUT_S, small_tables=True)
         self._control = Pool(database, application="control", size=2)
+        self._ticks = Pool(database, application="ticks", size=1)
         self._pages = Pool(database, application="pages", size=PAGE_CONNECTIONS)
         self._history_pool = Pool(database, application="history", size=HISTORY_CONNECTIONS)
         self._maintenance_pool = Pool(database, application="maintenance", size=1)
@@ -251,6 +252,7 @@ class Service:
             appender.terminate()
         for pool in (
             self._control,
+            self._ticks,
             self._pages,
             self._history_pool,
             self._maintenance_pool,
@@ -258,6 +260,10 @@ class Service:
             self._defining,
         ):
             await pool.close()
+
+    def _history_changed(self, seen: int) -> None:
+        self._namespaces.forget()
+        self._consumers.history_changed(seen)
 
     async def opened(self) -> None:
         """Wait until the definitions are loaded."""

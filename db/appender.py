@@ -17,6 +17,7 @@ from db.queries import load
 from db.rows import microseconds
 from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
 from subscriptions.domain.model import Append, Appended, NewMessage, Position
+from subscriptions.domain.watermark import Fence
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -126,6 +127,8 @@ class Appender:
             self._connection = await connect(
                 self._config, application="publisher", timeout_s=PUBLISH_TIMEOUT_S
             )
+            # It may lead to another database, which has ids of its own.
+            self._namespaces = {}
         return self._connection
 
     async def _know(self, connection: asyncpg.Connection, batch: Sequence[Append]) -> None:
@@ -199,6 +202,7 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
     # Heads move with each request, so that every hint says what came right before its messages.
     before = zip(row["channel_ids"], row["last_ids"], row["last_seqs"], strict=True)
     heads: dict[Place, tuple[int, int, int]] = dict(zip(places, before, strict=True))
+    fence = None if row["epoch"] is None else Fence(row["fences"], row["epoch"], row["base"])
     answers: list[Appended | GaplessError] = []
     at = 0
     for number, append in enumerate(batch):
@@ -207,7 +211,7 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
         if status == _STORED:
             rows = zip(append.messages, ids[at:end], seqs[at:end], expires[at:end], strict=True)
             positions = tuple([Position(i, m.channel, s, created_at_us, e) for m, i, s, e in rows])
-            answers.append(_stored(append.namespace, positions, heads, row["fences"]))
+            answers.append(_stored(append.namespace, positions, heads, fence))
         elif status == _REPLAYED:
             assert replays is not None
             answers.append(_replayed(replays[number]))
@@ -218,7 +222,10 @@ def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[A
 
 
 def _stored(
-    namespace: str, positions: tuple[Position, ...], heads: dict[Place, tuple[int, int, int]], fences: int
+    namespace: str,
+    positions: tuple[Position, ...],
+    heads: dict[Place, tuple[int, int, int]],
+    fence: Fence | None,
 ) -> Appended:
     if len(positions) == 1:  # As below, for the most common request.
         (only,) = positions
@@ -226,14 +233,14 @@ def _stored(
         head = heads[place]
         assert only.seq == head[2] + 1, "seq is dense under the channel's lock"
         heads[place] = (head[0], only.id, only.seq)
-        return Appended(positions, before={only.channel: head}, fences=fences)
+        return Appended(positions, before={only.channel: head}, fence=fence)
     newest = {position.channel: position for position in positions}
     before = {channel: heads[namespace, channel] for channel in newest}
     added = sum(position.seq - before[channel][2] for channel, position in newest.items())
     assert added == len(positions), "seq is dense under the channel's lock"
     for channel, position in newest.items():
         heads[namespace, channel] = (before[channel][0], position.id, position.seq)
-    return Appended(positions, before=before, fences=fences)
+    return Appended(positions, before=before, fence=fence)
 
 
 def _replayed(first: dict[str, Any]) -> Appended:

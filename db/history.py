@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from db.connect import Pool
+from db.namespaces import Namespaces
 from db.reader import PAGE_BYTES
 from db.rows import channel as channel_of
 from db.rows import message as message_of
@@ -26,9 +27,9 @@ EXPORT_BYTES = 256 * 1024
 class History:
     """Reads history and channels from one pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, namespaces: Namespaces | None = None) -> None:
         self._pool = pool
-        self._namespaces: dict[str, int] = {}
+        self._namespaces = namespaces or Namespaces(pool)
 
     async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
         """A page; see `HistoryPort`."""
@@ -103,7 +104,7 @@ class History:
         return await self.channel(namespace, name)
 
     async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
-        namespace_id = await self._namespace(namespace)
+        namespace_id = await self._namespaces.id(namespace)
         if not await self._pool.fetchval("delete_channel", namespace_id, name, tag_list(if_match)):
             raise _no_channel(name)
 
@@ -117,13 +118,7 @@ class History:
         if_absent: bool,
     ) -> Any:
         asked = (json.dumps(settings), patch, tag_list(if_match), if_absent)
-        return await self._pool.fetchrow("set_channel", await self._namespace(namespace), name, *asked)
-
-    async def _namespace(self, name: str) -> int:
-        if name not in self._namespaces:
-            rows = await self._pool.fetch("namespaces")
-            self._namespaces = {row["name"]: row["id"] for row in rows}
-        return self._namespaces[name]
+        return await self._pool.fetchrow("set_channel", await self._namespaces.id(namespace), name, *asked)
 
     async def _channel_row(self, namespace: str, name: str, block: str = "channel") -> Any:
         row = await self._pool.fetchrow(block, namespace, name)

@@ -17,7 +17,7 @@ def unknown_namespace(name: str) -> GaplessError:
 
 
 class Namespaces:
-    """Caches the namespaces it has read: a namespace is never renamed or removed."""
+    """Caches the namespaces it has read: in one history of the log none is ever renamed or removed."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -41,6 +41,10 @@ class Namespaces:
         if namespace_id not in self._names:
             await self._read()
         return self._names[namespace_id]
+
+    def forget(self) -> None:
+        """Read them again: in another history of the log the ids may mean other namespaces."""
+        self._ids, self._names = {}, {}
 
     async def ensure(self, name: str) -> int:
         """Create the namespace if it is missing; returns its id."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -15,7 +16,7 @@ from subscriptions.domain.errors import unavailable
 from subscriptions.domain.model import Message
 from subscriptions.domain.pattern import to_regex
 from subscriptions.domain.selection import Selection
-from subscriptions.domain.watermark import Tick
+from subscriptions.domain.watermark import Fence, Tick
 from subscriptions.ports import NO_PLACE, Head, Lost, Page, Place, Span, Trim
 
 PAGE_BYTES = 4 * 1024 * 1024
@@ -27,55 +28,88 @@ FRESH_CHANNELS = 4000
 STRETCH = 5000
 """How many messages of the whole log one page of many channels looks through."""
 
+LINEAGE_KEPT = 1000
+"""How many of a history's newest fences are remembered, to find which of them another history has too."""
+
 _MESSAGE, _HEAD, _TRIM = range(3)
 _END = _HEAD
 
 
 class Reader:
-    """Reads for live subscriptions. The pool `control` serves ticks, heads and spans, so that many slow
-    history pages in the pool `pages` never delay a live reader."""
+    """Reads for live subscriptions. The pool `control` serves heads and spans, so that many slow history
+    pages in the pool `pages` never delay a live reader.
 
-    def __init__(self, pages: Pool, control: Pool) -> None:
+    Ticks have a connection of their own, the pool `ticks`. A server never changes under a connection, and a
+    new one is opened only when the last one broke. So where it leads is where the log is now, whatever its
+    fences are. The fence that each other read finds shows whether it leads there too.
+    """
+
+    def __init__(self, pages: Pool, control: Pool, ticks: Pool) -> None:
         self._pages = pages
         self._control = control
-        self._fences_sql = load()["fences"]
-        self._fences: int | None = None
+        self._ticks = ticks
+        self._fence_sql = load()["fence"]
+        self._lineage_sql = load()["lineage"]
+        self._read_for: tuple[str, str, int] | None = None
+        self._lineage: tuple[Fence, ...] = ()
+        """The fences of the last tick's history, newest first."""
+        self._followed: tuple[Fence, ...] = ()
+        """Those of the history that is followed."""
+        self._doubted: Fence | None = None
+        self._foreign: Fence | None = None
 
     async def tick(self) -> Tick:
-        (row,) = await self._control.fetch("tick", self._fences, check=self._is_not_of_the_past)
-        self._fences = row["fences"]
-        holders = frozenset(row["holders"])
+        doubted, self._doubted = self._doubted, None
+        known = self._followed[0].number if self._followed else None
+        (row,) = await self._ticks.fetch("tick", known, check=partial(self._learn, doubted))
+        followed = set(self._followed)
         return Tick(
             row["last_id"],
             int(row["lsn"]),
             int(row["flushed"]),
-            holders,
+            frozenset(row["holders"]),
             row["life"],
-            row["fences"],
-            row["epoch"],
+            self._lineage[0],
             row["newest"],
+            max((f.number for f in self._lineage if f in followed), default=-1) if followed else None,
         )
 
-    async def _is_not_of_the_past(self, rows: list[Any], connection: asyncpg.Connection) -> None:
-        """Raise `unavailable` on an old connection that leads to a primary that was replaced."""
-        if self._fences is not None and rows[0]["fences"] < self._fences:
-            raise unavailable("this connection leads to a database that was replaced")
+    async def _learn(self, doubted: Fence | None, rows: list[Any], connection: asyncpg.Connection) -> None:
+        """Read the history that led to this tick, unless it is known. Raise `unavailable` if `doubted`,
+        behind which others published, is not in it: this may be an old connection to a replaced primary."""
+        (row,) = rows
+        read_for = row["life"], row["epoch"], row["fences"]
+        if read_for != self._read_for:
+            found = await connection.fetch(self._lineage_sql, row["fences"], LINEAGE_KEPT)
+            self._lineage, self._read_for = tuple(Fence(*each) for each in found), read_for
+        if doubted is not None and doubted not in self._lineage and doubted != self._foreign:
+            # Once for each: an old connection of a publisher may lead to a replaced primary as well.
+            self._foreign = doubted
+            raise unavailable("publishers and readers may be connected to different databases")
+
+    def follow(self, tick: Tick) -> None:
+        self._followed = self._lineage
+
+    def doubt(self, fence: Fence) -> None:
+        self._doubted = fence
 
     async def _is_current(self, rows: list[Any], connection: asyncpg.Connection) -> None:
-        """Raise `unavailable` if a fence was put up since the last tick: the rows may be of another
-        history."""
-        if self._fences is not None and await connection.fetchval(self._fences_sql) != self._fences:
+        """Raise `unavailable` unless the newest fence is that of the history that is followed."""
+        if not self._followed:
+            return
+        newest = await connection.fetchrow(self._fence_sql)
+        if newest is None or Fence(*newest) != self._followed[0]:
             raise unavailable("the log's history may have changed")
 
     async def disown(self, epoch: str, known: int) -> None:
-        await self._control.fetch("disown", epoch, known)
+        await self._ticks.fetch("disown", epoch, known)
 
     async def hint_secret(self) -> bytes:
         """The log's secret, which signs hints and receipts."""
         return bytes(await self._control.fetchval("hint_secret"))
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
-        if not self._fences:
+        if self._followed and self._followed[0].number == 0:
             return None
         row = await self._pages.fetchrow("lost", selection.namespace, selection.single, cursor)
         return Lost(row["first_id"], cursor) if row is not None and row["first_id"] <= cursor else None

@@ -8,6 +8,7 @@ from app import telemetry
 from app.gatekeeping import Gatekeeper
 from app.request import Answer, Plain
 from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.live.engine import LiveEngine
 
 
 async def healthz(request: Plain) -> Answer:
@@ -15,10 +16,11 @@ async def healthz(request: Plain) -> Answer:
     return Answer(b'{"status":"alive"}')
 
 
-async def readyz(request: Plain, exchange: Exchange, gatekeeper: Gatekeeper) -> Answer:
-    """Tell whether the service is ready: migrated, definitions loaded, database reachable. The answer also
-    tells the state of Redis, which is not needed."""
+async def readyz(request: Plain, exchange: Exchange, gatekeeper: Gatekeeper, live: LiveEngine) -> Answer:
+    """Tell whether the service is ready: migrated, definitions loaded, database reachable, log readable. The
+    answer also tells the state of Redis, which is not needed."""
     await gatekeeper.check()
+    live.check()
     return Answer(msgspec.json.encode({"status": "ready", "redis": exchange.connected}))
 
 

@@ -60,9 +60,11 @@ select id from gapless.reapable($1) id
 select done, touched from gapless.reap($1, $2, $3)
 
 -- name: transact
-select ids, seqs, channel_ids, last_ids, last_seqs, statuses, answers, appended_at, expires_at,
-       fences
-from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+-- As for append.
+select t.ids, t.seqs, t.channel_ids, t.last_ids, t.last_seqs, t.statuses, t.answers, t.appended_at, t.expires_at,
+       t.fences, f.epoch::text as epoch, f.base
+from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) t
+left join gapless.fences f on f.number = t.fences
 
 -- name: compact
 select gapless.compact($1)

@@ -2,8 +2,13 @@
 select last_id, lsn, flushed, holders, life::text as life, fences, epoch::text as epoch, newest
 from gapless.tick($1)
 
--- name: fences
-select max(number) from gapless.fences
+-- name: fence
+-- The newest fence.
+select number, epoch::text as epoch, base from gapless.fences order by number desc limit 1
+
+-- name: lineage
+-- The newest fences up to the number $1, $2 of them: the history that led here.
+select number, epoch::text as epoch, base from gapless.fences where number <= $1 order by number desc limit $2
 
 -- name: disown
 select gapless.fence($1::uuid, $2)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from subscriptions.domain.watermark import Fence
+
 MAX_ID = 2**53 - 1
 """Ids stay below 2^53 so that every JSON reader can hold one exactly."""
 
@@ -99,8 +101,8 @@ class Appended(msgspec.Struct, frozen=True):
     replayed: bool = False
     before: dict[str, tuple[int, int, int]] = msgspec.field(default_factory=dict)
     """Channel name → (channel id, last message id, last seq) just before this request's messages."""
-    fences: int = 0
-    """How many fences the log had at the commit; see `Tick`."""
+    fence: Fence | None = None
+    """The newest fence at the commit. None: it was put up at that moment, and is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

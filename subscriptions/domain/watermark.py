@@ -10,20 +10,37 @@ watermark never waits for them.)
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_CANDIDATES = 64
+MAX_EPOCHS = 1000
 PREPARED = "-1/"
 """How the names of prepared transactions begin (`pg_locks.virtualtransaction`)."""
+
+
+class Fence(NamedTuple):
+    """Where a history of the log begins or goes on. Histories that do not know of each other give out the
+    same numbers, and a crash keeps the epoch: only all three together name one fence. Messages that come
+    after it have ids from `base` on."""
+
+    number: int
+    epoch: str
+    base: int
+
+
+BEGUN = Fence(0, "", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
     """One reading of the database. Its parts are read in this order: the last id taken; how far the WAL
     reached then and how far it is flushed, in bytes; the holders of the publishing lock. `life` changes
-    whenever the server starts, and differs on each copy of it. `epoch` changes when the log's history does:
-    the primary is another one, or was restored to an earlier moment. `fences` counts such changes and
-    crashes; `newest` is the newest id that a message had at the last of them.
+    whenever the server starts, and differs on each copy of it. `fence` is the newest fence; its epoch changes
+    when the log's history does: the primary is another one, or was restored to an earlier moment. `newest` is
+    the newest id that a message had at a fence since the last tick. `shared` is the number of the newest
+    fence that the history followed so far has too (-1: none); None: no history was followed.
     """
 
     last_id: int
@@ -31,9 +48,9 @@ class Tick:
     flushed: int
     holders: frozenset[str]
     life: str = ""
-    fences: int = 0
-    epoch: str = ""
+    fence: Fence = BEGUN
     newest: int = 0
+    shared: int | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +61,7 @@ class _Candidate:
 
 
 class Watermark:
-    """Turns successive ticks of one database into a settled id that never falls.
+    """Turns successive ticks into a settled id that never falls within one history of the log.
 
     It holds at most `MAX_CANDIDATES` unsettled readings. It ignores further ones, which only causes delay.
     """
@@ -52,8 +69,8 @@ class Watermark:
     __slots__ = (
         "_candidates",
         "_committed",
-        "_epoch",
-        "_fences",
+        "_epochs",
+        "_fence",
         "_flushed",
         "_life",
         "last_id",
@@ -68,9 +85,10 @@ class Watermark:
         """Ticks whose last id was below that of an earlier tick in one life of the server. Must stay 0."""
         self._candidates: list[_Candidate] = []
         self._life = ""
-        self._epoch = ""
+        self._fence = BEGUN
+        self._epochs: OrderedDict[str, None] = OrderedDict()
+        """Epochs of the histories that were followed before."""
         self._flushed = 0
-        self._fences = 0
         self._committed = 0
 
     @property
@@ -84,11 +102,15 @@ class Watermark:
         return max(self.last_id, self._committed)
 
     def was_taken_back(self, tick: Tick) -> bool:
-        """Whether the database reports the same history as before, but holds less of it: it was restored to
-        an earlier moment, or the disk lost data that it had confirmed."""
-        if tick.epoch != self._epoch:
+        """Whether the database reports a history that was followed before, but holds less of it, or was left
+        for another one: it was restored to an earlier moment, or the disk lost data that it had confirmed."""
+        if tick.fence.epoch in self._epochs:
+            return True
+        if tick.fence.epoch != self._fence.epoch:
             return False
-        after_a_crash = tick.fences > self._fences and tick.newest < self._committed
+        if tick.shared is not None and tick.shared < self._fence.number:
+            return True
+        after_a_crash = tick.fence.number > self._fence.number and tick.newest < self._committed
         return after_a_crash or tick.last_id < self.settled or tick.flushed < self._flushed
 
     def saw(self, message_id: int) -> None:
@@ -97,9 +119,9 @@ class Watermark:
 
     def observe(self, tick: Tick) -> int:
         """The settled id after this tick. `was_taken_back` must be false for the tick."""
-        if tick.epoch != self._epoch:
-            self._epoch, self._flushed, self._committed = tick.epoch, 0, 0
-        self._fences = tick.fences
+        if tick.fence.epoch != self._fence.epoch:
+            self._begin(tick.fence)
+        self._fence = tick.fence
         self._flushed = max(self._flushed, tick.flushed)
         if tick.life != self._life:
             # Ids that were taken before a crash and not committed are void: no transaction holds them.
@@ -126,6 +148,17 @@ class Watermark:
                 waiting.append(candidate)
         self._candidates = [c for c in waiting if c.last_id > self.settled]
         return self.settled
+
+    def _begin(self, fence: Fence) -> None:
+        """Another history: its ids may be lower. Nobody held an id when the fence was put up, and it is on
+        disk, so all below its base is settled."""
+        if self._fence.epoch:
+            self._epochs[self._fence.epoch] = None
+            if len(self._epochs) > MAX_EPOCHS:
+                self._epochs.popitem(last=False)
+        self._candidates.clear()
+        self.settled = self.last_id = max(0, fence.base - 1)
+        self._flushed = self._committed = 0
 
     def __repr__(self) -> str:
         return f"Watermark(settled={self.settled}, last_id={self.last_id}, waiting={len(self._candidates)})"

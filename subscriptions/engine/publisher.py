@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
 from subscriptions.domain.model import Append, Appended, Message, NewMessage, Position
+from subscriptions.domain.watermark import Fence
 from subscriptions.engine.entry import Encode, Entry, entry_of
 from subscriptions.engine.hints import ChannelHint, Copy
 from subscriptions.ports import AppendPort
@@ -55,10 +56,10 @@ class Publisher:
         encode: Encode,
         committed: Committed,
         interested: Interested = lambda namespace, channel: True,
-        current: Callable[[int, int], bool] = lambda fences, last_id: True,
+        current: Callable[[Fence | None, int], bool] = lambda fence, last_id: True,
     ) -> None:
-        """`current` gets the fences and the last id of each commit, and says whether readers know of all
-        these fences. If not, they get no hint: after a fence, seqs may mean something else."""
+        """`current` gets the newest fence and the last id of each commit, and says whether readers follow
+        the history behind it. If not, they get no hint: after a fence, seqs may mean something else."""
         self._appenders = appenders
         self._encode = encode
         self._committed = committed
@@ -202,9 +203,9 @@ class Publisher:
 
     def _tell(self, stored: list[tuple[Append, Appended]]) -> None:
         try:
-            # One transaction stored them all: the last one has its fences and its greatest id.
+            # One transaction stored them all: the last one has its fence and its greatest id.
             newest = stored[-1][1]
-            if not self._current(newest.fences, newest.positions[-1].id):
+            if not self._current(newest.fence, newest.positions[-1].id):
                 return
             if hints := self._hints(stored):
                 self._committed(hints)

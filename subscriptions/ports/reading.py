@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from subscriptions.domain.delivery import Tags
 from subscriptions.domain.model import Channel, Message, Retention
 from subscriptions.domain.selection import Selection
-from subscriptions.domain.watermark import Tick
+from subscriptions.domain.watermark import Fence, Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +102,23 @@ class Span:
 
 class ReadPort(Protocol):
     """The log as readers need it. Every method raises GaplessError `unavailable` when the database cannot be
-    asked, and when what it read belongs to another history than the last tick."""
+    asked, and when what it read lies behind another fence than that of the history that is followed."""
 
     async def tick(self) -> Tick:
         """Read where the log stands. If the log's history has changed, this puts up a fence first."""
         ...
 
+    def follow(self, tick: Tick) -> None:
+        """From here on, what is read must lie behind the fence of this tick, the last one."""
+        ...
+
+    def doubt(self, fence: Fence) -> None:
+        """A message was committed behind this fence: the next tick fails once if it does not know of it."""
+        ...
+
     async def disown(self, epoch: str, known: int) -> None:
         """Put up a fence if `epoch` is in force. The caller has seen more of this history than the database
-        holds; `known` is the number of fences that it knew of."""
+        holds; `known` is the number of the newest fence that both know of."""
         ...
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:

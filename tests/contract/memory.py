@@ -14,7 +14,7 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Channel, Message, Retention
 from subscriptions.domain.pattern import compile_pattern
 from subscriptions.domain.selection import Selection
-from subscriptions.domain.watermark import Tick
+from subscriptions.domain.watermark import Fence, Tick
 from subscriptions.ports import NO_PLACE, Head, HistoryQuery, Lost, Page, Place, Span, Trim
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
 from tests.contract.memory_settings import changed
@@ -74,23 +74,30 @@ class MemoryReader:
         self._pause = pause
         self.cut = sys.maxsize
         """A page ends after so many messages whatever its limit, as one does that reaches its bytes."""
-        self._fences: int | None = None
+        self._lineage: tuple[Fence, ...] = ()
+        self._history: tuple[Fence, ...] = ()
 
     async def tick(self) -> Tick:
         await self._pause("tick")
-        tick = self._log.tick()
+        tick, lineage = self._log.tick(self._history), self._log.lineage
         await self._pause("ticked")
-        if tick.fences < len(self._log.fences):
+        if tick.fence != self._log.fence:
             raise GaplessError(Code.UNAVAILABLE, "the connection broke with the server")
-        self._fences = tick.fences
+        self._lineage = lineage
         return tick
+
+    def follow(self, tick: Tick) -> None:
+        self._history = self._lineage
+
+    def doubt(self, fence: Fence) -> None:
+        """Nothing to do: every connection breaks with its server."""
 
     async def disown(self, epoch: str, known: int) -> None:
         self._log.disown(epoch)
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
         await self._pause("lost")
-        for lost_from, base in sorted(self._log.fences):
+        for lost_from, base in sorted((row.lost_from, row.fence.base) for row in self._log.fences):
             if lost_from <= cursor < base:
                 row = self._log.rows.get((selection.namespace, selection.single or ""))
                 kept = [m.id for m in row.messages if m.id <= cursor] if row is not None else []
@@ -98,13 +105,13 @@ class MemoryReader:
                 return Lost(first, cursor) if first <= cursor else None
         return None
 
-    def _check_fences(self) -> None:
-        if self._fences not in (None, len(self._log.fences)):
+    def _check_fence(self) -> None:
+        if self._history and self._history[0] != self._log.fence:
             raise GaplessError(Code.UNAVAILABLE, "the log's history may have changed")
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
         await self._pause("heads")
-        self._check_fences()
+        self._check_fence()
         heads = {}
         for place in channels:
             row = self._log.rows.get(place)
@@ -118,14 +125,14 @@ class MemoryReader:
 
     async def heads_above(self, selection: Selection, after: int) -> dict[str, int]:
         await self._pause("heads_above")
-        self._check_fences()
+        self._check_fence()
         return {row.name: row.last_id for row in self._followed(selection) if row.last_id > after}
 
     async def page(
         self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = 0
     ) -> Page:
         await self._pause("page")
-        self._check_fences()
+        self._check_fence()
         limit = min(limit, self.cut)
         if selection.single is not None:
             page = self._channel_page(selection, after, limit)
@@ -164,7 +171,7 @@ class MemoryReader:
 
     async def span(self, after: int, upto: int, limit: int) -> Span:
         await self._pause("span")
-        self._check_fences()
+        self._check_fence()
         limit = min(limit, self.cut)
         ids = [i for i in self._log.ids if after < i <= upto][:limit]
         rows = [self._log.by_id[i] for i in ids]
@@ -177,7 +184,7 @@ class MemoryReader:
 
     async def last(self, selection: Selection, count: int, upto: int) -> dict[int, int]:
         await self._pause("last")
-        self._check_fences()
+        self._check_fence()
         starts = {}
         for row in self._followed(selection):
             kept = [m for m in row.after(0) if m.id <= upto and selection.admits(m.type, m.key)]
@@ -195,7 +202,7 @@ class MemoryReader:
         max_bytes: int = 0,
     ) -> Page:
         await self._pause("page_from")
-        self._check_fences()
+        self._check_fence()
         limit = min(limit, self.cut)
         page = self._page(selection, starts, after, upto, limit)
         await self._pause("paged_from")
@@ -216,7 +223,7 @@ class MemoryReader:
 
     async def place_at(self, namespace: str, channel: str, seq: int) -> Place:
         await self._pause("place_at")
-        self._check_fences()
+        self._check_fence()
         row = self._log.rows.get((namespace, channel))
         unborn_at = self._log.deletion_ids.get(namespace, 0)
         if row is None:

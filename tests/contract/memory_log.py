@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 from subscriptions.domain.delivery import AppliesTo, Policy
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Channel, Message, NewMessage, Position, Retention
-from subscriptions.domain.watermark import Tick
+from subscriptions.domain.watermark import Fence, Tick
 from tests.contract.memory_settings import in_force
 
 JOURNAL_S = 0.2
@@ -104,6 +105,17 @@ class Key:
     positions: tuple[Position, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FenceRow:
+    """A fence: ids from `lost_from` to below its base were given to messages that are not here, or to none.
+    `newest`: the newest id that a message had then; `commits`: how many there had been."""
+
+    fence: Fence
+    lost_from: int = 0
+    newest: int = 0
+    commits: int = 0
+
+
 class MemoryLog:
     """What the database holds. `now_us` is its clock."""
 
@@ -132,17 +144,14 @@ class MemoryLog:
         self.lsn = 0
         self.flushed = 0
         self.life = 1
-        self.epoch = 1
-        self.fences: list[tuple[int, int]] = []
-        """(lost_from, base) of each: ids between were given to messages that are not here, or to none."""
+        self._epochs = itertools.count(1)
+        self.fences = [FenceRow(Fence(0, str(next(self._epochs)), 0))]
         self.commits: list[list[tuple[Row, Message]]] = []
-        self.newest = 0
-        self._top = 0
         self.lost: set[int] = set()
         """Ids of messages that a failover took."""
         self._durable_sequence = 0
-        self._jumps = itertools.count(1)
-        """Time: whatever is restored, it goes on."""
+        self._highest = 0
+        """The highest base ever: it stands for time, which goes on whatever is restored."""
         self._numbers = itertools.count(1)
         self._channel_ids = itertools.count(1)
 
@@ -182,7 +191,6 @@ class MemoryLog:
         row.messages.append(message)
         self.by_id[message.id] = (row, message)
         insort(self.ids, message.id)
-        self._top = max(self._top, message.id)
 
     def flush(self) -> None:
         """The journal is on disk as far as it goes."""
@@ -193,32 +201,46 @@ class MemoryLog:
         """As the writer of the journal does it of its own accord."""
         asyncio.get_running_loop().call_later(JOURNAL_S, self.flush)
 
-    def tick(self) -> Tick:
-        """As the database reads it."""
+    @property
+    def fence(self) -> Fence:
+        return self.fences[-1].fence
+
+    @property
+    def lineage(self) -> tuple[Fence, ...]:
+        """The fences that led here, newest first."""
+        return tuple(row.fence for row in reversed(self.fences))
+
+    def tick(self, followed: Sequence[Fence] = ()) -> Tick:
+        """As the database reads it, for one who followed the history of these fences, newest first."""
+        known = followed[0].number if followed else sys.maxsize
+        newest = [row.newest for row in self.fences if row.fence.number > known]
+        shared = max((fence.number for fence in self.lineage if fence in followed), default=-1)
         return Tick(
             self.sequence,
             self.lsn,
             self.flushed,
             frozenset(self.running),
             str(self.life),
-            len(self.fences),
-            str(self.epoch),
-            self.newest,
+            self.fence,
+            min(newest, default=self.fences[-1].newest),
+            shared if followed else None,
         )
 
     def crash(self) -> None:
         """Everything unflushed is gone: running transactions, and ids that only they had taken."""
         self._end_all()
         self.sequence = self._durable_sequence
-        self.newest = self._top
         self.life += 1
         self.lsn = self.flushed = self.lsn + 10  # Recovery writes a journal of its own.
         self._fence(self.sequence + 1)
 
-    def fail_over(self, behind: int, *, noticed: bool = True) -> None:
-        """A standby is promoted that lacks the newest `behind` commits. Not `noticed`: a copy of the server's
-        files was put in its place, which looks as if it had crashed."""
+    def fail_over(self, behind: int, *, noticed: bool = True, lacks_fence: bool = False) -> None:
+        """A standby is promoted that lacks the newest `behind` commits, and the fences that were put up
+        since; with `lacks_fence`, those right before the first of these too. Not `noticed`: a copy of the
+        server's files was put in its place, which looks as if it had crashed."""
         self._end_all()
+        kept = len(self.commits) - behind - lacks_fence
+        self.fences = self.fences[:1] + [row for row in self.fences[1:] if row.commits <= kept]
         gone = [item for commit in self.commits[len(self.commits) - behind :] for item in commit]
         del self.commits[len(self.commits) - behind :]
         for row, message in reversed(gone):
@@ -232,21 +254,25 @@ class MemoryLog:
         self.sequence = self._durable_sequence = self.ids[-1] if self.ids else 0
         self.lsn = self.flushed = max(0, self.lsn - 5 * len(gone)) + 10
         self.life += 1
-        self._top = self.newest = self.sequence
-        if self.fenced and noticed:
-            self.epoch += 1
-        self._fence(min(self.lost, default=self.sequence + 1) if noticed else self.sequence + 1)
+        if noticed:
+            self._move()
+        else:
+            self._fence(self.sequence + 1)
 
     def disown(self, epoch: str) -> None:
         """Somebody has seen more of this history than is here."""
-        if epoch == str(self.epoch) and self.fenced:
-            self.epoch += 1
-            self._fence(min(self.lost, default=self.sequence + 1))
+        if epoch == self.fence.epoch:
+            self._move()
 
-    def _fence(self, lost_from: int) -> None:
+    def _move(self) -> None:
+        self._fence(min(self.lost, default=self.sequence + 1), str(next(self._epochs)))
+
+    def _fence(self, lost_from: int, epoch: str | None = None) -> None:
+        """Without an epoch, the log goes on in that of the last fence."""
         if self.fenced:
-            base = self.sequence // JUMP * JUMP + next(self._jumps) * JUMP
-            self.fences.append((lost_from, base))
+            base = self._highest = (max(self.sequence, self._highest) // JUMP + 1) * JUMP
+            fence = Fence(len(self.fences), epoch or self.fence.epoch, base)
+            self.fences.append(FenceRow(fence, lost_from, max(self.ids, default=0), len(self.commits)))
             self.sequence = self._durable_sequence = base - 1
 
     def _end_all(self) -> None:
@@ -429,7 +455,7 @@ class Transaction:
             self._keys[append.namespace, append.idempotency_key] = Key(
                 append.fingerprint, now_us, tuple(p._replace(expires_at_us=None) for p in positions)
             )
-        return Appended(tuple(positions), before=before, fences=len(self._log.fences))
+        return Appended(tuple(positions), before=before, fence=self._log.fence)
 
 
 def _message(new: NewMessage, id_: int, seq: int, now_us: int, channel_ttl: float | None) -> Message:

@@ -49,7 +49,7 @@ async def test_few_and_many_channels_are_read_alike(
     config = DatabaseConfig(database.service_url)
     await _fill(config)
     pool = Pool(config, application="test", size=2)
-    reader = Reader(pool, pool)
+    reader = Reader(pool, pool, pool)
     upto = (await reader.tick()).last_id
     rows = await pool.fetch("span", 0, upto, MESSAGES, 2**31)
     log = [(r["id"], r["channel"], r["type"]) for r in rows[:-1]]

@@ -11,7 +11,13 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.hints import EphemeralHint
-from subscriptions.engine.live.engine import LINGER_S, MIN_TAIL_BYTES, START_TIMEOUT_S, LiveLimits
+from subscriptions.engine.live.engine import (
+    LINGER_S,
+    MIN_TAIL_BYTES,
+    READ_WITHIN_S,
+    START_TIMEOUT_S,
+    LiveLimits,
+)
 from subscriptions.engine.live.feed import EPHEMERAL_BYTES, RETRY_S
 from subscriptions.engine.live.live_subscription import Chunk, Ephemeral, Gap, Ready
 from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Start
@@ -79,6 +85,35 @@ def test_a_reader_of_a_channel_that_goes_away_is_ready_all_the_same() -> None:
         reader = await joining
         await asyncio.sleep(3)
         assert reader.ready
+
+    on_stage(play)
+
+
+def test_a_commit_behind_another_fence_is_not_shown_though_its_number_is_the_same() -> None:
+    async def play(stage: Stage) -> None:
+        stage.log.crash()
+        await asyncio.sleep(2)
+        fence = stage.log.fence
+        assert stage.engine.committed(fence, 1)
+        for other in (fence._replace(epoch="other"), fence._replace(base=fence.base + 1), None):
+            assert not stage.engine.committed(other, 1)
+
+    on_stage(play)
+
+
+def test_a_log_that_cannot_be_read_is_told_after_a_while() -> None:
+    async def play(stage: Stage) -> None:
+        await asyncio.sleep(60)
+        stage.engine.check()
+        stage.down = True
+        await asyncio.sleep(READ_WITHIN_S - 1.5)
+        stage.engine.check()
+        await asyncio.sleep(2)
+        with pytest.raises(GaplessError, match="the log cannot be read: down"):
+            stage.engine.check()
+        stage.down = False
+        await asyncio.sleep(2)
+        stage.engine.check()
 
     on_stage(play)
 

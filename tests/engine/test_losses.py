@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import unavailable
@@ -99,6 +100,19 @@ async def test_an_error_leaves_it_to_the_next(stage: Stage) -> None:
     stage.consumers.told(pulled)
     await asyncio.sleep(0.1)
     assert not left(stage)
+
+
+@on_stage
+async def test_the_losses_of_another_history_are_news(stage: Stage) -> None:
+    """A restored database numbers them from an earlier number on, and they are others."""
+    stage.queues.subscribe("q", ordering="none")
+    await lose(stage, 5, 2)
+    stage.consumers.told(await pull(stage))
+    await asyncio.sleep(0.1)
+    stage.queues._gap_numbers = itertools.count(1)
+    stage.consumers.history_changed(seen=0)
+    await lose(stage, 3, 1)
+    assert missed((await pull(stage)).losses) == [2]
 
 
 @on_stage

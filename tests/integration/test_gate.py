@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 
 from load.children import free_port
 from load.failover.cluster import Cluster
@@ -242,6 +243,19 @@ async def test_a_standby_is_not_ready_until_it_is_promoted(serve: Serve) -> None
             await host.publish("first", 1)
     finally:
         cluster.remove()
+
+
+@pytest.mark.drill
+async def test_a_service_that_cannot_read_the_log_is_not_ready(
+    serve: Serve, owner: asyncpg.Connection
+) -> None:
+    """Publishes are stored, and nobody gets them."""
+    async with Host((await asyncio.to_thread(serve)).url) as host:
+        await owner.execute("revoke execute on function gapless.tick(integer) from gapless_service")
+        await eventually(partial(_told, host, "the log cannot be read"))
+        await host.publish("a", 1)
+        await owner.execute("grant execute on function gapless.tick(integer) to gapless_service")
+        await eventually(partial(_told, host, None))
 
 
 async def _told(host: Host, detail: str | None) -> bool:

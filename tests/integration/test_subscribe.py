@@ -18,7 +18,7 @@ _numbers = count(1)
 LOOKED = """
 select exists (select from pg_stat_activity
     where datname = current_database() and application_name = 'gapless pages'
-    and query like '%max(number) from gapless.fences%' and query_start > $1 and state = 'idle')
+    and query like '%from gapless.fences order by number%' and query_start > $1 and state = 'idle')
 """
 """A page connection has looked at heads, and then whether the history is still the same."""
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from subscriptions.domain.watermark import MAX_CANDIDATES, Tick, Watermark
+from subscriptions.domain.watermark import MAX_CANDIDATES, Fence, Tick, Watermark
 
 
 @dataclass(slots=True)
@@ -136,5 +136,43 @@ def test_a_database_that_holds_less_than_it_did_was_taken_back(less: Tick) -> No
     assert watermark.observe(Tick(10, 90, 90, frozenset())) == 10
     assert watermark.was_taken_back(less)
     assert not watermark.was_taken_back(Tick(10, 90, 90, frozenset()))
-    another = replace(less, epoch="another")
+    another = replace(less, fence=Fence(0, "another", 0))
     assert not watermark.was_taken_back(another), "it says so itself"
+
+
+OLD = Fence(2, "old", 5_000)
+NEW = Fence(3, "new", 3_000)
+
+
+def test_in_another_history_ids_may_be_lower() -> None:
+    """What was settled in the one before says nothing of them, and all below the new fence is settled."""
+    watermark = Watermark()
+    assert watermark.observe(Tick(7_000, 90, 90, frozenset(), "a", OLD)) == 7_000
+    watermark.saw(7_000)
+    begun = Tick(3_007, 10, 10, frozenset({"1/1"}), "b", NEW, shared=0)
+    assert not watermark.was_taken_back(begun)
+    assert watermark.observe(begun) == 2_999
+    assert watermark.seen == 3_007
+    assert not watermark.was_taken_back(replace(begun, shared=3))
+    assert watermark.observe(replace(begun, holders=frozenset())) == 3_007
+
+
+@pytest.mark.parametrize(
+    ("fence", "shared"),
+    [(Fence(1, "old", 6_000), 0), (Fence(2, "old", 6_000), 1), (Fence(4, "old", 6_000), 1)],
+    ids=["fewer", "as many", "more"],
+)
+def test_a_history_that_lacks_the_last_fence_was_taken_back(fence: Fence, shared: int) -> None:
+    """However many it has, and whatever it holds: it is in the same epoch, and another fence followed."""
+    watermark = Watermark()
+    watermark.observe(Tick(7_000, 90, 90, frozenset(), "a", OLD))
+    assert watermark.was_taken_back(Tick(8_000, 900, 900, frozenset(), "b", fence, shared=shared))
+
+
+def test_a_history_that_was_left_is_not_taken_up_again() -> None:
+    """Its readers have read another one meanwhile."""
+    watermark = Watermark()
+    old = Tick(7_000, 90, 90, frozenset(), "a", OLD)
+    watermark.observe(old)
+    watermark.observe(Tick(3_007, 10, 10, frozenset(), "b", NEW, shared=0))
+    assert watermark.was_taken_back(replace(old, shared=0))

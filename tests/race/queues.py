@@ -59,7 +59,7 @@ class Queues:
         self.transactions = Transactions(self.pool, names, create_channels=True)
         self.maintenance = Maintenance(self.pool)
         self.history = History(self.pool)
-        self.reader = Reader(self.pool, self.pool)
+        self.reader = Reader(self.pool, self.pool, self.pool)
         self.appender = Appender(config)
         self._watermark = Watermark()
 

@@ -78,7 +78,7 @@ async def appenders(database: Database, count: int) -> AsyncIterator[list[Append
 async def reader(database: Database) -> AsyncIterator[Reader]:
     """What live readers read with."""
     config = DatabaseConfig(database.service_url)
-    pools = [Pool(config, application="test", size=4), Pool(config, application="test", size=2)]
+    pools = [Pool(config, application="test", size=size) for size in (4, 2, 1)]
     try:
         yield Reader(*pools)
     finally:

@@ -141,10 +141,18 @@ async def test_a_start_in_the_future_is_refused(queues: Queues) -> None:
 @pytest.mark.parametrize("channels", [("a",), ("a", "b"), ("*",)], ids=["one", "a set", "a pattern"])
 @pytest.mark.parametrize("seek", [False, True], ids=["made", "moved"])
 @pytest.mark.parametrize("to", ["latest", "an id"])
+@pytest.mark.parametrize("settled", [None, ALL], ids=["unknown", "of another history"])
 async def test_a_start_gives_whatever_is_committed_from_then_on(
-    database: Database, queues: Queues, channels: tuple[str, ...], seek: bool, to: str
+    database: Database,
+    queues: Queues,
+    channels: tuple[str, ...],
+    seek: bool,
+    to: str,
+    settled: int | None,
 ) -> None:
-    """A publisher under way has taken a smaller id, and others have committed larger ones."""
+    """A publisher under way has taken a smaller id, and others have committed larger ones. What the caller
+    takes for settled may be an id of the history before, that is not given out here yet."""
+    queues.subscriptions._settled = lambda: settled
     await queues.publish("a", 0)
     if seek:
         subscription = await queues.subscribe("q", *channels, start="earliest")

@@ -14,7 +14,7 @@ import pytest
 from app.embedded import EmbeddedPostgres
 from db.migrate import migrate
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.watermark import Tick, Watermark
+from subscriptions.domain.watermark import Fence, Tick, Watermark
 from tests.conftest import Database
 from tests.patience import eventually
 from tests.race.support import IMMEDIATE, publish, reader, sessions
@@ -87,7 +87,7 @@ async def test_ids_that_a_crash_takes_back_are_never_given_again(crashing: Datab
         await eventually(recovered)
         after = await read.tick()
         assert after.last_id > before.last_id, "ids go on beyond all that may have been seen"
-        assert (after.epoch, after.fences) == (before.epoch, before.fences + 1), "nothing committed was lost"
+        assert after.fence[:2] == (before.fence.number + 1, before.fence.epoch), "nothing committed was lost"
         watermark.observe(after)
         settled = watermark.observe(await read.tick())
         assert settled == after.last_id
@@ -98,8 +98,8 @@ async def _tick_that_commits_nothing(session: asyncpg.Connection) -> Tick:
     await transaction.start()
     (row,) = await session.fetch("select * from gapless.tick()")
     await transaction.rollback()
-    holders, life, epoch = frozenset(row["holders"]), str(row["life"]), str(row["epoch"])
-    return Tick(row["last_id"], row["lsn"], row["flushed"], holders, life, row["fences"], epoch)
+    holders, fence = frozenset(row["holders"]), Fence(row["fences"], str(row["epoch"]), 0)
+    return Tick(row["last_id"], row["lsn"], row["flushed"], holders, str(row["life"]), fence)
 
 
 async def test_the_watermark_settles_though_nobody_commits(crashing: Database) -> None:

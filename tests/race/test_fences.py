@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import astuple
 
 import asyncpg
+import pytest
 
+from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.selection import select
 from subscriptions.domain.watermark import Watermark
 from tests.conftest import Database
-from tests.race.support import appenders, check_log, one, reader, stored
+from tests.race.support import appenders, check_log, one, reader, sessions, stored
 
 CRASH = "delete from gapless.lives"
 """All that a crash leaves behind."""
@@ -21,6 +26,7 @@ update gapless.channels c set last_seq = last_seq - 2, last_id = (
     select m.id from gapless.messages m order by m.id desc offset 2 limit 1)
 """
 ALL = select("default", patterns=(">",))
+ONE = select("default", ("a",))
 
 
 async def test_whoever_finds_a_crash_first_puts_up_the_only_fence(
@@ -32,7 +38,7 @@ async def test_whoever_finds_a_crash_first_puts_up_the_only_fence(
             await owner.execute(CRASH)
             await asyncio.gather(*(appender.append([one("a")]) for appender in appending), read.tick())
             after = await read.tick()
-            assert (after.fences, after.epoch) == (before.fences + times, before.epoch)
+            assert after.fence[:2] == (before.fence.number + times, before.fence.epoch)
     await check_log(owner)
 
 
@@ -44,9 +50,11 @@ async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed
     async with appenders(database, 1) as (appender,), reader(database) as read:
         answers = await appender.append([one("a") for _ in range(5)])
         seen = [stored(answer).positions[0].id for answer in answers]
-        watermark.observe(await read.tick())
+        tick = await read.tick()
+        read.follow(tick)
+        watermark.observe(tick)
         watermark.saw(seen[-1])
-        known = (await read.tick()).fences
+        known = (await read.tick()).fence.number
         await owner.execute(LOSE_TWO)
         for _ in range(2):
             await owner.execute(CRASH)
@@ -56,9 +64,10 @@ async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed
         stored((await appender.append([one("a")]))[0])
         tick = await read.tick()
         assert watermark.was_taken_back(tick)
-        await read.disown(tick.epoch, known)
+        await read.disown(tick.fence.epoch, known)
         fenced = await read.tick()
-        assert (fenced.epoch != tick.epoch, fenced.fences) == (True, known + 3)
+        read.follow(fenced)
+        assert (fenced.fence.epoch != tick.fence.epoch, fenced.fence.number) == (True, known + 3)
         lost = await read.lost(ALL, seen[-1])
         assert lost is not None
         assert (lost.first_id, lost.last_id) == (seen[3], seen[4])
@@ -68,8 +77,68 @@ async def test_an_earlier_moment_is_noticed_though_others_went_on_and_it_crashed
 async def test_a_crash_alone_takes_nothing_back(database: Database, owner: asyncpg.Connection) -> None:
     watermark = Watermark()
     async with appenders(database, 1) as (appender,), reader(database) as read:
-        watermark.observe(await read.tick())
+        tick = await read.tick()
+        read.follow(tick)
+        watermark.observe(tick)
         watermark.saw(stored((await appender.append([one("a")]))[0]).positions[0].id)
         await owner.execute(CRASH)
         stored((await appender.append([one("a")]))[0])
         assert not watermark.was_taken_back(await read.tick())
+
+
+@pytest.mark.parametrize("crashes", [0, 1, 2], ids=["more", "as many", "fewer"])
+async def test_a_database_with_other_fences_is_followed_however_many(
+    database: Database, crashes: int
+) -> None:
+    """A copy of an earlier moment takes its place. Old connections lead to the one that was replaced."""
+    async with (
+        _copied(database) as copied,
+        sessions(database.owner_url, 1) as (owner,),
+        appenders(database, 1) as (appender,),
+        reader(database) as read,
+        reader(copied) as there,
+    ):
+        begun = await read.tick()
+        for _ in range(crashes):
+            await owner.execute(CRASH)
+            await appender.append([one("a")])
+        before = await read.tick()
+        assert before.fence.number == begun.fence.number + crashes
+        read.follow(before)
+        assert len((await read.page(ONE, 0, None, 10)).messages) == crashes
+        read._ticks = there._ticks
+        tick = await read.tick()
+        assert tick.fence.epoch != before.fence.epoch
+        assert (tick.fence.number, tick.shared) == (begun.fence.number + 1, begun.fence.number)
+        read.follow(tick)
+        with pytest.raises(GaplessError, match="history may have changed"):
+            await read.page(ONE, 0, None, 10)
+        read._pages = there._pages
+        assert not (await read.page(ONE, 0, None, 10)).messages
+
+
+async def test_a_tick_fails_once_where_others_publish_to_another_database(database: Database) -> None:
+    """It may have come on an old connection, to a primary that was replaced and that nobody stopped."""
+    async with _copied(database) as copied, appenders(copied, 1) as (appender,), reader(database) as read:
+        read.follow(await read.tick())
+        await appender.append([one("a")])
+        elsewhere = stored((await appender.append([one("a")]))[0]).fence
+        assert elsewhere is not None
+        read.doubt(elsewhere)
+        with pytest.raises(GaplessError, match="different databases"):
+            await read.tick()
+        read.doubt(elsewhere)
+        await read.tick()
+
+
+@asynccontextmanager
+async def _copied(database: Database) -> AsyncIterator[Database]:
+    """A copy, to which nobody is connected yet."""
+    copy = f"{database.name}_copy"
+    admin = await asyncpg.connect(database.admin_url.replace(f"/{database.name}?", "/postgres?"))
+    try:
+        await admin.execute(f"create database {copy} template {database.name} owner gapless_owner")
+        yield Database(copy, *(url.replace(database.name, copy) for url in astuple(database)[1:]))
+    finally:
+        await admin.execute(f"drop database if exists {copy} with (force)")
+        await admin.close()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.merge import Merge
 from subscriptions.domain.sweeping import SweepSchedule
-from subscriptions.domain.watermark import Tick, Watermark
+from subscriptions.domain.watermark import Fence, Tick, Watermark
 from subscriptions.engine.entry import Entry
 from subscriptions.engine.live.feed import ChannelFeed
 from subscriptions.engine.live.tail import Tail
@@ -71,6 +73,25 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryLog, "fenced", False)
 
 
+def numbers_alone(patch: pytest.MonkeyPatch) -> None:
+    """Fences are told apart by their numbers: equal ones count as the same."""
+    patch.setattr(Fence, "__eq__", lambda one, other: isinstance(other, Fence) and one[0] == other[0])
+    patch.setattr(Fence, "__ne__", lambda one, other: not isinstance(other, Fence) or one[0] != other[0])
+    patch.setattr(Fence, "__hash__", lambda fence: hash(fence[0]))
+
+
+def higher_numbers_only(patch: pytest.MonkeyPatch) -> None:
+    """A database with fewer fences than the last one is taken for one that was replaced."""
+    exact = MemoryLog.tick
+
+    def refused(self: MemoryLog, followed: Sequence[Fence] = ()) -> Tick:
+        if followed and followed[0].number > self.fence.number:
+            raise GaplessError(Code.UNAVAILABLE, "this connection leads to a database that was replaced")
+        return exact(self, followed)
+
+    patch.setattr(MemoryLog, "tick", refused)
+
+
 def no_life(patch: pytest.MonkeyPatch) -> None:
     """A crash gives ids again, and goes unnoticed by the watermark."""
     observe = Watermark.observe
@@ -87,8 +108,8 @@ def plain_read(patch: pytest.MonkeyPatch) -> None:
     exact = MemoryLog.tick
     turns = itertools.count(1)
 
-    def torn(self: MemoryLog) -> Tick:
-        tick = exact(self)
+    def torn(self: MemoryLog, followed: Sequence[Fence] = ()) -> Tick:
+        tick = exact(self, followed)
         ahead = (TORN_AHEAD if next(turns) % TORN_EVERY == 0 else 0) * bool(tick.last_id)
         return replace(tick, last_id=tick.last_id + ahead)
 

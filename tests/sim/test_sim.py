@@ -53,9 +53,12 @@ def test_every_promise_holds_where_the_primary_changes(part: int) -> None:
 
 
 @pytest.mark.drill
-def test_a_change_of_the_primary_must_not_go_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutants.no_fence(monkeypatch)
-    assert seeds.first_failure(partial(play, fail_over=True), MUTANT_SEEDS) is not None
+@pytest.mark.parametrize("switch_off", [mutants.no_fence, mutants.numbers_alone, mutants.higher_numbers_only])
+def test_a_change_of_the_primary_must_not_go_unnoticed(
+    switch_off: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(monkeypatch)
+    assert seeds.first_failure(partial(play, fail_over=True), 2 * MUTANT_SEEDS) is not None
 
 
 def test_a_seed_says_everything() -> None:

@@ -250,10 +250,17 @@ class World:
         self.log.crash()
 
     async def fail_over(self) -> None:
-        """Another server becomes the primary, which lacks the newest commits."""
-        await asyncio.sleep(self.chance.random() * 1.5)
-        behind = self.chance.randint(0, min(8, len(self.log.commits)))
-        self.log.fail_over(behind, noticed=self.chance.random() < 0.6)
+        """Another server becomes the primary, which lacks the newest commits, and the fences of crashes
+        since: so it has more fences than its predecessor, as many others, or fewer. It may happen again."""
+        for _ in range(self.chance.randint(1, 2)):
+            await asyncio.sleep(self.chance.random())
+            commits = len(self.log.commits)
+            kept = commits - self.chance.randint(0, min(8, commits))
+            for _ in range(self.chance.randint(0, 3)):
+                self.log.crash()
+                await asyncio.sleep(self.chance.random() * 0.3)
+            noticed, older = self.chance.random() < 0.6, self.chance.random() < 0.5
+            self.log.fail_over(len(self.log.commits) - kept, noticed=noticed, lacks_fence=older)
 
     async def remove(self) -> None:
         """Retention and an administrator: what they take is gone, and channels begin anew."""

@@ -113,9 +113,11 @@ class Consumers:
             group.dismiss(Goodbye.SHUTDOWN)
 
     def history_changed(self, seen: int) -> None:
-        """The log's history changed, perhaps with the settlements: end all streams; clients come back."""
+        """The log's history changed, perhaps with the settlements: end all streams; clients come back. Ids of
+        subscriptions and numbers of losses may mean something else, so nothing that goes by them stays."""
         self._known.clear()
         self._owners.clear()
+        self._groups.clear()
         self.attendance.tell_again()
         for group in self._active.values():
             group.dismiss(Goodbye.HISTORY_CHANGED, seen)
@@ -382,7 +384,8 @@ class Consumers:
         return found
 
     async def _owned(self, namespace: str, subscription_ids: set[int]) -> set[int]:
-        """The ids among these that are in the namespace. An id is never given to another subscription."""
+        """The ids among these that are in the namespace. In one history of the log, an id is never given to
+        another subscription."""
         known = {number: self._owners.get(number) for number in subscription_ids}
         unheard = sorted(number for number, owner in known.items() if owner is None)
         if unheard:

@@ -14,7 +14,7 @@ from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Message
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.sweeping import SWEEP_S, SweepSchedule
-from subscriptions.domain.watermark import Tick, Watermark
+from subscriptions.domain.watermark import Fence, Tick, Watermark
 from subscriptions.engine.entry import Encode, Entry, Wire
 from subscriptions.engine.hints import ChannelHint, EphemeralHint
 from subscriptions.engine.live.beginning import Begin, after_seq, opened_at
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 TICK_IDLE_S = 0.05
 TICK_HOLE_S = 0.01
 RETRY_S = 0.5
+READ_WITHIN_S = 5.0
+"""The log counts as readable this long after the last round that read it."""
 LINGER_S = 10.0
 """A feed without readers is kept this long: a client that lost its connection finds it still warm."""
 START_TIMEOUT_S = 8.0
@@ -76,7 +78,8 @@ class LiveEngine:
         self.epoch = ""
         """The epoch of the history that is read, once it is known."""
         self.life = ""
-        self.fences: int | None = None
+        self.fence: Fence | None = None
+        """The newest fence of the history that is read, once it is known."""
         self.moved = asyncio.Event()
         """Set whenever `epoch` or `life` has changed."""
         self.on_history: Callable[[int], None] = lambda seen: None
@@ -92,6 +95,8 @@ class LiveEngine:
         self._attention = asyncio.Event()
         self._shared_by = 0
         self._sweeps = SweepSchedule()
+        self._read_at = clock()
+        self._obstacle = "it does not answer"
         self.unhinted = 0
         """Messages that sweeps found and that no hint had named; counted once for each feed."""
 
@@ -201,12 +206,14 @@ class LiveEngine:
         if not feed.subscribers:
             feed.idle_since = self._clock()
 
-    def committed(self, fences: int, last_id: int) -> bool:
-        """A message was committed. Returns whether readers here know of every fence before it; if not, a tick
-        is due."""
-        if self.fences in (None, fences):
+    def committed(self, fence: Fence | None, last_id: int) -> bool:
+        """A message was committed behind this fence. Returns whether readers here follow the history behind
+        it; if not, a tick is due."""
+        if self.fence in (None, fence):
             self.watermark.saw(last_id)
             return True
+        if fence is not None:
+            self.read.doubt(fence)
         self._attention.set()
         return False
 
@@ -305,7 +312,7 @@ class LiveEngine:
     async def _open_new(self, selection: Selection) -> Feed:
         epoch = self.epoch
         if not epoch:
-            epoch = (await self.tick()).epoch
+            epoch = (await self.tick()).fence.epoch
         if selection.single is None:
             await self._last_id_settled()
             feed: Feed = self.follower.open(selection, self._tail_bytes())
@@ -371,13 +378,21 @@ class LiveEngine:
 
     # --- the loops
 
+    def check(self) -> None:
+        """Raises `unavailable` if the log could not be read for `READ_WITHIN_S`: publishes may be stored, but
+        readers wait."""
+        if self._clock() - self._read_at > READ_WITHIN_S:
+            raise unavailable(f"the log cannot be read: {self._obstacle}")
+
     async def run(self) -> None:
         """Tick, catch up and sweep until cancelled; once a second while there are no readers."""
         while True:
             self._attention.clear()
             try:
                 await self._round()
+                self._read_at = self._clock()
             except GaplessError as error:
+                self._obstacle = error.detail
                 log.warning("the live engine cannot read the database: %s", error.detail)
                 await asyncio.sleep(RETRY_S)
             await self._drop_idle()
@@ -407,15 +422,12 @@ class LiveEngine:
         await asyncio.sleep(TICK_HOLE_S if self.follower.behind else 0)
 
     async def _tick(self) -> Tick:
-        tick = await self.read.tick()
-        if self.watermark.was_taken_back(tick):
-            log.error("the database lost messages: it was restored to an earlier state")
-            await self.read.disown(tick.epoch, self.fences or 0)
-            tick = await self.read.tick()
-        self.fences = tick.fences
-        if tick.epoch != self.epoch:
+        tick = await self._judged_tick()
+        self.read.follow(tick)
+        self.fence = tick.fence
+        if tick.fence.epoch != self.epoch:
             # At once: all that is read from here on belongs to the new history.
-            self._follow_history(tick.epoch)
+            self._follow_history(tick.fence.epoch)
         if tick.life != self.life:
             self.life = tick.life
             self.moved.set()
@@ -423,6 +435,18 @@ class LiveEngine:
         self.watermark.observe(tick)
         if self.watermark.regressions > before:
             log.error("the last id taken went back to %d without a crash of the server", tick.last_id)
+        return tick
+
+    async def _judged_tick(self) -> Tick:
+        """A tick of a history that holds all that was seen of it. A database that was taken back to an
+        earlier moment begins another history first."""
+        tick = await self.read.tick()
+        if self.watermark.was_taken_back(tick):
+            log.error("the database lost messages: it was restored to an earlier state")
+            await self.read.disown(tick.fence.epoch, tick.shared or 0)
+            tick = await self.read.tick()
+            if self.watermark.was_taken_back(tick):
+                raise unavailable("the database was replaced again")
         return tick
 
     def _follow_history(self, epoch: str) -> None:
@@ -440,6 +464,7 @@ class LiveEngine:
         self._feeds.clear()
         self._channels.clear()
         self.follower.forget()
+        self._sweeps = SweepSchedule()
         self.on_history(self.watermark.seen)
 
     async def _sweep(self) -> None:
