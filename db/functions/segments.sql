@@ -51,35 +51,55 @@ begin
     return true;
 end $$;
 
+-- Whether a message in this segment is kept.
+create or replace function gapless_internal.is_kept(g gapless.segments) returns boolean
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select case when g.lower = (select min(x.lower) from gapless.segments x)
+                then exists (select from gapless.channels c where c.last_seq >= c.first_seq and c.first_id < g.upper)
+                else exists (select from gapless.messages m where m.id >= g.lower and m.id < g.upper) end
+$$;
+
+-- Drops a segment in which nothing is kept. A publisher that holds an id in it is waited for first; if a
+-- message appears then, this raises 55P03, and the next call looks again.
+create or replace function gapless_internal.remove_segment(g gapless.segments) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    lock table gapless.publishing_lock in exclusive mode;
+    if gapless_internal.is_kept(g) or gapless_internal.last_id() < g.upper - 1 then
+        raise exception 'a message has appeared in the segment from %', g.lower using errcode = '55P03';
+    end if;
+    execute format('drop table gapless.messages_%s', g.lower);
+    delete from gapless.segments where lower = g.lower;
+    return g.lower;
+end $$;
+
 -- Drops the oldest segment if it is closed and nothing in it is kept. Returns its lower bound, or null.
 -- Subscriptions behind it are moved past it first, because their losses can be counted only while it is
 -- there. One call moves a thousand of them; if there are more, the segment stays until the next call.
+--
+-- p_settled only keeps it from looking too early. A caller may hold a settled id of a lost history, so what
+-- is dropped lies below the last id taken here, and no publisher runs when it is dropped.
 create or replace function gapless.drop_segment(p_settled bigint) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms' as $$
 declare
     most_behind constant integer := 1000;
+    settled constant bigint := least(p_settled, gapless_internal.last_id());
     oldest gapless.segments;
     behind integer[];
 begin
     perform gapless_internal.needs_fresh_snapshots();
     -- A segment that a fence left behind without a message, at any place.
     select * into oldest from gapless.segments g
-    where g.upper - 1 <= p_settled and g.lower > (select min(lower) from gapless.segments)
-      and not exists (select from gapless.messages m where m.id >= g.lower and m.id < g.upper)
+    where g.upper - 1 <= settled and g.lower > (select min(lower) from gapless.segments)
+      and not gapless_internal.is_kept(g)
     order by g.lower limit 1 for update skip locked;
     if found then
-        execute format('drop table gapless.messages_%s', oldest.lower);
-        delete from gapless.segments where lower = oldest.lower;
-        return oldest.lower;
+        return gapless_internal.remove_segment(oldest);
     end if;
     select * into oldest from gapless.segments order by lower limit 1 for update skip locked;
-    if oldest.lower is null or oldest.upper - 1 > p_settled
-       or oldest.lower <> (select min(lower) from gapless.segments) then
-        return null;
-    end if;
-    if exists (select from gapless.channels c
-               where c.last_seq >= c.first_seq and c.first_id < oldest.upper) then
+    if oldest.lower is null or oldest.upper - 1 > settled
+       or oldest.lower <> (select min(lower) from gapless.segments) or gapless_internal.is_kept(oldest) then
         return null;
     end if;
     behind := array(select p.subscription_id from gapless.progress p
@@ -102,9 +122,7 @@ begin
           and m.id < oldest.upper
         order by m.channel_id desc, m.id desc limit 1) m
     on conflict do nothing;
-    execute format('drop table gapless.messages_%s', oldest.lower);
-    delete from gapless.segments where lower = oldest.lower;
-    return oldest.lower;
+    return gapless_internal.remove_segment(oldest);
 end $$;
 
 -- A new log begins with three segments, the first of them in use.
