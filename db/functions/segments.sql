@@ -16,6 +16,15 @@ begin
     return next_lower;
 end $$;
 
+-- Adds segments until two lie above this id.
+create or replace function gapless_internal.keep_spares(p_id bigint) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    while 2 > (select count(*) from gapless.segments g where g.lower > p_id) loop
+        perform gapless_internal.add_segment();
+    end loop;
+end $$;
+
 -- Starts a new segment when the newest one in use is older than p_age seconds or nearly full, by moving the
 -- sequence to the next lower bound. No session publishes meanwhile: this holds the publishing lock
 -- exclusively.
@@ -25,15 +34,9 @@ set lock_timeout = '200ms' as $$
 declare
     current_id bigint;
     active gapless.segments;
-    spare bigint;
 begin
     perform gapless_internal.needs_fresh_snapshots();
-    loop
-        select count(*) into spare from gapless.segments g
-        where g.lower > gapless_internal.last_id();
-        exit when spare >= 2;
-        perform gapless_internal.add_segment();
-    end loop;
+    perform gapless_internal.keep_spares(gapless_internal.last_id());
     current_id := gapless_internal.last_id();
     select g.* into active from gapless.segments g where g.lower <= current_id and g.upper > current_id;
     update gapless.segments g set opened_at = now() where g.lower = active.lower and g.opened_at is null;

@@ -44,7 +44,8 @@ class _Candidate:
 
 
 class Watermark:
-    """Turns successive ticks of one database into a settled id that never falls.
+    """Turns successive ticks of one database into a settled id that never falls within one history. Ids of
+    another history may be smaller.
 
     It holds at most `MAX_CANDIDATES` unsettled readings. It ignores further ones, which only causes delay.
     """
@@ -99,6 +100,9 @@ class Watermark:
         """The settled id after this tick. `was_taken_back` must be false for the tick."""
         if tick.epoch != self._epoch:
             self._epoch, self._flushed, self._committed = tick.epoch, 0, 0
+            self.settled = min(self.settled, tick.newest)
+            self.last_id = self.settled
+            self._candidates.clear()
         self._fences = tick.fences
         self._flushed = max(self._flushed, tick.flushed)
         if tick.life != self._life:

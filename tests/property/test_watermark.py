@@ -138,3 +138,15 @@ def test_a_database_that_holds_less_than_it_did_was_taken_back(less: Tick) -> No
     assert not watermark.was_taken_back(Tick(10, 90, 90, frozenset()))
     another = replace(less, epoch="another")
     assert not watermark.was_taken_back(another), "it says so itself"
+
+
+def test_ids_of_another_history_may_be_smaller() -> None:
+    """A sibling was promoted: what was settled of the other one says nothing of it."""
+    watermark = Watermark()
+    here = Tick(1000, 10, 10, frozenset(), "1", 1, "here", 90)
+    assert watermark.observe(here) == 1000
+    there = Tick(500, 5, 5, frozenset({"3/1"}), "2", 1, "there", 90)
+    assert not watermark.was_taken_back(there)
+    assert watermark.observe(there) == 90, "somebody may still publish below 500"
+    assert watermark.observe(replace(there, holders=frozenset())) == 500
+    assert (watermark.last_id, watermark.regressions) == (500, 0)

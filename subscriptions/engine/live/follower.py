@@ -67,6 +67,7 @@ class LogFollower:
     def forget(self) -> None:
         """Start again without feeds, routes and position."""
         self._merge = None
+        self._reading_to = 0
         self._feeds.clear()
         self._routes.clear()
 
