@@ -19,6 +19,7 @@ from app.telemetry import (
     GAVE_WAY,
     HEAD,
     HEARS,
+    IDS_LEFT,
     MEMBERS,
     PRESENCE_DROPPED,
     PRESENCE_UNSHOWN,
@@ -32,6 +33,7 @@ from app.telemetry import (
     UNSETTLED,
     WAITING,
 )
+from subscriptions.domain.model import MAX_ID
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
@@ -62,6 +64,7 @@ async def tell(
         GAVE_WAY.set(gave_way)
         giving_back.look(held_bytes)
         HEAD.set(watermark.last_id)
+        IDS_LEFT.set(MAX_ID - watermark.last_id)
         SETTLED_ID.set(watermark.settled)
         SETTLED_LAG.set(standstill.seen(watermark.settled, watermark.last_id, time.monotonic()))
         HEARS.set(exchange.connected)

@@ -60,6 +60,11 @@ SETTLED_LAG = Gauge(
     "gapless_settled_lag_seconds", "How long the settled id has stood still below taken ids.", **_MAX
 )
 HEAD = Gauge("gapless_head_id", "The last id taken, as last seen.", **_MAX)
+IDS_LEFT = Gauge(
+    "gapless_ids_left",
+    "Ids above the last one taken. Fences use up more of them than messages do.",
+    multiprocess_mode="livemin",
+)
 SETTLED_ID = Gauge("gapless_settled_id", "The settled id.", **_MAX)
 REGRESSIONS = Counter(
     "gapless_watermark_regressions_total",

@@ -24,7 +24,7 @@ class DatabaseFacts:
     `schema_wanted`: the version of this program. `max_locks`: how many locks for each transaction the shared
     lock table has room for; a statement over the whole log locks each of its `segments`. `hidden`:
     connections to this database whose details the role may not see. `pooled`: connections change their server
-    process between statements.
+    process between statements. `ids_left`: ids above the last one taken; None before the first migration.
     """
 
     version: str
@@ -54,6 +54,7 @@ class DatabaseFacts:
     writable_tables: tuple[str, ...]
     unreadable_tables: tuple[str, ...]
     uncallable_functions: tuple[str, ...]
+    ids_left: int | None
 
 
 async def examine(url: str) -> DatabaseFacts:
@@ -76,9 +77,11 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
     assert server is not None
     version: int | None = None
     rights: asyncpg.Record | dict[str, list[str]] = {"writable": [], "unreadable": [], "uncallable": []}
+    ids_left: int | None = None
     if server["migrated"] and role_error is None:
         version = await connection.fetchval(blocks["schema_version"])
         rights = await connection.fetchrow(blocks["doctor_rights"]) or rights
+        ids_left = await connection.fetchval(blocks["doctor_ids_left"])
     return DatabaseFacts(
         version=server["version"],
         major=server["number"] // 10000,
@@ -107,6 +110,7 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
         writable_tables=tuple(rights["writable"]),
         unreadable_tables=tuple(rights["unreadable"]),
         uncallable_functions=tuple(rights["uncallable"]),
+        ids_left=ids_left,
     )
 
 

@@ -30,6 +30,9 @@ STRETCH = 5000
 
 LINEAGE_KEPT = 1000
 """How many of a history's newest fences are remembered, to find which of them another history has too."""
+FENCED_IDS = 2**50
+"""From here on ids come from behind a fence: they follow the clock, and so many microseconds had passed in
+2005."""
 
 _MESSAGE, _HEAD, _TRIM = range(3)
 _END = _HEAD
@@ -109,10 +112,12 @@ class Reader:
         return bytes(await self._control.fetchval("hint_secret"))
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
-        if self._followed and self._followed[0].number == 0:
+        if self._followed and self._followed[0].number == 0 and cursor < FENCED_IDS:
             return None
         row = await self._pages.fetchrow("lost", selection.namespace, selection.single, cursor)
-        return Lost(row["first_id"], cursor) if row is not None and row["first_id"] <= cursor else None
+        if row is None or row["first_id"] > cursor:
+            return None
+        return Lost(row["first_id"], cursor, row["stands"])
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:
         names = [n for n, _ in channels], [c for _, c in channels]

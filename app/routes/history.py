@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -45,6 +46,8 @@ async def list_messages(
     wanted = form_of_history(accept)
     query = _query(request, _EVERYTHING if wanted == NDJSON else _PAGE)
     lost = await _lost(read, query)
+    if lost is not None:
+        query = replace(query, after=lost.stands)
     headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
     if wanted == NDJSON:
         encode = to_cloudevent if wants_cloudevent(accept) else encode_message

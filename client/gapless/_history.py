@@ -32,6 +32,7 @@ class HistoryStream(Stream[Message]):
         self._opened = False
         self._told = ""
         self._gap: Gap | None = None
+        self._changed = False
 
     def request(self) -> Request:
         headers = {"Accept": "application/x-ndjson", "Accept-Encoding": "identity"}
@@ -44,6 +45,7 @@ class HistoryStream(Stream[Message]):
     def opened(self, head: Reply, now: float) -> None:
         expect_type(head, "application/x-ndjson")
         ids = head.headers.get("gapless-history-changed")
+        self._changed = bool(ids)
         if ids and ids != self._told:
             self._told = ids
             self._gap = gap_from({"reason": "history_changed", "ids": ids.split("-")})
@@ -61,8 +63,10 @@ class HistoryStream(Stream[Message]):
             raise HistoryLost.of(gap)
         while self._waiting:
             message = self._waiting.popleft()
-            if self._query.is_past(message.id):
+            # After a change of the history, what follows may lie below the id that was asked for.
+            if self._query.is_past(message.id) and not self._changed:
                 continue
+            self._changed = False
             self._query = self._query.past(message.id)
             self.cursor = message.id
             self._attempts = None

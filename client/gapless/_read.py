@@ -91,7 +91,7 @@ def history_pages(query: HistoryQuery, page_size: int) -> Call[Slice[Page]]:
         page = _page(json_of(reply))
         if not page.has_more:
             return Slice((page,) if page.messages else (), None)
-        if query.is_past(page.cursor):
+        if query.is_past(page.cursor) and page.lost is None:
             raise ProtocolError(f"the next page of history begins at {page.cursor} again")
         return Slice((page,), history_pages(query.past(page.cursor), page_size))
 

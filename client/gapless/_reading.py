@@ -109,6 +109,9 @@ class Reading(Resumable[Item]):
                         self.cursor = item.id
                         return item
                 case Gap():
+                    if item.ids is not None:
+                        # What follows may lie below a cursor of another history.
+                        self._carried = True
                     if self._is_news(item) and self._settle(item):
                         return item
                 case Ephemeral():

@@ -44,8 +44,7 @@ begin
            gapless_internal.doubts(s.id, doubt)
     into room, p.doubt
     from gapless.progress where subscription_id = s.id;
-    -- Never a number that was given before, even after a restore: it follows the clock.
-    p.fence := greatest(p.fence + 1, (extract(epoch from t) * 1000000)::bigint);
+    p.fence := gapless_internal.next_lease(p.fence, t);
     select * into due from gapless_internal.lease_due(
         s, p, t, p_limit, room, p_hands, p_places, cardinality(deaths));
     select * into ahead from gapless_internal.lease_ahead(

@@ -32,8 +32,8 @@ $$;
 -- Puts up a fence if the history differs from that of the last fence, or if p_disowned is the epoch in force:
 -- the caller has seen more of that epoch than is here, and knew of the fences up to the number p_known. After
 -- a crash of the same server the epoch stays, because a crash loses nothing that was committed. But others
--- may have seen ids that were taken and not committed, so ids jump after a crash too. So a copy of the
--- server's files that was started again never gives out ids that the original gave.
+-- may have seen ids that were taken and not committed, so ids jump after a crash too. A copy of the server's
+-- files that was started looks like a crash.
 create or replace function gapless.fence(p_disowned uuid default null, p_known integer default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s' as $$
@@ -71,7 +71,7 @@ begin
         lost_from := least(in_doubt, (select min(f.in_doubt) from gapless.fences f
                                       where f.number > p_known and f.kind = 'crashed'));
     end if;
-    beginning := gapless_internal.jump();
+    beginning := gapless_internal.jump(moved);
     if moved then
         update gapless.log set epoch = gen_random_uuid();
     end if;
@@ -100,26 +100,92 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
                     greatest((select n.id from newest n), (select s.id from sure s)) + 1)
 $$;
 
--- Moves every sequence whose numbers others may hold beyond all numbers that any other history can have given
--- out: to the time in microseconds. Ids are taken more slowly than microseconds pass, so no history that
--- began earlier has come this far, wherever it went on. Messages begin a segment there. Returns the first id.
--- No session publishes meanwhile.
-create or replace function gapless_internal.jump() returns bigint
+-- A number to go on after, which other histories do not go on after: anywhere among the p_width (a power of
+-- two) above p_given and the clock. The server's strong source decides where: random() goes on the same way in
+-- two copies of a machine, and whoever has seen some of its numbers knows the next.
+create or replace function gapless_internal.unlike(p_given bigint, p_width bigint) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select greatest(p_given, (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+           + (('x' || right(gen_random_uuid()::text, 12))::bit(48)::bigint & (p_width - 1))
+$$;
+
+-- Moves every sequence whose numbers others may hold beyond all that a history which knows the last fence can
+-- have given out (at most an id every 8 microseconds since), to a random place: histories that do not know of
+-- each other may begin at the same moment. A crash happens more often than a promotion, so it uses up less.
+-- Messages go on there, in a segment with two spare ones behind it. Returns the first id. No session publishes
+-- meanwhile.
+create or replace function gapless_internal.jump(p_moved boolean) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     span constant bigint := 16777216;
-    microseconds constant bigint := extract(epoch from clock_timestamp()) * 1000000;
-    highest constant bigint := greatest(microseconds, gapless_internal.last_id() + span,
-                                        (select max(upper) from gapless.segments));
-    base constant bigint := (highest / span + 1) * span;
+    width constant bigint := case when p_moved then gapless_internal.widest_jump() else 4294967296 end;
+    reached constant bigint := greatest(gapless_internal.last_id() + span, (
+        select f.base + (extract(epoch from clock_timestamp() - f.at) * 125000)::bigint
+        from gapless.fences f order by f.number desc limit 1));
+    base constant bigint := gapless_internal.unlike(reached, width) + 1;
     counter regclass;
 begin
-    perform gapless_internal.add_segment(base);
+    if not exists (select from gapless.segments g where g.lower <= base and g.upper > base) then
+        perform gapless_internal.add_segment(base);
+    end if;
     perform setval('gapless.message_id', base - 1, true);
-    update gapless.segments g set opened_at = now() where g.lower = base;
+    perform gapless_internal.keep_spares(base);
+    update gapless.segments g set opened_at = clock_timestamp() where g.lower <= base and g.upper > base;
     foreach counter in array array['gapless.kept_id_seq', 'gapless.dead_letters_id_seq',
                                    'gapless.scheduled_id_seq']::regclass[] loop
-        perform setval(counter, greatest(microseconds, coalesce(pg_sequence_last_value(counter), 0) + span), true);
+        perform setval(counter, gapless_internal.unlike(
+            coalesce(pg_sequence_last_value(counter), 0) + span, width), true);
     end loop;
     return base;
+end $$;
+
+-- How many ids a jump passes at most: 2^40, as many as 12.7 days have microseconds.
+create or replace function gapless_internal.widest_jump() returns bigint
+language sql immutable as $$
+    select 1099511627776
+$$;
+
+-- What a reader at p_cursor may have seen that is not here: ids from first_id to p_cursor. It goes on after
+-- `stands`. Nulls: nothing.
+--
+-- A cursor that a fence passed, close above what was there, is of the history that was lost there. One far above
+-- that, or ahead of the log by at most the widest jump, is of a history that this one does not know. Such a
+-- history did not put up its fence earlier than a widest jump before that id. So its reader knows nothing from
+-- the oldest fence since then on, back to where the primary last changed; without a fence, nothing from that
+-- time on. It gets all of that.
+create or replace function gapless.lost_at(p_cursor bigint, out first_id bigint, out stands bigint)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    span constant bigint := 16777216;
+    hour constant bigint := 3600000000;
+    now_us constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    since constant timestamptz := to_timestamp((p_cursor - gapless_internal.widest_jump() - hour) / 1000000.0);
+    passed gapless.fences;
+    parted record;
+begin
+    select * into passed from gapless.fences f
+    where f.lost_from <= p_cursor and f.base > p_cursor order by f.lost_from, f.number limit 1;
+    if p_cursor < greatest(passed.lost_from, passed.newest) + span then
+        first_id := passed.lost_from;
+        stands := p_cursor;
+        return;
+    end if;
+    if passed.number is null and (
+        p_cursor <= gapless_internal.last_id()
+        or p_cursor > greatest(now_us, gapless_internal.last_id()) + gapless_internal.widest_jump()
+        or p_cursor < (select extract(epoch from l.created_at) * 1000000 - hour from gapless.log l)
+    ) then
+        return;
+    end if;
+    select min(f.lost_from) filter (where f.at >= since) as lost_from, min(f.base) filter (where f.at >= since) as base,
+           max(f.base) filter (where f.kind = 'moved') as moved
+    into parted
+    from gapless.fences f
+    where f.number <= coalesce(passed.number, f.number) and f.base > coalesce((
+        -- A history that was disowned had put up fences that looked like crashes: those are unknown too.
+        select x.lost_from from gapless.fences x
+        where x.kind = 'moved' and x.number <= coalesce(passed.number, x.number)
+        order by x.number desc limit 1), 0);
+    stands := least(p_cursor, coalesce(parted.base - 1, greatest(parted.moved - 1, gapless.id_before(since))));
+    first_id := least(p_cursor, coalesce(parted.lost_from, stands + 1));
 end $$;

@@ -59,3 +59,11 @@ begin
     end if;
     return deaths;
 end $$;
+
+-- The number of the lease after this one. Never one that was given before or that another history gives, even
+-- after a restore: it follows the clock, and begins where ids went on after the last fence.
+create or replace function gapless_internal.next_lease(p_lease bigint, p_now timestamptz) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select greatest(p_lease + 1, (extract(epoch from p_now) * 1000000)::bigint,
+                    (select f.base from gapless.fences f order by f.number desc limit 1))
+$$;

@@ -106,11 +106,12 @@ begin
     if p_moves <> p.moves then
         return;
     end if;
-    upto := coalesce(p_upto, greatest(p.frontier, case
+    -- Never beyond what is there now: messages to come would be passed too.
+    upto := least(p_upto, greatest(p.frontier, case
         when s.regex is null and cardinality(s.names) = 1 then coalesce((
             select c.last_id from gapless.channels c
             where c.namespace_id = s.namespace_id and c.name = s.names[1]), 0)
-        else least(coalesce(p_settled, gapless.id_before(t)), gapless_internal.last_id()) end));
+        else gapless_internal.settled_by_now(p_settled) end));
     dropped := gapless_internal.drop_rows(s.id, upto, p_limit, t);
     select * into part from gapless_internal.pass_ahead(s, p, upto, p_limit);
     purged := dropped + part.passed;

@@ -24,14 +24,12 @@ end $$;
 -- The frontier of a subscription that has passed all messages up to p_id that are visible now, and no others:
 -- a message at or below p_id that a running transaction makes visible later is ahead of it. For one channel,
 -- its own order ensures this. For several, the frontier is the settled id, and visible messages above it are
--- marked. p_settled may be any id that was settled before; the older it is, the more there is to mark. Null,
--- or one that is not taken here yet, of a caller that followed another history until now: one is found by time.
+-- marked. p_settled may be any id that was settled before; the older it is, the more there is to mark.
 create or replace function gapless_internal.stand_at(s gapless.subscriptions, p_id bigint, p_settled bigint)
 returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    settled constant bigint := case when p_settled <= gapless_internal.last_id() then p_settled
-                                    else gapless.id_before(clock_timestamp()) end;
+    settled constant bigint := gapless_internal.settled_by_now(p_settled);
 begin
     if s.regex is null and cardinality(s.names) = 1 then
         return least(p_id, greatest(settled, coalesce((

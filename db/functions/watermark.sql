@@ -142,3 +142,11 @@ begin
     end loop;
     return lo;
 end $$;
+
+-- An id that is settled: p_settled, unless that is null or was settled in another history, which came further.
+-- Then one is found by time.
+create or replace function gapless_internal.settled_by_now(p_settled bigint) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select case when p_settled <= gapless_internal.last_id() then p_settled
+                else gapless.id_before(clock_timestamp()) end
+$$;

@@ -38,5 +38,9 @@ select coalesce(array_agg(c.relname::text order by c.relname)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'gapless' and c.relkind in ('r', 'p')
 
+-- name: doctor_ids_left
+select s.max_value - coalesce(s.last_value, 0) from pg_sequences s
+where s.schemaname = 'gapless' and s.sequencename = 'message_id'
+
 -- name: doctor_backend
 select pg_backend_pid()

@@ -17,16 +17,15 @@ select gapless.fence($1::uuid, $2)
 select hint_secret from gapless.log
 
 -- name: lost
--- The lost ids that a reader with this cursor may have seen. For one channel ($1 namespace, $2 name) the lost
--- ids lie above the messages that are left.
-select greatest(f.lost_from, (
+-- The lost ids that a reader with this cursor may have seen, and where it goes on. For one channel ($1
+-- namespace, $2 name) the lost ids lie above the messages that are left.
+select greatest(l.first_id, (
            select m.id + 1 from gapless.messages m
            join gapless.channels c on c.id = m.channel_id join gapless.namespaces n on n.id = c.namespace_id
-           where n.name = $1 and c.name = $2 and (m.channel_id, m.id) <= (c.id, $3::bigint) and m.id <= $3
-           order by m.channel_id desc, m.id desc limit 1)) as first_id
-from gapless.fences f
-where f.lost_from <= $3::bigint and f.base > $3
-order by f.lost_from limit 1
+           where n.name = $1 and c.name = $2 and (m.channel_id, m.id) <= (c.id, l.stands) and m.id <= l.stands
+           order by m.channel_id desc, m.id desc limit 1)) as first_id, l.stands
+from gapless.lost_at($3) l
+where l.first_id is not null
 
 -- name: heads
 select w.namespace, w.name, coalesce(c.id, 0) as id, coalesce(c.last_id, 0) as last_id,

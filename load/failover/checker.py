@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from load.failover.crowd import Crowd, Reader
 from load.sequence import check_given
 from load.verdict import Breach, Verdict
@@ -23,7 +25,12 @@ def check(crowd: Crowd, kept: set[int]) -> Verdict:
 
 
 def _check_reader(reader: Reader, kept: set[int], lost: set[int], verdict: Verdict) -> None:
-    seen = check_given(f"reader {reader.name}", reader.got, kept | lost, verdict)
+    seen: set[int] = set()
+    # Ids ascend within one history; another one may go on below.
+    for begin, end in pairwise([0, *reader.parted, len(reader.got)]):
+        part = check_given(f"reader {reader.name}", reader.got[begin:end], kept | lost, verdict)
+        _add(verdict, Breach.DOUBLED, f"reader {reader.name} got again", part & seen)
+        seen |= part
     owed = {id_ for id_ in kept if id_ > (reader.began or 0)} if reader.whole else set()
     _add(verdict, Breach.LOST, f"reader {reader.name} lacks", owed - seen)
     gone = [id_ for id_ in lost & seen if not any(first <= id_ <= last for first, last in reader.told)]

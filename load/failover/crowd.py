@@ -37,13 +37,15 @@ class Memory:
 
 @dataclass(slots=True)
 class Reader:
-    """One stream with its client's cursor. `whole`: it must get every message that the log kept."""
+    """One stream with its client's cursor. `whole`: it must get every message that the log kept. `parted`:
+    how many it had whenever it was told that the history changed."""
 
     name: str
     channels: tuple[str, ...]
     whole: bool = True
     got: list[int] = field(default_factory=list)
     told: list[tuple[int, int]] = field(default_factory=list)
+    parted: list[int] = field(default_factory=list)
     cursor: str | None = None
     began: int | None = None
 
@@ -62,6 +64,7 @@ class Reader:
                 assert body["reason"] == "history_changed", f"{self.name}: {body}"
                 first, last = body["ids"]
                 self.told.append((first, last))
+                self.parted.append(len(self.got))
 
 
 class Crowd:

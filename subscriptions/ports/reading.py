@@ -66,11 +66,13 @@ NO_PLACE: Final = Place(0, 0, 0, 1, 0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Ids from `first_id` to `last_id`. Messages of an earlier history may have had them, and the log does
-    not hold those messages any more."""
+    """Ids from `first_id` to `last_id`. Messages of another history may have had them, and the log does not
+    hold those messages. The reader goes on after `stands`, which lies below its cursor if this history does
+    not know the cursor's."""
 
     first_id: int
     last_id: int
+    stands: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ class ReadPort(Protocol):
         ...
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
-        """The ids that a reader at `cursor` may have seen and that the log no longer holds, or None."""
+        """The ids that a reader at `cursor` may have seen and that the log does not hold, or None. `cursor`
+        may lie ahead of the log."""
         ...
 
     async def heads(self, channels: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Head]:

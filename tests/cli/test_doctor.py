@@ -161,6 +161,7 @@ SOUND = DatabaseFacts(
     writable_tables=(),
     unreadable_tables=(),
     uncallable_functions=(),
+    ids_left=7 * 10**15,
 )
 
 
@@ -186,6 +187,7 @@ SOUND = DatabaseFacts(
         ({"clock_ahead_s": -9.0}, "clock", Word.WARN),
         ({"connections": 195}, "connections", Word.WARN),
         ({"segments": 400}, "locks", Word.WARN),
+        ({"ids_left": 10**14}, "ids", Word.WARN),
     ],
 )
 def test_each_fact_is_judged(changes: dict[str, Any], name: str, word: Word) -> None:

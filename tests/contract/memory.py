@@ -102,7 +102,7 @@ class MemoryReader:
                 row = self._log.rows.get((selection.namespace, selection.single or ""))
                 kept = [m.id for m in row.messages if m.id <= cursor] if row is not None else []
                 first = max([lost_from] + [id_ + 1 for id_ in kept[-1:]])
-                return Lost(first, cursor) if first <= cursor else None
+                return Lost(first, cursor, cursor) if first <= cursor else None
         return None
 
     def _check_fence(self) -> None:

@@ -105,3 +105,48 @@ async def test_a_member_is_told_before_its_stream_ends(serve: Serve, owner: asyn
             assert seen[4] <= last < position["id"]
             assert goodbye.json == {"reason": "history_changed"}
             assert await stream.block() is None
+
+
+@pytest.mark.parametrize("channels", [["a"], ["a", "b"], [">"]])
+async def test_a_cursor_of_a_sibling_ahead_of_this_log_is_told_and_given_all_since(
+    past: Past, channels: list[str]
+) -> None:
+    """Another standby was promoted too, and gave it out."""
+    async with Host(past.url) as host:
+        (position,) = await host.publish("a", "again")
+    ahead = position["id"] + 2**34
+    async with subscribe(past.url, *channels, headers={"Last-Event-ID": str(ahead)}) as stream:
+        gap, *messages, ready = await stream.until("ready")
+        assert (gap.event, gap.json["reason"]) == ("gap", "history_changed")
+        assert gap.json["ids"] == [past.seen[3], ahead]
+        assert [message.json["data"] for message in messages] == ["after", "again"]
+        assert ready.json["cursor"] == position["id"]
+    async with http_client() as client:
+        path = f"{past.url}/v1/channels/a/messages"
+        page = (await client.get(path, params={"after": ahead})).json()
+        assert page["gap"]["ids"] == [past.seen[3], ahead]
+        assert [m["data"] for m in page["messages"]] == ["after", "again"]
+        assert page["cursor"] == position["id"]
+        beyond = position["id"] + 2**41
+        params: list[tuple[str, str | int]] = [("channel", channel) for channel in channels]
+        refused = await client.get(f"{past.url}/v1/subscribe", params=[*params, ("after", beyond)])
+        assert refused.status_code == 400
+
+
+async def test_the_client_goes_on_from_a_cursor_of_a_sibling(past: Past) -> None:
+    async with http_client() as plain:
+        last = (await plain.get(f"{past.url}/v1/channels/a/messages")).json()["cursor"]
+    ahead = last + 2**34
+    async with gapless.AsyncClient(past.url) as client:
+        subscription = client.subscribe("a", after=ahead)
+        with pytest.raises(gapless.HistoryLost):
+            await anext(subscription)
+        assert (await anext(subscription)).data == "after"
+        assert subscription.cursor == last
+        await subscription.aclose()
+        (page,) = [page async for page in client.history("a", after=ahead)]
+        assert (page.lost, [m.data for m in page]) == ((past.seen[3], ahead), ["after"])
+        history = client.iter_history("a", after=ahead)
+        with pytest.raises(gapless.HistoryLost):
+            await anext(history)
+        assert [m.data async for m in history] == ["after"]

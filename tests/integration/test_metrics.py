@@ -71,6 +71,7 @@ async def test_each_worker_tells_where_subscriptions_stand_and_how_all_the_proce
         client.delete(name).raise_for_status()
         await eventually(lambda: not of(service.url, "billing"))
     await eventually(lambda: scrape(service.url)["gapless_head_id"] == {"": 6.0})
+    assert scrape(service.url)["gapless_ids_left"] == {"": 2.0**53 - 1 - 6}
     await eventually(lambda: scrape(service.url)["gapless_settled_id"] == {"": 6.0})
 
 

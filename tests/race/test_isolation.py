@@ -51,6 +51,7 @@ RIGHT_ANYWHERE = {
     "refresh_channels": "called under the definitions lock",
     "refresh_subscriptions": "called under the definitions lock",
     "add_segment": "called by roll_segment",
+    "remove_segment": "called by drop_segment",
     "replay": "a dead letter that somebody took is a serialization failure; then gapless_internal.give_back",
     "replay_some": "what somebody took is passed over; then gapless_internal.give_back",
     "purge_dead_letters": "what somebody took is passed over",

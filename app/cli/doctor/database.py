@@ -12,6 +12,8 @@ CLOCK_TOLERANCE_S = 2.0
 SLOW_S = 0.05
 LONG_TRANSACTION_S = 300.0
 CONNECTIONS_A_WORKER = 22
+FEW_YEARS = 20.0
+US_A_YEAR = 365.25 * 86_400 * 1_000_000
 LOCKS_A_SEGMENT = 4
 """The table and its indexes; a claim over 370 segments was seen to hold 1,130."""
 
@@ -41,6 +43,7 @@ def judge(facts: DatabaseFacts, where: str) -> list[Check]:
         _clock(facts),
         _connections(facts),
         _locks(facts),
+        _ids(facts),
     ]
 
 
@@ -160,3 +163,14 @@ def _locks(facts: DatabaseFacts) -> Check:
         advice = f"raise max_locks_per_transaction to {least} or more: a worker process may take {wanted:,}"
         return warn("locks", detail, advice)
     return ok("locks", detail)
+
+
+def _ids(facts: DatabaseFacts) -> Check:
+    if facts.ids_left is None:
+        return ok("ids", "none taken yet")
+    years = facts.ids_left / US_A_YEAR
+    detail = f"{facts.ids_left / 2**53:.1%} left, enough for {years:.0f} years as fast as the clock"
+    if years < FEW_YEARS:
+        advice = "fences use them up (gapless.fences): end what crashes or moves the database over and over"
+        return warn("ids", f"{detail}, and each fence takes up to 12.7 days of them", advice)
+    return ok("ids", detail)

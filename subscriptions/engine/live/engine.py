@@ -34,7 +34,7 @@ from subscriptions.engine.live.starts import (
     Start,
 )
 from subscriptions.engine.single_flight import SingleFlight
-from subscriptions.ports import Clock, Head, ReadPort
+from subscriptions.ports import Clock, Head, Lost, ReadPort
 
 log = logging.getLogger(__name__)
 
@@ -166,14 +166,17 @@ class LiveEngine:
         self._refuse_if_full()
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
+                lost = await self._look_back(selection, start)
+                epoch = self.epoch
+                if lost is not None:
+                    start = After(lost.stands)
                 carried = await self._carry(selection, start)
                 feed, head = await self._open(selection)
                 begin = await self._begin(feed, head, start, carried)
-                lost = await self.read.lost(selection, start.cursor) if isinstance(start, After) else None
         except TimeoutError as error:
             raise unavailable("the database does not answer") from error
         self._refuse_if_full()  # Others may have begun meanwhile.
-        if self._feeds.get(selection) is not feed:
+        if self._feeds.get(selection) is not feed or epoch not in ("", self.epoch):
             raise unavailable("the log's history has changed")
         subscription = LiveSubscription(
             feed, begin.cursor, wire, heartbeat_s, begin.latest, begin.starts, begin.carried
@@ -256,16 +259,27 @@ class LiveEngine:
         finally:
             feed.joining -= 1
 
+    async def _look_back(self, selection: Selection, start: Start) -> Lost | None:
+        """What a reader at this cursor may have seen that is not here. Raises `invalid_request` (400) for a
+        cursor that no history of this log can have reached."""
+        if not isinstance(start, After):
+            return None
+        if start.cursor > self.watermark.settled:
+            await self.tick()
+        epoch = self.epoch
+        lost = await self.read.lost(selection, start.cursor)
+        if epoch != self.epoch:
+            raise unavailable("the log's history has changed")
+        if lost is None and start.cursor > max(self.watermark.last_id, self._sweeps.hinted):
+            detail = f"cursor {start.cursor} lies in the future of this log"
+            raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
+        return lost
+
     async def _carry(self, selection: Selection, start: Start) -> Carried | None:
         """Describe a cursor that is not settled. It may come from a reader of other channels or from a
         publish: messages that are committed at or below it from here on were never read."""
         if not isinstance(start, After):
             return None
-        if start.cursor > self.watermark.settled:
-            await self.tick()
-        if start.cursor > max(self.watermark.last_id, self._sweeps.hinted):
-            detail = f"cursor {start.cursor} lies in the future of this log"
-            raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
         settled = self.watermark.settled
         if start.cursor <= settled:
             return None
