@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from subscriptions.domain.channel_epoch import ChannelEpoch, Standing, judge, parse_channel_epoch
+from subscriptions.domain.selection import Selection
 from subscriptions.engine.live.feed import ChannelFeed
 from subscriptions.engine.live.live_subscription import Gap
-from subscriptions.engine.live.starts import AfterSeq, Carried, Opened
+from subscriptions.engine.live.starts import After, AfterSeq, Carried, Opened, Start
 from subscriptions.ports import Head, Place, ReadPort
 
 
@@ -30,6 +31,15 @@ def opened_at(epoch: str, head: Head, *, holds: bool = True) -> Opened:
     if head.channel_id:
         return Opened(ChannelEpoch(epoch, head.channel_id), head.last_seq, holds)
     return Opened(ChannelEpoch(epoch, 0, head.unborn_at), 0, holds)
+
+
+async def carry(read: ReadPort, selection: Selection, start: Start, settled: int) -> Carried | None:
+    """Describe a cursor that is not settled. It may come from a reader of other channels or from a publish:
+    messages that are committed at or below it from here on were never read."""
+    if not isinstance(start, After) or start.cursor <= settled:
+        return None
+    above = await read.heads_above(selection, settled) if selection.single is None else {}
+    return Carried(start.cursor, settled, above)
 
 
 async def after_seq(read: ReadPort, feed: ChannelFeed, head: Head, start: AfterSeq, epoch: str) -> Begin:

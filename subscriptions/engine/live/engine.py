@@ -17,7 +17,7 @@ from subscriptions.domain.sweeping import SWEEP_S, SweepSchedule
 from subscriptions.domain.watermark import Fence, Tick, Watermark
 from subscriptions.engine.entry import Encode, Entry, Wire
 from subscriptions.engine.hints import ChannelHint, EphemeralHint
-from subscriptions.engine.live.beginning import Begin, after_seq, opened_at
+from subscriptions.engine.live.beginning import Begin, after_seq, carry, opened_at
 from subscriptions.engine.live.feed import ChannelFeed, Feed, LogFeed
 from subscriptions.engine.live.follower import LogFollower
 from subscriptions.engine.live.heads import NOWHERE, Channel, HeadLookup
@@ -170,7 +170,7 @@ class LiveEngine:
                 epoch = self.epoch
                 if lost is not None:
                     start = After(lost.stands)
-                carried = await self._carry(selection, start)
+                carried = await carry(self.read, selection, start, self.watermark.settled)
                 feed, head = await self._open(selection)
                 begin = await self._begin(feed, head, start, carried)
         except TimeoutError as error:
@@ -274,19 +274,6 @@ class LiveEngine:
             detail = f"cursor {start.cursor} lies in the future of this log"
             raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
         return lost
-
-    async def _carry(self, selection: Selection, start: Start) -> Carried | None:
-        """Describe a cursor that is not settled. It may come from a reader of other channels or from a
-        publish: messages that are committed at or below it from here on were never read."""
-        if not isinstance(start, After):
-            return None
-        settled = self.watermark.settled
-        if start.cursor <= settled:
-            return None
-        several = selection.single is None
-        return Carried(
-            start.cursor, settled, await self.read.heads_above(selection, settled) if several else {}
-        )
 
     async def look(self) -> tuple[int, int]:
         """Where the log stands, asked now: the settled id, and the last id taken."""
