@@ -226,8 +226,11 @@ def _is_entrance(method: bytes, target: bytes, seen: dict[bytes, bytes]) -> bool
 
 
 def _acts(target: bytes) -> bool:
-    """Whether a GET changes something: a stream of deliveries takes leases."""
+    """Whether a GET changes something: a stream of deliveries takes leases, one of the client protocol makes
+    its client present."""
     path = unquote_to_bytes(_PATH.sub(rb"\1", target))
+    if path == b"/v1/ws/sse":
+        return True
     return path.startswith(b"/v1/subscriptions/") and path.endswith(b"/consume")
 
 
