@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1000
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
+"""Limits of the hints that wait to be sent, and once more of the payloads to single processes."""
+MAX_TURN_BYTES = 1024 * 1024
+"""So much to single processes is sent together, or one payload that is larger. Hints go first each time."""
 RECONNECT_S = 0.5
 LOOK_EVERY_S = 0.25
 """How often this process asks Redis how many listen, and sends itself a message through Redis."""
@@ -39,11 +42,36 @@ HEARD = Counter("gapless_hints_heard_total", "Hints received through Redis.")
 
 
 class _Queued(NamedTuple):
-    """A payload to publish. `received` gets whether somebody listened."""
+    """A payload to publish. `received` gets whether somebody listened; hints have none."""
 
     topic: str
     payload: bytes
-    received: asyncio.Future[bool] | None
+    received: asyncio.Future[bool] | None = None
+
+
+class _Queue:
+    """Payloads that wait to be published, in their order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Queued] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def first(self) -> _Queued:
+        return self._waiting[0]
+
+    def put(self, queued: _Queued) -> None:
+        self._waiting.append(queued)
+        self.size_bytes += len(queued.payload)
+
+    def take(self) -> _Queued:
+        """The oldest."""
+        taken = self._waiting.popleft()
+        self.size_bytes -= len(taken.payload)
+        return taken
 
 
 class RedisBus:
@@ -64,11 +92,13 @@ class RedisBus:
         self._address = Address(url)
         self._topic = topic
         self._own_topic = f"{topic}:{node}"
-        """A channel that only this process listens to. Empty messages to itself show that messages arrive."""
+        """A channel that only this process listens to. Empty messages show that messages arrive: its own, and
+        those with which others ask whether it is there."""
         self._heard = heard
         self._maybe_missed = maybe_missed
-        self._queue: deque[_Queued] = deque()
-        self._queued_bytes = 0
+        self._hints = _Queue()
+        self._to_one = _Queue()
+        """Payloads to single processes. Clients cause them, and they never displace hints."""
         self._arrived = asyncio.Event()
         self.alone = False
         """Whether only this process listens, as Redis said a moment ago: then it is not worth making a hint.
@@ -78,31 +108,37 @@ class RedisBus:
         """When Redis took the first message to this process that has not come back yet."""
 
     def __repr__(self) -> str:
-        return f"RedisBus({'connected' if self.connected else 'away'}, {len(self._queue)} to send)"
+        waiting = len(self._hints) + len(self._to_one)
+        return f"RedisBus({'connected' if self.connected else 'away'}, {waiting} to send)"
 
     def send(self, payload: bytes) -> None:
         """Queue a payload; the oldest are dropped when the queue is full."""
-        self._put(_Queued(self._topic, payload, None))
+        self._hints.put(_Queued(self._topic, payload))
+        while len(self._hints) > MAX_QUEUED or self._hints.size_bytes > MAX_QUEUED_BYTES:
+            _drop([self._hints.take()])
+        self._arrived.set()
 
-    async def send_to(self, node: str, payload: bytes) -> bool:
-        """Send a payload to one process, behind what is queued; returns whether it listens. Raises
-        `unavailable`: it may have got the payload or not."""
+    async def send_to(self, node: str, make: Callable[[], bytes]) -> bool:
+        """Send what `make` returns to one process, behind the hints that are queued; returns whether it
+        listens. If it does not, `make` is never called. Raises `unavailable`: it may have got the payload or
+        not."""
+        topic = f"{self._topic}:{node}"
+        # Redis answers any publish with the number of those who got it. It needs no further right.
+        return await self._publish_to(topic, b"") and await self._publish_to(topic, make())
+
+    async def _publish_to(self, topic: str, payload: bytes) -> bool:
+        waiting = self._to_one
+        # As much room as a payload takes stays free behind it, so large ones leave some to small ones.
+        if len(waiting) >= MAX_QUEUED or waiting.size_bytes + 2 * len(payload) > MAX_QUEUED_BYTES:
+            raise unavailable("too much waits to be sent to other processes; this was not sent")
         received: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._put(_Queued(f"{self._topic}:{node}", payload, received))
+        waiting.put(_Queued(topic, payload, received))
+        self._arrived.set()
         try:
             async with asyncio.timeout(SEND_TO_S):
                 return await received
         except TimeoutError:
             raise _away() from None
-
-    def _put(self, queued: _Queued) -> None:
-        self._queue.append(queued)
-        self._queued_bytes += len(queued.payload)
-        while len(self._queue) > MAX_QUEUED or self._queued_bytes > MAX_QUEUED_BYTES:
-            oldest = self._queue.popleft()
-            self._queued_bytes -= len(oldest.payload)
-            _drop([oldest])
-        self._arrived.set()
 
     async def run(self) -> None:
         """Send and listen until cancelled."""
@@ -125,18 +161,21 @@ class RedisBus:
     async def _send_over(self, link: Link) -> None:
         look_at = _now()
         while True:
-            while self._queue:
+            if self._hints or self._to_one:
                 await self._publish(link)
             if _now() >= look_at:
                 await self._look(link)
                 look_at = _now() + LOOK_EVERY_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(look_at - _now()):
-                    await self._arrived.wait()
+            if not self._hints and not self._to_one:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(look_at - _now()):
+                        await self._arrived.wait()
             end_if_cancelled()
 
     async def _publish(self, link: Link) -> None:
         queued = self._take()
+        if not queued:
+            return
         refused = queued
         try:
             answers = await link.ask([("PUBLISH", one.topic, one.payload) for one in queued])
@@ -148,7 +187,7 @@ class RedisBus:
                     one.received.set_result(answer > 0)
             _refuse_errors(answers)
         finally:
-            SENT.inc(len(queued) - len(refused))
+            SENT.inc(_hints_in(queued) - _hints_in(refused))
             _drop(refused)
 
     async def _look(self, link: Link) -> None:
@@ -168,16 +207,23 @@ class RedisBus:
                 raise LinkError(f"an answer to something else: {words(listeners)}")
 
     def _take(self) -> list[_Queued]:
-        queued = list(self._queue)
-        self._queue.clear()
-        self._queued_bytes = 0
+        """What is published together next: all hints, and behind them what is for single processes, as far
+        as somebody still waits for it."""
+        taken = [self._hints.take() for _ in range(len(self._hints))]
+        size = 0
+        while self._to_one and (not size or size + len(self._to_one.first.payload) <= MAX_TURN_BYTES):
+            first = self._to_one.take()
+            if first.received is not None and not first.received.done():
+                size += len(first.payload)
+                taken.append(first)
         self._arrived.clear()
-        return queued
+        return taken
 
     def _sending_ended(self) -> None:
         self.alone = False
         self._unheard_since = None
-        _drop(self._take())
+        while self._hints or self._to_one:
+            _drop(self._take())
 
     # --- listening
 
@@ -232,11 +278,15 @@ def _now() -> float:
 
 
 def _drop(queued: list[_Queued]) -> None:
-    """Count payloads that were not sent, and tell those who wait for them."""
-    DROPPED.inc(len(queued))
+    """Count hints that were not sent, and tell those who wait for other payloads."""
+    DROPPED.inc(_hints_in(queued))
     for one in queued:
         if one.received is not None and not one.received.done():
             one.received.set_exception(_away())
+
+
+def _hints_in(queued: list[_Queued]) -> int:
+    return sum(one.received is None for one in queued)
 
 
 def _away() -> GaplessError:

@@ -160,7 +160,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               {200: Returns("Replies and pushes, as unnamed events.", {_STREAM: str})},
               query=parameters.EmulatedConnectQuery, face="websocket"),
         Route("POST", "/v1/ws/emulation", emulation, {204: Returns("The commands were passed on.")},
-              body=json_body(EmulationRequest, {"session": "k3J…", "node": "9f2c…", "data": "{}"})),
+              body=json_body(EmulationRequest, {"session": "k3J…", "node": "0" * 16, "data": "{}"})),
     ),
     "channels": (
         Route("GET", "/v1/channels", channels.list_channels,

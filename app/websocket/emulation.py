@@ -41,7 +41,7 @@ class EmulationRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Commands of a client, one on each line. `session` and `node` are those of the reply to its connect."""
 
     session: Annotated[str, Meta(max_length=64)]
-    node: Annotated[str, Meta(max_length=64)]
+    node: Annotated[str, Meta(pattern="^[0-9a-f]{16}$", max_length=16)]
     data: Annotated[str, Meta(max_length=MAX_MESSAGE_BYTES)]
 
 
@@ -73,15 +73,20 @@ async def connect_sse(request: Request[EmulatedConnectQuery], sessions: Sessions
 async def emulation(request: Plain, exchange: Exchange) -> Answer:
     """Carry out commands of a client whose replies are streamed. The answer does not wait for the replies. A
     session that is gone from a running process is no error: its stream ends."""
-    body = await read_json(request, MAX_MESSAGE_BYTES)
-    try:
-        asked = _decode_commands(body)
-        commands = asked.data.encode()
-    except FAILURES as error:
-        refuse(body, error)
-    if not await exchange.forward(asked.node, asked.session, commands):
+    # Only the commands are held while they wait, not the body too.
+    node, session, commands = _read_commands(await read_json(request, MAX_MESSAGE_BYTES))
+    if not await exchange.forward(node, session, commands):
         raise GaplessError(Code.NOT_FOUND, "the process of this session is gone; connect again")
     return NO_CONTENT
+
+
+def _read_commands(body: bytes) -> tuple[str, str, bytes]:
+    """The node, the session, and the commands for it. Raises `malformed_json` or `invalid_request`."""
+    try:
+        asked = _decode_commands(body)
+        return asked.node, asked.session, asked.data.encode()
+    except FAILURES as error:
+        refuse(body, error)
 
 
 def _read_first(command: bytes) -> FirstCommand:

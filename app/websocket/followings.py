@@ -70,7 +70,7 @@ class Followings:
 
     def open_all(
         self, subs: dict[str, SubscribeRequest], answer: Callable[[dict[str, Any]], None]
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
         """Begin the subscriptions of a connect. What is returned waits until all are open, and calls `answer`
         with what was found. One that is refused is left out. Their events come after the answer."""
         answered = asyncio.Event()
@@ -107,7 +107,7 @@ class Followings:
             answer(found)
             answered.set()
 
-        return answer_once_open()
+        return answer_once_open
 
     def subscribe(self, id_: int, request: SubscribeRequest) -> None:
         """Begin a subscription; the reply comes once it is open. Raises `invalid_request`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from app.websocket import codes
 from app.websocket.codes import error_code
@@ -14,7 +14,7 @@ from app.websocket.following import Client
 from app.websocket.replies import Replies
 from app.wire.checks import MAX_BODY_BYTES
 from app.wire.consuming import parse_consume, parse_unconsume
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, unavailable
 
 COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "extend"})
 MAX_MEMBERS: Final = 32
@@ -26,7 +26,17 @@ MAX_SETTLING_BYTES: Final = MAX_BODY_BYTES
 class Members:
     """The members of one client, by the subscription of each, and what it settles."""
 
-    __slots__ = ("_client", "_namespace", "_one_by_one", "_open", "_queues", "_replies", "_settling", "_size")
+    __slots__ = (
+        "_client",
+        "_is_gone",
+        "_namespace",
+        "_one_by_one",
+        "_open",
+        "_queues",
+        "_replies",
+        "_settling",
+        "_size",
+    )
 
     def __init__(self, client: Client, replies: Replies, namespace: str, queues: Queues) -> None:
         self._client = client
@@ -37,12 +47,15 @@ class Members:
         self._settling: set[asyncio.Task[bytes]] = set()
         self._size = 0
         self._one_by_one: asyncio.Lock | None = None
+        self._is_gone = False
 
     def __repr__(self) -> str:
         return f"Members({list(self._open)}, {len(self._settling)} settling)"
 
     def stop(self) -> None:
-        """The client is gone. What it asked to settle is settled, and then its leases end."""
+        """The client is gone. Its acks, and the nack or extension that is under way, are settled; then its
+        leases end. Nacks and extensions that wait for their turn are not carried out."""
+        self._is_gone = True
         for consuming in self._open.values():
             consuming.stop()
         self._open.clear()
@@ -102,7 +115,7 @@ class Members:
         self._replies.answer(id_, b"unconsume", b"{}")
 
     def _settle(self, id_: int, method: str, body: bytes) -> None:
-        """Reply with the results after the commit. It is carried out even if the client leaves before."""
+        """Reply with the results after the commit."""
         if len(body) > MAX_BODY_BYTES:
             raise GaplessError(Code.PAYLOAD_TOO_LARGE, f"the command is longer than {MAX_BODY_BYTES} bytes")
         if self._size + len(body) > MAX_SETTLING_BYTES:
@@ -114,9 +127,9 @@ class Members:
                 # Acks that wait at the same time are settled together.
                 work = settling.ack(body, self._namespace, None)
             case "nack":
-                work = self._in_turn(settling.nack(body, self._namespace, None))
+                work = self._in_turn(partial(settling.nack, body, self._namespace, None))
             case _:
-                work = self._in_turn(settling.extend(body, self._namespace, None))
+                work = self._in_turn(partial(settling.extend, body, self._namespace, None))
         task = asyncio.create_task(work)
         self._settling.add(task)
         self._size += len(body)
@@ -127,12 +140,15 @@ class Members:
         self._settling.discard(task)
         self._size -= size
 
-    async def _in_turn(self, work: Coroutine[Any, Any, bytes]) -> bytes:
-        """One at a time: each has a transaction of its own, and the connections to the database are few."""
+    async def _in_turn(self, settle: Callable[[], Awaitable[bytes]]) -> bytes:
+        """One at a time: each has a transaction of its own, and the connections to the database are few.
+        Raises `unavailable` once the client is gone."""
         if self._one_by_one is None:
             self._one_by_one = asyncio.Lock()
         async with self._one_by_one:
-            return await work
+            if self._is_gone:
+                raise unavailable("the connection is gone; nothing was settled")
+            return await settle()
 
     async def _settled(self) -> None:
         """Return once all that the client asked to settle until now is settled, or has failed."""

@@ -104,30 +104,34 @@ class Replies:
 
         result.add_done_callback(done)
 
-    def run(self, id_: int, work: Coroutine[Any, Any, None]) -> None:
-        """Carry out a command that has to wait. It gives its own reply, unless it raises."""
+    def run(self, id_: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Carry out a command that has to wait. It gives its own reply, unless it raises. If the client is
+        gone before it begins, `work` is never called."""
         self._unanswered += 1
         task = asyncio.create_task(self._finish(id_, work))
         if self._tasks is None:
             self._tasks = set()
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
 
     def stop(self) -> None:
         """The client is gone: end the commands that are carried out."""
         for task in self._tasks or ():
             task.cancel()
 
-    async def _finish(self, id_: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, id_: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except GaplessError as error:
             self.refuse(id_, error_code(error))
         except Exception:
             logger.exception("a command failed")
             self.refuse(id_, error_code(internal()))
-        finally:
-            self._answered()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        assert self._tasks is not None, "it was among them"
+        self._tasks.discard(task)
+        self._answered()
 
     def _answered(self) -> None:
         self._unanswered -= 1

@@ -228,14 +228,14 @@ class Session:
             case "publish":
                 publish(command, line, parts.namespace, replies, parts.publisher, parts.exchange)
             case "history" if command.history is not UNSET:
-                asked = read_history(parts.namespace, command.history, parts.live, parts.read, parts.history)
-                replies.run(id_, self._answer(id_, b"history", asked))
+                asked = (parts.namespace, command.history, parts.live, parts.read, parts.history)
+                self._run(id_, b"history", partial(read_history, *asked))
             case "presence" if command.presence is not UNSET:
-                listed = read_presence(parts.namespace, command.presence.channel, parts.presence)
-                replies.run(id_, self._answer(id_, b"presence", listed))
+                channel = command.presence.channel
+                self._run(id_, b"presence", partial(read_presence, parts.namespace, channel, parts.presence))
             case "presence_stats" if command.presence_stats is not UNSET:
-                stats = read_presence_stats(parts.namespace, command.presence_stats.channel, parts.presence)
-                replies.run(id_, self._answer(id_, b"presence_stats", stats))
+                stats = partial(read_presence_stats, parts.namespace, command.presence_stats.channel)
+                self._run(id_, b"presence_stats", partial(stats, parts.presence))
             case "ping":
                 replies.answer(id_, b"ping", b"{}")
             case "refresh":
@@ -271,18 +271,18 @@ class Session:
     def _about(self) -> dict[str, Any]:
         return {"client": self.id, "version": f"Gapless {VERSION}"}
 
-    async def _answer(self, id_: int, method: bytes, reading: Coroutine[Any, Any, bytes]) -> None:
+    def _run(self, id_: int, method: bytes, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+        self._replies.run(id_, partial(self._answer, id_, method, read))
+
+    async def _answer(self, id_: int, method: bytes, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         """One at a time: what a reply holds is held until the client has taken the ones before."""
         if self._reading is None:
             self._reading = asyncio.Lock()
-        try:
-            async with self._reading:
-                found = await reading
-                await self._connection.drain()
-                self._replies.answer(id_, method, found)
-                self._replies.flush()
-        finally:
-            reading.close()
+        async with self._reading:
+            found = await read()
+            await self._connection.drain()
+            self._replies.answer(id_, method, found)
+            self._replies.flush()
 
     def _refuse_line(self, line: bytes, why: str) -> None:
         """Refuse what is no command. A client that goes on so is cut off."""

@@ -155,10 +155,16 @@ class Exchange:
         if node == self.node:
             self.on_commands(session, commands)
             return True
-        if self._bus is None or self._codec is None or not self._codec.is_of(self._live.identity):
+        codec = self._codec
+        if self._bus is None or codec is None or not codec.is_of(self._live.identity):
             return False
-        hints = Hints(self._origin, [], [], sent_at_us=self._stamp(), commands=[(session, commands)])
-        return await self._bus.send_to(node, self._codec.encode(hints))
+
+        def make() -> bytes:
+            return codec.encode(
+                Hints(self._origin, [], [], sent_at_us=self._stamp(), commands=[(session, commands)])
+            )
+
+        return await self._bus.send_to(node, make)
 
     def changed_presence(self, hints: list[PresenceHint]) -> None:
         """Tell the other processes who joined and left."""

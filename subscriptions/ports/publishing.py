@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from subscriptions.domain.delivery import (
@@ -85,9 +85,10 @@ class HintBus(Protocol):
         """Send and listen until cancelled."""
         ...
 
-    async def send_to(self, node: str, payload: bytes) -> bool:
-        """Send a payload to the process of this name, behind what was sent before; returns whether that
-        process listens. Raises `unavailable`: then it may have got the payload or not."""
+    async def send_to(self, node: str, make: Callable[[], bytes]) -> bool:
+        """Send what `make` returns to the process of this name, behind what was sent before; returns whether
+        that process listens. If it does not, `make` is never called. Raises `unavailable`: then it may have
+        got the payload or not. Nothing that is sent so displaces what `send` queued."""
         ...
 
     def send(self, payload: bytes) -> None:

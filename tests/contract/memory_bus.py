@@ -74,15 +74,18 @@ class MemoryBus:
         self._queue.append(payload)
         self._arrived.set()
 
-    async def send_to(self, node: str, payload: bytes) -> bool:
+    async def send_to(self, node: str, make: Callable[[], bytes]) -> bool:
         if not self.connected:
             raise unavailable("not connected")
         while self._queue:
             await asyncio.sleep(0)
         others = [bus for bus in self._hub.listeners(self.topic) if bus.node == node]
+        if not others:
+            return False
+        payload = make()
         for bus in others:
             bus.heard(payload)
-        return bool(others)
+        return True
 
     def rejoin(self) -> None:
         """What was about to be sent is lost, and what others sent may be."""

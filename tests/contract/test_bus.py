@@ -93,9 +93,16 @@ async def test_one_process_may_be_sent_to(wire: Wire) -> None:
     for listener in (first, second, third):
         await listener.connected()
     first.bus.send(b"to all")
-    assert await first.bus.send_to(second.node, b"to one")
+    assert await first.bus.send_to(second.node, lambda: b"to one")
     await eventually(lambda: second.heard == [b"to all", b"to one"])
-    assert not await first.bus.send_to("nobody", b"to none")
+    made: list[bytes] = []
+
+    def make() -> bytes:
+        made.append(b"to none")
+        return made[-1]
+
+    assert not await first.bus.send_to("nobody", make)
+    assert made == []
     first.bus.send(b"again")
     await eventually(lambda: third.heard == [b"to all", b"again"])
     for listener in (first, second, third):
@@ -105,7 +112,7 @@ async def test_one_process_may_be_sent_to(wire: Wire) -> None:
 async def test_sending_to_one_fails_while_it_cannot_be_known(wire: Wire) -> None:
     bus = wire.open(topic_of_this_test(), "n", lambda payload: None, lambda: None)
     with short_limits(), pytest.raises(GaplessError) as refused:
-        await bus.send_to("n", b"lost")
+        await bus.send_to("n", lambda: b"lost")
     assert refused.value.code is Code.UNAVAILABLE
 
 

@@ -76,7 +76,7 @@ def test_no_failure_ends_or_blinds_a_bus(redis_url: str, name: str, loop: str) -
         assert not behaviour.takes or not any(here.heard), "it passed nothing on"
         assert open_files() <= files + MAX_FILES
         assert isinstance(here.bus, RedisBus)
-        assert len(here.bus._queue) <= bus_module.MAX_QUEUED
+        assert len(here.bus._hints) <= bus_module.MAX_QUEUED
 
         told = here.missed
         await server.turn(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from cache import bus as bus_module
 from cache.bus import RedisBus
 from cache.link import Link
+from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.freezing_proxy import FreezingProxy
 from tests.contract.limits import short_limits
-from tests.contract.listener import Listener, heard_again
-from tests.patience import eventually
+from tests.contract.listener import Listener, heard_again, topic_of_this_test
+from tests.patience import cancel, eventually
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -29,12 +31,72 @@ async def test_the_queue_is_bounded_and_keeps_the_newest(redis_url: str) -> None
     bus = RedisBus(redis_url, "t", "n", lambda payload: None, lambda: None)
     for number in range(bus_module.MAX_QUEUED + 10):
         bus.send(b"%d" % number)
-    assert bus._queue[0].payload == b"10"
-    assert len(bus._queue) == bus_module.MAX_QUEUED
+    assert bus._hints.first.payload == b"10"
+    assert len(bus._hints) == bus_module.MAX_QUEUED
     for _ in range(10):
         bus.send(b"x" * (bus_module.MAX_QUEUED_BYTES // 4))
-    assert len(bus._queue) == 4
-    assert bus._queued_bytes == 4 * (bus_module.MAX_QUEUED_BYTES // 4)
+    assert len(bus._hints) == 4
+    assert bus._hints.size_bytes == 4 * (bus_module.MAX_QUEUED_BYTES // 4)
+
+
+async def test_what_goes_to_one_process_displaces_no_hint_and_hints_displace_none_of_it(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no room is refused, and what is queued stays."""
+    monkeypatch.setattr(bus_module, "MAX_QUEUED", 20)
+    bus = RedisBus(redis_url, "t", "n", lambda payload: None, lambda: None)
+    for number in range(20):
+        bus.send(b"%d" % number)
+    dropped = bus_module.DROPPED._value.get()
+    waiting = [asyncio.create_task(bus.send_to("m", lambda: b"never made")) for _ in range(20)]
+    await asyncio.sleep(0)
+    with pytest.raises(GaplessError) as refused:
+        await bus.send_to("m", lambda: b"never made")
+    assert refused.value.code is Code.UNAVAILABLE
+    assert bus_module.DROPPED._value.get() == dropped
+    assert bus._hints.first.payload == b"0"
+    for _ in range(30):
+        bus.send(b"more")
+    assert not any(task.done() for task in waiting)
+    assert bus_module.DROPPED._value.get() == dropped + 30
+    await cancel(*waiting)
+
+
+async def test_nothing_is_made_for_a_process_that_is_not_there(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is to be sent to it, what others send to processes that are there arrives."""
+    here, there = Listener(redis_url), Listener(redis_url)
+    await here.connected()
+    await there.connected()
+    monkeypatch.setattr(bus_module, "MAX_QUEUED_BYTES", 1000)
+    large = b"x" * 400
+
+    async def send(node: str) -> bool:
+        return await here.bus.send_to(node, lambda: large)
+
+    answers = await asyncio.gather(*(send("0" * 16) for _ in range(200)), send(there.node))
+    assert answers == [False] * 200 + [True]
+    await eventually(lambda: there.heard == [large])
+    with pytest.raises(GaplessError):
+        await here.bus.send_to(there.node, lambda: large * 2)
+    await here.stop()
+    await there.stop()
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent(redis_url: str) -> None:
+    there = Listener(redis_url)
+    await there.connected()
+    bus = RedisBus(redis_url, topic_of_this_test(), "n", lambda payload: None, lambda: None)
+    gone = asyncio.create_task(bus._publish_to(f"{topic_of_this_test()}:{there.node}", b"late"))
+    await asyncio.sleep(0)
+    await cancel(gone)
+    waiting = asyncio.create_task(bus.send_to(there.node, lambda: b"in time"))
+    running = asyncio.create_task(bus.run())
+    assert await waiting
+    await eventually(lambda: there.heard == [b"in time"])
+    await cancel(running)
+    await there.stop()
 
 
 async def test_a_frozen_redis_ends_nothing(proxy: FreezingProxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,12 @@ async def test_a_session_or_process_that_is_gone(server_url: str) -> None:
     [
         (b"{}", 422),
         (b"{", 400),
-        (b'{"session":"s","node":"n","data":{}}', 422),
-        (b'{"session":"s","node":"n","data":"\\ud800"}', 422),
+        (b'{"session":"s","node":"0123456789abcdef","data":{}}', 422),
+        (b'{"session":"s","node":"0123456789abcdef","data":"\\ud800"}', 422),
+        (b'{"session":"s","node":"0123456789abcdeg","data":"{}"}', 422),
+        (b'{"session":"s","node":"0123456789abcde","data":"{}"}', 422),
+        (b'{"session":"s","node":"0123456789abcde\\n","data":"{}"}', 422),
+        (b'{"session":"s","node":"0123456789ABCDEF","data":"{}"}', 422),
         (b'{"session":"' + b"s" * 3_000_000 + b'"}', 413),
     ],
 )

@@ -213,9 +213,14 @@ def test_a_request_from_another_site_without_an_origin(site: str, fields: dict[s
         "/v1/subscriptions/q/c%6fnsume",
         "http://127.0.0.1:8080/v1/subscriptions/a.b/consume",
         f"{CONSUME}#x",
+        "/v1/subscribe?channel=a",
+        "/v1/ws/sse",
+        "/v1/ws/sse?cf_connect=%7B%7D",
+        "/v1/ws/%73se",
+        "http://127.0.0.1:8080/v1/ws/sse",
     ],
 )
-def test_deliveries_are_not_leased_where_the_browser_does_not_tell_from_where(target: str) -> None:
+def test_a_get_that_acts_is_refused_where_the_browser_does_not_tell_from_where(target: str) -> None:
     assert code(admit(target=target, User_Agent="curl/8", Accept="*/*")) is None
     assert code(admit(target=target, User_Agent=MOZILLA, Sec_Fetch_Site="same-origin")) is None
     # An address that was typed and led on by a redirect says "none".

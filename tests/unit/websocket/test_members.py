@@ -199,3 +199,35 @@ def test_whatever_a_client_sends_it_is_answered_and_leaves_nothing_behind(seeds:
         play(seed, seen)
     expected = {"delivered", "damaged", "acked", "nacked", "extended", "lease_expired", "unknown"}
     assert expected | {"102", "105", "107", "108"} <= set(seen)
+
+
+def test_what_waits_of_a_client_that_is_gone_is_not_carried_out() -> None:
+    """Its acks count, and so does the extension that was under way."""
+
+    async def program() -> None:
+        stage = Stage(loop)
+        stage.queues.subscribe("q", "q", ordering="none", ack_wait=10_000)
+        client = Client(stage, random.Random(1), Counter())
+        client.members.take(1, "consume", b'{"subscription":"q","prefetch":3}')
+        client.asked[1] = "consume", {}
+        await stage.store(count=3)
+        await asyncio.sleep(2)
+        receipts = [receipt for _, _, receipt in client.receipts]
+        assert len(receipts) == 3
+        stage.holds["extend"] = asyncio.Event()
+        for verb, receipt_ in [("ack", receipts[0]), *[("extend", receipts[1]), ("nack", receipts[2])] * 500]:
+            client.members.take(0, verb, msgspec.json.encode({"receipts": [receipt_]}))
+        await asyncio.sleep(1)
+        leave(client)
+        stage.holds.pop("extend").set()
+        await asyncio.sleep(1)
+        assert (stage.calls["ack"], stage.calls["extend"], stage.calls["nack"]) == (1, 1, 0)
+        assert stage.consumers.members == 0
+        queue = stage.queues.find(NS, "q")
+        assert queue is not None
+        assert not queue.leased()
+        assert len(stage.attempts("q")) == 2
+        await stage.consumers.stop()
+
+    loop = SeededLoop()
+    run(program(), loop=loop)

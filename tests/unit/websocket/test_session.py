@@ -1,0 +1,99 @@
+"""What a session does for a client that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.settling import Settling
+from app.websocket.consuming import Queues
+from app.websocket.framing import FRAMES
+from app.websocket.session import Parts, Session
+from app.wire.encode import encode_message
+from app.wire.receipts import ReceiptCodec
+from load.websocket import Messages
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.gate import Gate
+from subscriptions.engine.publisher import Publisher
+from tests.contract.memory import MemoryHistory
+from tests.contract.memory_bus import MemoryHub
+from tests.engine.test_consumers import NS, Stage
+from tests.patience import cancel
+from tests.sim.loop import SeededLoop, run
+from tests.unit.websocket.test_following import World
+
+
+class Connection:
+    """A connection whose client takes everything."""
+
+    def __init__(self) -> None:
+        self.is_closing = False
+        self.answered: list[int] = []
+        self._messages = Messages()
+
+    def write(self, frames: bytes) -> None:
+        for message in self._messages.feed(frames):
+            said = [msgspec.json.decode(line) for line in message.split(b"\n")]
+            self.answered += [each["id"] for each in said if "id" in each]
+
+    def write_chunk(self, frames: bytes) -> bool:
+        raise AssertionError("nothing is published")
+
+    async def drain(self) -> None:
+        pass
+
+    def close(self, code: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+def parts(world: World, stage: Stage) -> Parts:
+    codec, gate = ReceiptCodec(b"s" * 32), Gate()
+    exchange = Exchange(world.engine, MemoryHub().open, now_us=lambda: 0)
+    publisher = Publisher([], encode_message, lambda committed: None)
+    queues = Queues(stage.consumers, Settling(stage.consumers, codec), codec, world.reader, gate)
+    history = MemoryHistory(world.log)
+    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, NS, queues)
+
+
+CHANNEL = {"channel": "lobby"}
+WAITING: list[list[dict[str, Any]]] = [
+    [{"connect": {"subs": {"lobby": {}}}}],
+    [{"connect": {}}, {"history": CHANNEL}, {"history": CHANNEL}],
+    [{"connect": {}}, {"presence": CHANNEL}, {"presence_stats": CHANNEL}],
+]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("commands", WAITING)
+def test_commands_of_a_client_that_left_in_the_same_turn_are_not_begun(
+    commands: list[dict[str, Any]], leaves: bool
+) -> None:
+    """Each is answered while the client is there. None leaves a coroutine that nobody awaits."""
+    connection = Connection()
+
+    async def program() -> None:
+        world, stage = World(loop, 1), Stage(loop)
+        session = Session(connection, FRAMES, parts(world, stage), lambda session: None)
+        lines = [msgspec.json.encode({"id": n, **command}) for n, command in enumerate(commands, 1)]
+        session.received(b"\n".join(lines))
+        if leaves:
+            session.dropped()
+        await asyncio.sleep(5)
+        assert session._replies.is_empty
+        session.dropped()
+        await cancel(world.running)
+        await stage.consumers.stop()
+
+    loop = SeededLoop(1)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run(program(), loop=loop)
+        gc.collect()
+    assert [str(each.message) for each in warned] == []
+    connects_only = len(commands) > 1
+    assert len(connection.answered) == (connects_only if leaves else len(commands))
