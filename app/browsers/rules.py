@@ -93,8 +93,6 @@ _OWN_SITE: Final = frozenset({None, b"same-origin", b"none"})
 _ABSOLUTE: Final = re.compile(rb"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)")
 _PATH: Final = re.compile(rb"(?:[a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]*)?([^?#]*).*", re.DOTALL)
 _CE_HEADER: Final = re.compile(r"ce-[a-z0-9]{1,64}")
-_PRESENT: Final = frozenset({b"/v1/subscribe", b"/v1/ws/sse"})
-"""Streams of events whose clients are present. A WebSocket's handshake has an `Origin` in every browser."""
 _REMEMBERED: Final = 1024
 
 
@@ -228,10 +226,10 @@ def _is_entrance(method: bytes, target: bytes, seen: dict[bytes, bytes]) -> bool
 
 
 def _acts(target: bytes) -> bool:
-    """Whether a GET changes something: a stream of deliveries takes leases, and one of messages makes its
-    client present."""
+    """Whether a GET changes something: a stream of deliveries takes leases, one of the client protocol makes
+    its client present."""
     path = unquote_to_bytes(_PATH.sub(rb"\1", target))
-    if path in _PRESENT:
+    if path == b"/v1/ws/sse":
         return True
     return path.startswith(b"/v1/subscriptions/") and path.endswith(b"/consume")
 

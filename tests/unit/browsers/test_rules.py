@@ -213,7 +213,6 @@ def test_a_request_from_another_site_without_an_origin(site: str, fields: dict[s
         "/v1/subscriptions/q/c%6fnsume",
         "http://127.0.0.1:8080/v1/subscriptions/a.b/consume",
         f"{CONSUME}#x",
-        "/v1/subscribe?channel=a",
         "/v1/ws/sse",
         "/v1/ws/sse?cf_connect=%7B%7D",
         "/v1/ws/%73se",
