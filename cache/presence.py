@@ -41,8 +41,10 @@ BEATS: Final = 3
 FORGET_AFTER_S: Final = 300
 """A process that did not renew for this long is not named any more. The clocks of processes may differ."""
 FLUSH_TIMEOUT_S = 2.0
-MAX_READING = 64
-"""Questions that wait for the connection; more are refused."""
+MAX_READING = 1000
+"""Questions that wait for the connection; more are refused. Those that are alike come as one."""
+DEADLINE_S = 5.0
+"""A question has its answer by then, or is refused."""
 MAX_CHANGED: Final = 1000
 """Joins and leaves of a channel that are gathered; beyond that the channel is written as a whole."""
 MAX_ARGUMENTS: Final = 1000
@@ -63,6 +65,9 @@ LATEST_US: Final = 250_000_000_000_000_000
 FAILED = Counter(
     "gapless_presence_unavailable_total",
     "Questions about presence that Redis did not answer, or not in time.",
+)
+CROWDED = Counter(
+    "gapless_presence_crowded_total", "Questions about presence refused because too many were asked at once."
 )
 REWRITTEN = Counter(
     "gapless_presence_rewritten_total", "Channels whose clients were written to Redis again, as a whole."
@@ -345,17 +350,28 @@ class RedisPresence:
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         """Wait until what changed here is written, and until the connection is free. Raises `unavailable`."""
-        if not self.connected or self._reading >= MAX_READING:
+        if not self.connected:
             FAILED.inc()
             raise _away()
+        if self._reading >= MAX_READING:
+            raise _crowded()
         self._reading += 1
+        others_first = False
         try:
-            await self._written_all()
-            async with self._lock:
-                yield
+            async with asyncio.timeout(DEADLINE_S):
+                await self._written_all()
+                others_first = True
+                async with self._lock:
+                    others_first = False
+                    yield
         except GaplessError:
             FAILED.inc()
             raise
+        except TimeoutError:
+            if others_first:
+                raise _crowded() from None
+            FAILED.inc()
+            raise _away() from None
         finally:
             self._reading -= 1
 
@@ -430,6 +446,11 @@ async def _ping(link: Link) -> None:
 
 def _away() -> GaplessError:
     return unavailable("presence needs Redis, which does not answer")
+
+
+def _crowded() -> GaplessError:
+    CROWDED.inc()
+    return unavailable("too many questions about presence are asked at once")
 
 
 def _member(client: ClientInfo) -> bytes:

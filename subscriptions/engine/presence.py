@@ -25,6 +25,7 @@ from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import PresenceHint
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import LiveSubscription
+from subscriptions.engine.single_flight import SingleFlights
 from subscriptions.ports import Clock, PresencePage, PresencePort, PresenceStats
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,8 @@ class Presence:
         self._outgoing: dict[Channel, Announcer] = {}
         self._due: set[Channel] = set()
         """The channels of audiences with something to tell."""
+        self._pages = SingleFlights(self._read_page)
+        self._stats = SingleFlights(self._read_stats)
         exchange.on_presence = self._hear
 
     def __repr__(self) -> str:
@@ -151,11 +154,18 @@ class Presence:
                 self._changed(channel, client, joined=False)
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
-        """As `PresencePort.page`."""
-        return await self._connected().page(channel, after, limit)
+        """As `PresencePort.page`. Those who ask for the same page share an answer that was read after all of
+        them had asked."""
+        return await self._pages((channel, after, limit))
 
     async def stats(self, channel: Channel) -> PresenceStats:
-        """As `PresencePort.stats`."""
+        """As `PresencePort.stats`, shared in the same way."""
+        return await self._stats(channel)
+
+    async def _read_page(self, asked: tuple[Channel, str, int]) -> PresencePage:
+        return await self._connected().page(*asked)
+
+    async def _read_stats(self, channel: Channel) -> PresenceStats:
         return await self._connected().stats(channel)
 
     def _connected(self) -> PresencePort:

@@ -44,11 +44,11 @@ class PresencePort(Protocol):
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
         """At most `limit` clients whose ids are above `after`. What changed in this process is in it. Raises
-        `unavailable`."""
+        `unavailable`, which says whether the storage does not answer or too many ask at once."""
         ...
 
     async def stats(self, channel: Channel) -> PresenceStats:
-        """The numbers of clients and users. Raises `unavailable`."""
+        """The numbers of clients and users. Raises as `page`."""
         ...
 
     async def remove(self) -> None:

@@ -206,8 +206,10 @@ async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> N
     proxy.freeze()
     with short_limits():
         asked = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(200)), return_exceptions=True)
-    assert {error.code for error in asked if isinstance(error, GaplessError)} == {Code.UNAVAILABLE}
-    assert len([error for error in asked if isinstance(error, GaplessError)]) == 200
+    refused = [error for error in asked if isinstance(error, GaplessError)]
+    assert {error.code for error in refused} == {Code.UNAVAILABLE}
+    assert {error.detail for error in refused} == {"presence needs Redis, which does not answer"}
+    assert len(refused) == 200
     later = client()
     one.join([later])
     proxy.thaw()
@@ -215,6 +217,45 @@ async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> N
     await eventually(lambda: shows(one, 2))
     await one.stop()
     await proxy.stop()
+
+
+async def test_a_wave_of_questions_is_answered(both: tuple[Process, Process]) -> None:
+    """Three hundred at once, each about another channel."""
+    one, _ = both
+    channels = [("default", f"c{number}") for number in range(300)]
+    crowd = [client() for _ in channels]
+    for channel, each in zip(channels, crowd, strict=True):
+        one.join([each], channel)
+    pages = await asyncio.gather(*(one.port.page(channel, "", 10) for channel in channels))
+    assert [page.clients for page in pages] == [[each] for each in crowd]
+
+
+async def test_a_crowd_is_not_taken_for_a_redis_that_does_not_answer(
+    both: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis answers late. Questions that wait behind the first end at their deadline, and one too many is
+    refused at once."""
+    one, _ = both
+    ask, asked, answer = link_module.Link.ask, asyncio.Event(), asyncio.Event()
+
+    async def late(link: link_module.Link, commands: list[presence_module.Command]) -> list[Any]:
+        if commands[0][0] == "ZRANGE":
+            asked.set()
+            await answer.wait()
+        return await ask(link, commands)
+
+    monkeypatch.setattr(link_module.Link, "ask", late)
+    first = asyncio.create_task(one.port.page(CHANNEL, "", 1))
+    await asked.wait()
+    monkeypatch.setattr(presence_module, "MAX_READING", 4)
+    monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
+    refused = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(4)), return_exceptions=True)
+    answer.set()
+    assert (await first).clients == []
+    for error in refused:
+        assert isinstance(error, GaplessError)
+        assert error.code is Code.UNAVAILABLE
+        assert error.detail == "too many questions about presence are asked at once"
 
 
 @pytest.fixture

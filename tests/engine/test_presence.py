@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -16,6 +17,7 @@ from subscriptions.domain.presence import (
     MAX_CHANNELS_OF_CLIENT,
     MAX_CROWD,
     Change,
+    Channel,
     ClientInfo,
     Clients,
 )
@@ -33,11 +35,12 @@ from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import Event, LiveSubscription
 from subscriptions.engine.live.starts import Latest
 from subscriptions.engine.presence import Presence
+from subscriptions.ports import PresencePage
 from tests.contract.listener import Listener
 from tests.contract.memory import MemoryReader
 from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
-from tests.contract.memory_presence import MemoryPresenceHub
+from tests.contract.memory_presence import MemoryPresence, MemoryPresenceHub
 from tests.contract.showing import client
 from tests.patience import cancel, eventually
 
@@ -285,3 +288,33 @@ async def test_frames_of_one_reader_are_not_kept_for_the_others() -> None:
         assert max(held) <= 2 * joining
         for task in waiting:
             task.cancel()
+
+
+async def test_those_who_ask_at_once_share_an_answer_and_none_is_older_than_its_question() -> None:
+    """The first answer is read before a client joins, and waits until others have asked."""
+    async with hosts() as (one, _, _):
+        await eventually(lambda: one.presence._port and one.presence._port.connected)
+        port = one.presence._port
+        assert isinstance(port, MemoryPresence)
+        read, reads, going_on = port.page, [], asyncio.Event()
+
+        async def page(channel: Channel, after: str, limit: int) -> PresencePage:
+            found = await read(channel, after, limit)
+            reads.append(channel)
+            await going_on.wait()
+            return found
+
+        port.page = page  # type: ignore[method-assign]
+        ask = partial(one.presence.page, ("default", "a"), "", 10)
+        early = [asyncio.create_task(ask()) for _ in range(300)]
+        await eventually(lambda: reads)
+        here = client()
+        one.presence.join(here, await one.crowd(0), None)
+        late = [asyncio.create_task(ask()) for _ in range(300)]
+        other = asyncio.create_task(one.presence.page(("default", "b"), "", 10))
+        await eventually(lambda: len(reads) > 1)
+        going_on.set()
+        assert [page.clients for page in await asyncio.gather(*early)] == [[]] * 300
+        assert [page.clients for page in await asyncio.gather(*late)] == [[here]] * 300
+        assert (await other).clients == []
+        assert sorted(name for _, name in reads) == ["a", "a", "b"]
