@@ -40,6 +40,8 @@ MAX_HINTED = 2000
 """Joins and leaves, and channels, in the hint of one tick. What does not fit waits for the next one."""
 MAX_WAITING = 20_000
 """Channels whose joins and leaves wait to be hinted; those of further channels are dropped."""
+MAX_LOOKS = 1000
+"""Hidden clients for which a place is looked for in each tick. That takes about a millisecond."""
 MAX_ORIGINS = 256
 REMOTE_S = 60.0
 """The number of clients that another process told counts for this long."""
@@ -199,6 +201,8 @@ class Presence:
             while True:
                 await asyncio.sleep(TICK_S)
                 self._follow_history()
+                for channel, client in self.clients.fill(MAX_LOOKS):
+                    self._changed(channel, client, joined=True)
                 self._exchange.changed_presence(self._hints())
                 await self._tell_readers()
         finally:

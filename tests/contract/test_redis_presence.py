@@ -190,6 +190,43 @@ async def test_whoever_writes_to_redis_ends_nothing(
     assert not one.task.done()
 
 
+async def test_an_answer_says_so_if_others_have_made_it_incomplete(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    """More processes than are asked; members and keys that no service has written; also the key of the
+    processes that hide clients, which is mended."""
+    one, _ = both
+    one.join([client()])
+    assert isinstance(one.port, RedisPresence)
+    processes = one.port._processes_of(CHANNEL)
+
+    async def complete() -> tuple[bool, bool]:
+        page, stats = await one.port.page(CHANNEL, "", 10), await one.port.stats(CHANNEL)
+        return page.complete, stats.complete
+
+    assert await complete() == (True, True)
+    stranger = "0" * 16
+    await admin.zadd(processes, {stranger: 10**12})
+    await admin.set(f"{processes}/{stranger}", "x")
+    assert await complete() == (False, False)
+    await admin.delete(f"{processes}/{stranger}")
+    await admin.zadd(f"{processes}/{stranger}", {"x": 0})
+    assert (await one.port.page(CHANNEL, "", 10)).complete is False
+    await admin.delete(f"{processes}/{stranger}")
+    assert await complete() == (True, True)
+    many = {f"{number:016x}": 10**12 for number in range(presence_module.MAX_PROCESSES)}
+    await admin.zadd(processes, many)
+    assert await complete() == (False, False)
+    await admin.zrem(processes, *many)
+    assert await complete() == (True, True)
+    await admin.set(one.port._hiding_key, "x")
+
+    async def mended() -> bool:
+        return await complete() == (True, True)
+
+    await eventually(mended)
+
+
 async def test_times_that_cannot_be_shown_are_not(both: tuple[Process, Process]) -> None:
     one, _ = both
     one.join([client()._replace(connected_at_us=10**18)])
