@@ -28,7 +28,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from cache.keeping import Keeper, close, end_if_cancelled, words
 from cache.link import Address, Link, LinkError
-from cache.presence_members import Command, added, client_of, member, parts
+from cache.presence_members import Command, added, client_of, heard_with, member, parts, said_with
 from subscriptions.domain.errors import GaplessError, unavailable
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePage, PresenceStats
@@ -53,8 +53,8 @@ MAX_CHANGED: Final = 1000
 MAX_ARGUMENTS: Final = 1000
 """Arguments of the commands that are sent together, roughly. To build and to read so many takes some
 milliseconds, in which the event loop does nothing else."""
-RENEWED_AT_ONCE: Final = 50
-"""Channels that are renewed together, with about five commands each; for the same reason no more."""
+RENEWED_AT_ONCE: Final = 40
+"""Channels that are renewed together, with about six commands each; for the same reason no more."""
 MAX_PROCESSES: Final = 256
 PROCESSES_AT_ONCE: Final = 16
 MAX_UNION: Final = 100_000
@@ -88,8 +88,8 @@ class RedisPresence:
         self._process = secrets.token_hex(8)
         self._changed: dict[Channel, dict[str, ClientInfo]] = {}
         self._whole: set[Channel] = set()
-        self._written: dict[Channel, int] = {}
-        """How many clients each channel has in Redis, as this process has written them."""
+        self._written: dict[Channel, tuple[int, int]] = {}
+        """How many clients and users each channel has in Redis, as this process has written them."""
         self._told: bool | None = None
         """Whether Redis says that this process hides clients; None: that is not known."""
         self._asked = asyncio.Event()
@@ -186,8 +186,8 @@ class RedisPresence:
         self, changed: dict[Channel, dict[str, ClientInfo]], whole: set[Channel]
     ) -> Iterator[Command]:
         for channel in whole.union(changed):
-            count = len(self._clients.of(channel))
-            if not count:
+            counts = len(self._clients.of(channel)), len(self._clients.users(channel))
+            if not counts[0]:
                 yield from self._removals([channel])
                 self._written.pop(channel, None)
                 continue
@@ -197,7 +197,8 @@ class RedisPresence:
                 yield from self._all_of(channel)
             else:
                 yield from self._changes(channel, changed[channel].values())
-            self._written[channel] = count
+            yield from self._renewal(channel, *counts)
+            self._written[channel] = counts
 
     def _all_of(self, channel: Channel) -> Iterator[Command]:
         """Replace what is there in one step, so that no page shows a part of it."""
@@ -218,7 +219,6 @@ class RedisPresence:
             yield ("RENAME", new, key)
         now = time.time()
         yield ("ZREMRANGEBYSCORE", processes, "-inf", f"({now - FORGET_AFTER_S:.0f}")
-        yield from self._renewal(channel)
 
     def _changes(self, channel: Channel, changed: Iterable[ClientInfo]) -> Iterator[Command]:
         _, clients, users = self._keys(channel)
@@ -233,16 +233,13 @@ class RedisPresence:
         yield from (("ZREM", clients, *some) for some in parts(left))
         yield from (("SADD", users, *some) for some in parts(list(come)))
         yield from (("SREM", users, *some) for some in parts(list(gone)))
-        yield ("PEXPIRE", clients, self._expiry_ms)
-        if held_users:
-            yield ("PEXPIRE", users, self._expiry_ms)
 
-    def _renewal(self, channel: Channel) -> Iterator[Command]:
+    def _renewal(self, channel: Channel, count: int, count_of_users: int) -> Iterator[Command]:
         processes, clients, users = self._keys(channel)
-        yield ("PEXPIRE", clients, self._expiry_ms)
-        yield ("ZADD", processes, f"{time.time():.0f}", self._process)
+        yield ("ZADD", processes, heard_with(time.time(), count), self._process)
         yield ("PEXPIRE", processes, self._expiry_ms)
-        if self._clients.users(channel):
+        yield ("PEXPIRE", clients, self._expiry_ms)
+        if count_of_users:
             yield ("PEXPIRE", users, self._expiry_ms)
 
     def _removals(self, channels: list[Channel]) -> Iterator[Command]:
@@ -271,21 +268,20 @@ class RedisPresence:
         for some in parts(channels, RENEWED_AT_ONCE):
             await self._flush(link)  # Neither joins nor questions wait until all is renewed.
             asked: list[Command] = []
-            ends: list[tuple[Channel, int, int]] = []
+            ends: list[tuple[Channel, int, tuple[int, int]]] = []
             for channel in some:
-                if (count := self._written.get(channel)) is None:
+                if (counts := self._written.get(channel)) is None:
                     continue
-                asked.extend(self._renewal(channel))
-                asked.append(("ZCARD", self._keys(channel)[1]))
-                ends.append((channel, len(asked), count))
+                _, clients, users = self._keys(channel)
+                asked += [*self._renewal(channel, *counts), ("ZCARD", clients), ("SCARD", users)]
+                ends.append((channel, len(asked), counts))
             answers, begin = await link.ask(asked), 0
-            for channel, end, count in ends:
-                wrong = any(isinstance(answer, ResponseError) for answer in answers[begin:end])
+            for channel, end, counts in ends:
                 _refuse_errors(answers[begin:end])
-                if wrong:
-                    # The key of the processes may be of another kind, which no process can repair otherwise.
-                    _refuse_errors(await link.ask([("DEL", self._keys(channel)[0])]))
-                if wrong or answers[end - 1] != count:
+                if wrong := isinstance(answers[begin], ResponseError):
+                    # The key of the processes is of another kind, which no process can repair otherwise.
+                    _refuse_errors(await link.ask([("DEL", self._processes_of(channel))]))
+                if wrong or tuple(answers[end - 2 : end]) != counts:
                     self._whole.add(channel)
                     self._changed.pop(channel, None)
                 begin = end
@@ -314,7 +310,7 @@ class RedisPresence:
             lowest = f"({after}\x01" if after else "-"
             found: dict[str, ClientInfo] = {}
             has_more = False
-            for some in parts(processes, PROCESSES_AT_ONCE):
+            for some in parts(list(processes), PROCESSES_AT_ONCE):
                 command = [lowest, "+", "LIMIT", "0", str(limit + 1)]
                 keys = [self._clients_of(channel, process) for process in some]
                 for members in await self._ask([("ZRANGEBYLEX", key, *command) for key in keys]):
@@ -339,6 +335,7 @@ class RedisPresence:
             processes, complete = await self._processes(channel)
             clients = [self._clients_of(channel, process) for process in processes]
             users = [f"{key}/users" for key in clients]
+            said = processes.values()
             asked: list[Command] = [("ZCARD", key) for key in clients]
             asked += [("SCARD", key) for key in users]
             answers = await self._ask(asked)
@@ -348,31 +345,34 @@ class RedisPresence:
             together = sum(n for _, n in here)
             if len(here) > 1 and together <= MAX_UNION:
                 together = await self._union(channel, [key for key, _ in here])
-        return PresenceStats(sum(counts[: len(clients)]), together, complete)
+        # Members that others have added are not counted, nor those that they have taken away.
+        number = sum(min(n, count) if count else n for n, count in zip(counts, said, strict=False))
+        return PresenceStats(number, together, complete)
 
     async def _union(self, channel: Channel, keys: list[str]) -> int:
         union = f"{self._keys(channel)[1]}/union"
         count, _ = await self._ask([("SUNIONSTORE", union, *keys), ("EXPIRE", union, str(UNION_EXPIRES_S))])
         return count if isinstance(count, int) else 0
 
-    async def _processes(self, channel: Channel) -> tuple[list[str], bool]:
-        """The processes with clients on the channel, those heard last first, and whether these are all and
-        none hides clients."""
+    async def _processes(self, channel: Channel) -> tuple[dict[str, int | None], bool]:
+        """The processes with clients on the channel, those heard last first, each with as many clients as it
+        says it has; and whether these are all and none hides clients."""
         heard = f"{time.time() - FORGET_AFTER_S:.0f}"
         found, hiding = await self._ask(
             [
-                ("ZRANGE", self._processes_of(channel), "0", str(MAX_PROCESSES), "REV"),
+                ("ZRANGE", self._processes_of(channel), "0", str(MAX_PROCESSES), "REV", "WITHSCORES"),
                 ("ZRANGE", self._hiding_key, heard, "+inf", "BYSCORE", "LIMIT", "0", "1"),
             ]
         )
         complete = hiding == [] and not self._clients.hides
         if isinstance(found, ResponseError):
-            return [], False
-        if not isinstance(found, list) or len(found) > MAX_PROCESSES + 1:
+            return {}, False
+        if not isinstance(found, list) or len(found) > 2 * (MAX_PROCESSES + 1):
             raise await self._broken(found)
-        complete &= len(found) <= MAX_PROCESSES
-        names = [each for each in found[:MAX_PROCESSES] if isinstance(each, bytes)]
-        return [each.decode() for each in names if _PROCESS.fullmatch(each)], complete
+        complete &= len(found) <= 2 * MAX_PROCESSES
+        names = [each if isinstance(each, bytes) else b"" for each in found[: 2 * MAX_PROCESSES : 2]]
+        said = map(said_with, found[1::2])
+        return {n.decode(): c for n, c in zip(names, said, strict=False) if _PROCESS.fullmatch(n)}, complete
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -1,4 +1,5 @@
-"""How a client on a channel is written in Redis: as a member of a sorted set, all with the score 0."""
+"""How clients of a channel are written in Redis, as members of a sorted set, all with the score 0; and how a
+process says when it was heard and how many clients it has, as its score in another one."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from subscriptions.domain.presence import ClientInfo
 
 MEMBERS: Final = 500
 """Members that one command writes."""
+COUNTS: Final = 2**20
+"""A score is a second, of 31 bits, and a count as a fraction, of 20 bits. A double holds both exactly."""
 LATEST_US: Final = 250_000_000_000_000_000
 """Times above this one cannot be shown."""
 
@@ -46,6 +49,20 @@ def client_of(member: object) -> ClientInfo | None:
             ):
                 return ClientInfo(id_.decode(), user, connected_at_us)
     REFUSED.inc()
+    return None
+
+
+def heard_with(now_s: float, count: int) -> str:
+    """The score of a process that was heard now, with so many clients."""
+    return repr(int(now_s) + min(count, COUNTS - 1) / COUNTS)
+
+
+def said_with(score: object) -> int | None:
+    """The number of clients in a score; None if it has none that is below the largest. Processes of older
+    versions say only when they were heard."""
+    with suppress(TypeError, ValueError):
+        count = round(float(score) % 1 * COUNTS)  # type: ignore[arg-type]
+        return count if 0 < count < COUNTS - 1 else None
     return None
 
 

@@ -15,6 +15,7 @@ from app.embedded import EmbeddedRedis
 from cache import link as link_module
 from cache import presence as presence_module
 from cache.presence import RedisPresence
+from cache.presence_members import COUNTS, Command, heard_with, said_with
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.presence import ClientInfo, Clients
 from tests.contract.freezing_proxy import FreezingProxy
@@ -190,6 +191,75 @@ async def test_whoever_writes_to_redis_ends_nothing(
     assert not one.task.done()
 
 
+async def test_members_that_no_page_shows_are_not_counted(redis_url: str, admin: redis.asyncio.Redis) -> None:
+    """Neither by their process nor by another one, from the moment on that somebody wrote them: no beat comes
+    here."""
+    one, two = (Process(through(redis_url, beat_s=PATIENCE_S)) for _ in range(2))
+    await one.connected()
+    await two.connected()
+    crowd = sorted(client() for _ in range(3))
+    one.join(crowd[:2])
+    one.join(crowd[2:])
+    await eventually(lambda: shows(two, 3))
+    assert isinstance(one.port, RedisPresence)
+    await admin.zadd(one.port._keys(CHANNEL)[1], dict.fromkeys(FORGED, 0))
+    for process in (one, two):
+        assert (await process.port.stats(CHANNEL)).clients == 3
+        assert (await process.port.page(CHANNEL, "", 100)).clients == crowd
+    one.leave(crowd[:1])
+    assert (await one.port.stats(CHANNEL)).clients == 2
+    await one.stop()
+    await two.stop()
+
+
+async def test_a_process_that_does_not_say_how_many_it_has_is_counted(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    """One of the version before."""
+    one, _ = both
+    one.join([client()])
+    assert isinstance(one.port, RedisPresence)
+    older = "0" * 16
+    await admin.zadd(f"{one.port._processes_of(CHANNEL)}/{older}", {b"a": 0, b"b": 0})
+    await admin.zadd(one.port._processes_of(CHANNEL), {older: 10**12})
+    assert (await one.port.stats(CHANNEL)).clients == 3
+
+
+def test_a_score_says_when_and_how_many() -> None:
+    for count in (1, 2, 3, 1000, 25_000, COUNTS - 2):
+        score = heard_with(2**31 - 0.5, count)
+        assert said_with(score.encode()) == count
+        assert int(float(score)) == 2**31 - 1
+    without: list[object] = [b"1764000000", b"inf", b"-inf", b"nan", b"x", None, [], heard_with(1.0, 10**9)]
+    assert [said_with(score) for score in without] == [None] * len(without)
+
+
+@pytest.mark.parametrize("users", [None, "u"])
+@pytest.mark.parametrize("kind", ["missing", "string", "more"])
+async def test_the_users_of_a_process_are_mended(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis, kind: str, users: str | None
+) -> None:
+    """Also where they are of another kind. The others stay shown meanwhile."""
+    one, two = both
+    one.join([client(users), client(users)])
+    two.join([client("v")])
+    expected = (3, 2 if users else 1)
+    await eventually(lambda: counts(two, expected))
+    assert isinstance(one.port, RedisPresence)
+    processes, _, key = one.port._keys(CHANNEL)
+    await admin.delete(key)
+    if kind == "string":
+        await admin.set(key, "x")
+    elif kind == "more":
+        await admin.sadd(key, "x", "y", "z")
+
+    async def mended() -> bool:
+        assert await admin.zcard(processes) == 2
+        return await admin.type(key) == (b"set" if users else b"none") and await counts(two, expected)
+
+    await eventually(mended)
+
+
 async def test_an_answer_says_so_if_others_have_made_it_incomplete(
     both: tuple[Process, Process], admin: redis.asyncio.Redis
 ) -> None:
@@ -275,7 +345,7 @@ async def test_a_crowd_is_not_taken_for_a_redis_that_does_not_answer(
     one, _ = both
     ask, asked, answer = link_module.Link.ask, asyncio.Event(), asyncio.Event()
 
-    async def late(link: link_module.Link, commands: list[presence_module.Command]) -> list[Any]:
+    async def late(link: link_module.Link, commands: list[Command]) -> list[Any]:
         if commands[0][0] == "ZRANGE":
             asked.set()
             await answer.wait()
@@ -386,8 +456,8 @@ async def test_a_question_is_answered_while_all_is_renewed(
     ask, late, parts = link_module.Link.ask, client(), []
     asked: list[asyncio.Task[list[ClientInfo]]] = []
 
-    async def watched(link: link_module.Link, commands: list[presence_module.Command]) -> list[Any]:
-        if (commands[0][0], commands[-1][0]) == ("PEXPIRE", "ZCARD"):
+    async def watched(link: link_module.Link, commands: list[Command]) -> list[Any]:
+        if (commands[0][0], commands[-1][0]) == ("ZADD", "SCARD"):
             parts.append(len(commands))
             if not asked:
                 one.join([late])
@@ -408,6 +478,14 @@ async def shows(process: Process, count: int) -> bool:
         return (await process.port.stats(CHANNEL)).clients == count
     except GaplessError:
         return False
+
+
+async def counts(process: Process, expected: tuple[int, int]) -> bool:
+    try:
+        stats = await process.port.stats(CHANNEL)
+    except GaplessError:
+        return False
+    return (stats.clients, stats.users) == expected
 
 
 async def is_whole(process: Process, crowd: list[ClientInfo]) -> bool:
