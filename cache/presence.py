@@ -47,7 +47,7 @@ FLUSH_TIMEOUT_S = 2.0
 MAX_READING = 1000
 """Questions that wait for the connection; more are refused. Those that are alike come as one."""
 DEADLINE_S = 5.0
-"""A question has its answer by then, or is refused."""
+"""A question waits so long for its turn, and then for Redis, or is refused."""
 MAX_CHANGED: Final = 1000
 """Joins and leaves of a channel that are gathered; beyond that the channel is written as a whole."""
 MAX_ARGUMENTS: Final = 1000
@@ -385,11 +385,12 @@ class RedisPresence:
         self._reading += 1
         others_first = False
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(DEADLINE_S) as limit:
                 await self._written_all()
                 others_first = True
                 async with self._lock:
                     others_first = False
+                    limit.reschedule(_now() + DEADLINE_S)
                     yield
         except GaplessError:
             FAILED.inc()

@@ -15,7 +15,7 @@ from app.embedded import EmbeddedRedis
 from cache import link as link_module
 from cache import presence as presence_module
 from cache.presence import RedisPresence
-from cache.presence_members import COUNTS, Command, heard_with, said_with
+from cache.presence_members import Command
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.presence import ClientInfo, Clients
 from tests.contract.freezing_proxy import FreezingProxy
@@ -225,15 +225,6 @@ async def test_a_process_that_does_not_say_how_many_it_has_is_counted(
     assert (await one.port.stats(CHANNEL)).clients == 3
 
 
-def test_a_score_says_when_and_how_many() -> None:
-    for count in (1, 2, 3, 1000, 25_000, COUNTS - 2):
-        score = heard_with(2**31 - 0.5, count)
-        assert said_with(score.encode()) == count
-        assert int(float(score)) == 2**31 - 1
-    without: list[object] = [b"1764000000", b"inf", b"-inf", b"nan", b"x", None, [], heard_with(1.0, 10**9)]
-    assert [said_with(score) for score in without] == [None] * len(without)
-
-
 @pytest.mark.parametrize("users", [None, "u"])
 @pytest.mark.parametrize("kind", ["missing", "string", "more"])
 async def test_the_users_of_a_process_are_mended(
@@ -341,7 +332,7 @@ async def test_a_crowd_is_not_taken_for_a_redis_that_does_not_answer(
     both: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis answers late. Questions that wait behind the first end at their deadline, and one too many is
-    refused at once."""
+    refused at once. When it has its turn, Redis has time of its own."""
     one, _ = both
     ask, asked, answer = link_module.Link.ask, asyncio.Event(), asyncio.Event()
 
@@ -357,8 +348,15 @@ async def test_a_crowd_is_not_taken_for_a_redis_that_does_not_answer(
     monkeypatch.setattr(presence_module, "MAX_READING", 4)
     monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
     refused = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(4)), return_exceptions=True)
+    monkeypatch.setattr(presence_module, "DEADLINE_S", 1e6)
+    turned = asyncio.create_task(one.port.page(CHANNEL, "", 1))
+    await eventually(lambda: len(one.port._lock._waiters or ()) == 1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
     answer.set()
+    answer.clear()
     assert (await first).clients == []
+    with pytest.raises(GaplessError, match="Redis, which does not answer"):
+        await turned
     for error in refused:
         assert isinstance(error, GaplessError)
         assert error.code is Code.UNAVAILABLE
