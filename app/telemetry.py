@@ -82,7 +82,7 @@ PRESENCE_DROPPED = Counter(
 )
 PRESENCE_UNSHOWN = Counter(
     "gapless_presence_unshown_total",
-    "Subscriptions to a channel that do not show their client, by the limit reached: client or process.",
+    "Channels on which a client was hidden when it joined, by the limit reached: client or process.",
     ["limit"],
 )
 FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by this installation.")

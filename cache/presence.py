@@ -7,6 +7,9 @@ set names these processes. A page is a merge of the processes' sets by the ids o
 At any time Redis may be away, slow or emptied, and others may write to it. What a process has shown is
 compared with what it holds at each beat, and written again if it differs. A connection that fails is opened
 again, and all is written again.
+
+One more sorted set names the processes that have no place for all of their clients, so that no answer passes
+for complete meanwhile.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-import msgspec
 from prometheus_client import Counter
 from redis.exceptions import RedisError, ResponseError
 
 from cache.keeping import Keeper, close, end_if_cancelled, words
 from cache.link import Address, Link, LinkError
+from cache.presence_members import Command, added, client_of, heard_with, member, parts, said_with
 from subscriptions.domain.errors import GaplessError, unavailable
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePage, PresenceStats
@@ -41,41 +44,35 @@ BEATS: Final = 3
 FORGET_AFTER_S: Final = 300
 """A process that did not renew for this long is not named any more. The clocks of processes may differ."""
 FLUSH_TIMEOUT_S = 2.0
-MAX_READING = 64
-"""Questions that wait for the connection; more are refused."""
+MAX_READING = 1000
+"""Questions that wait for the connection; more are refused. Those that are alike come as one."""
+DEADLINE_S = 5.0
+"""A question waits so long for its turn, and then for Redis, or is refused."""
 MAX_CHANGED: Final = 1000
 """Joins and leaves of a channel that are gathered; beyond that the channel is written as a whole."""
 MAX_ARGUMENTS: Final = 1000
 """Arguments of the commands that are sent together, roughly. To build and to read so many takes some
 milliseconds, in which the event loop does nothing else."""
-RENEWED_AT_ONCE: Final = 50
-"""Channels that are renewed together, with about five commands each; for the same reason no more."""
-MEMBERS: Final = 500
-"""Members that one command writes."""
+RENEWED_AT_ONCE: Final = 40
+"""Channels that are renewed together, with about six commands each; for the same reason no more."""
 MAX_PROCESSES: Final = 256
 PROCESSES_AT_ONCE: Final = 16
 MAX_UNION: Final = 100_000
 """Above this many users of all processes, one who is in several processes counts several times."""
 UNION_EXPIRES_S: Final = 5
-LATEST_US: Final = 250_000_000_000_000_000
-"""Times above this one cannot be shown."""
 
 FAILED = Counter(
     "gapless_presence_unavailable_total",
     "Questions about presence that Redis did not answer, or not in time.",
 )
+CROWDED = Counter(
+    "gapless_presence_crowded_total", "Questions about presence refused because too many were asked at once."
+)
 REWRITTEN = Counter(
     "gapless_presence_rewritten_total", "Channels whose clients were written to Redis again, as a whole."
 )
-REFUSED = Counter("gapless_presence_refused_total", "Clients in Redis that no service has written.")
 
-_ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROCESS = re.compile(rb"[0-9a-f]{16}")
-_MAX_USER_CHARACTERS = 1024
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(tuple[str | None, int]).decode
-
-Command = tuple[bytes | str, ...]
 
 
 class RedisPresence:
@@ -91,8 +88,10 @@ class RedisPresence:
         self._process = secrets.token_hex(8)
         self._changed: dict[Channel, dict[str, ClientInfo]] = {}
         self._whole: set[Channel] = set()
-        self._written: dict[Channel, int] = {}
-        """How many clients each channel has in Redis, as this process has written them."""
+        self._written: dict[Channel, tuple[int, int]] = {}
+        """How many clients and users each channel has in Redis, as this process has written them."""
+        self._told: bool | None = None
+        """Whether Redis says that this process hides clients; None: that is not known."""
         self._asked = asyncio.Event()
         self._flushed: list[asyncio.Future[None]] = []
         self._link: Link | None = None
@@ -134,11 +133,12 @@ class RedisPresence:
             try:
                 async with asyncio.timeout(FLUSH_TIMEOUT_S):
                     await self._send(link, self._removals(list(self._written)))
+                    await self._send(link, self._hiding(hides=False))
             finally:
                 await close(link)
 
     async def _write_over(self, link: Link) -> None:
-        self._writing = True
+        self._writing, self._told = True, None
         self._changed.clear()
         self._whole.update(self._clients.channels, self._written)
         beat_at, ping_at = _now() + self._beat_s, _now()
@@ -170,6 +170,9 @@ class RedisPresence:
         whole, self._whole = self._whole, set()
         flushed, self._flushed = self._flushed, []
         try:
+            if (hides := self._clients.hides) != self._told:
+                await self._send(link, self._hiding(hides=hides))
+                self._told = hides
             if changed or whole:
                 await self._send(link, self._writes(changed, whole))
         except BaseException:
@@ -183,8 +186,8 @@ class RedisPresence:
         self, changed: dict[Channel, dict[str, ClientInfo]], whole: set[Channel]
     ) -> Iterator[Command]:
         for channel in whole.union(changed):
-            count = len(self._clients.of(channel))
-            if not count:
+            counts = len(self._clients.of(channel)), len(self._clients.users(channel))
+            if not counts[0]:
                 yield from self._removals([channel])
                 self._written.pop(channel, None)
                 continue
@@ -194,14 +197,15 @@ class RedisPresence:
                 yield from self._all_of(channel)
             else:
                 yield from self._changes(channel, changed[channel].values())
-            self._written[channel] = count
+            yield from self._renewal(channel, *counts)
+            self._written[channel] = counts
 
     def _all_of(self, channel: Channel) -> Iterator[Command]:
         """Replace what is there in one step, so that no page shows a part of it."""
         processes, clients, users = self._keys(channel)
         held = self._clients.of(channel)
         for key, members in (
-            (clients, [_member(client) for client in held.values()]),
+            (clients, [member(client) for client in held.values()]),
             (users, [user.encode() for user in self._clients.users(channel)]),
         ):
             if not members:
@@ -209,13 +213,12 @@ class RedisPresence:
                 continue
             new = f"{key}/new"
             yield ("DEL", new)
-            for some in _parts(members):
-                yield _added(new, some) if key == clients else ("SADD", new, *some)
+            for some in parts(members):
+                yield added(new, some) if key == clients else ("SADD", new, *some)
             yield ("PEXPIRE", new, self._expiry_ms)
             yield ("RENAME", new, key)
         now = time.time()
         yield ("ZREMRANGEBYSCORE", processes, "-inf", f"({now - FORGET_AFTER_S:.0f}")
-        yield from self._renewal(channel)
 
     def _changes(self, channel: Channel, changed: Iterable[ClientInfo]) -> Iterator[Command]:
         _, clients, users = self._keys(channel)
@@ -223,23 +226,20 @@ class RedisPresence:
         joined: list[bytes] = []
         left: list[bytes] = []
         for client in changed:
-            (joined if client.id in held else left).append(_member(client))
+            (joined if client.id in held else left).append(member(client))
         come = {client.user.encode() for client in changed if client.user in held_users and client.user}
         gone = {client.user.encode() for client in changed if client.user} - come
-        yield from (_added(clients, some) for some in _parts(joined))
-        yield from (("ZREM", clients, *some) for some in _parts(left))
-        yield from (("SADD", users, *some) for some in _parts(list(come)))
-        yield from (("SREM", users, *some) for some in _parts(list(gone)))
-        yield ("PEXPIRE", clients, self._expiry_ms)
-        if held_users:
-            yield ("PEXPIRE", users, self._expiry_ms)
+        yield from (added(clients, some) for some in parts(joined))
+        yield from (("ZREM", clients, *some) for some in parts(left))
+        yield from (("SADD", users, *some) for some in parts(list(come)))
+        yield from (("SREM", users, *some) for some in parts(list(gone)))
 
-    def _renewal(self, channel: Channel) -> Iterator[Command]:
+    def _renewal(self, channel: Channel, count: int, count_of_users: int) -> Iterator[Command]:
         processes, clients, users = self._keys(channel)
-        yield ("PEXPIRE", clients, self._expiry_ms)
-        yield ("ZADD", processes, f"{time.time():.0f}", self._process)
+        yield ("ZADD", processes, heard_with(time.time(), count), self._process)
         yield ("PEXPIRE", processes, self._expiry_ms)
-        if self._clients.users(channel):
+        yield ("PEXPIRE", clients, self._expiry_ms)
+        if count_of_users:
             yield ("PEXPIRE", users, self._expiry_ms)
 
     def _removals(self, channels: list[Channel]) -> Iterator[Command]:
@@ -248,27 +248,40 @@ class RedisPresence:
             yield ("DEL", clients, users)
             yield ("ZREM", processes, self._process)
 
+    def _hiding(self, *, hides: bool) -> Iterator[Command]:
+        key, now = self._hiding_key, time.time()
+        if not hides:
+            yield ("ZREM", key, self._process)
+            return
+        yield ("ZREMRANGEBYSCORE", key, "-inf", f"({now - FORGET_AFTER_S:.0f}")
+        yield ("ZADD", key, f"{now:.0f}", self._process)
+        yield ("PEXPIRE", key, self._expiry_ms)
+
     async def _beat(self, link: Link) -> None:
         """Renew all keys, and find those that do not hold what was written: they are written again."""
+        answers = await link.ask(list(self._hiding(hides=self._told is True)))
+        _refuse_errors(answers)
+        if any(isinstance(answer, ResponseError) for answer in answers):
+            _refuse_errors(await link.ask([("DEL", self._hiding_key)]))
+            self._told = None
         channels = list(self._written)
-        for some in _parts(channels, RENEWED_AT_ONCE):
+        for some in parts(channels, RENEWED_AT_ONCE):
             await self._flush(link)  # Neither joins nor questions wait until all is renewed.
             asked: list[Command] = []
-            ends: list[tuple[Channel, int, int]] = []
+            ends: list[tuple[Channel, int, tuple[int, int]]] = []
             for channel in some:
-                if (count := self._written.get(channel)) is None:
+                if (counts := self._written.get(channel)) is None:
                     continue
-                asked.extend(self._renewal(channel))
-                asked.append(("ZCARD", self._keys(channel)[1]))
-                ends.append((channel, len(asked), count))
+                _, clients, users = self._keys(channel)
+                asked += [*self._renewal(channel, *counts), ("ZCARD", clients), ("SCARD", users)]
+                ends.append((channel, len(asked), counts))
             answers, begin = await link.ask(asked), 0
-            for channel, end, count in ends:
-                wrong = any(isinstance(answer, ResponseError) for answer in answers[begin:end])
+            for channel, end, counts in ends:
                 _refuse_errors(answers[begin:end])
-                if wrong:
-                    # The key of the processes may be of another kind, which no process can repair otherwise.
-                    _refuse_errors(await link.ask([("DEL", self._keys(channel)[0])]))
-                if wrong or answers[end - 1] != count:
+                if wrong := isinstance(answers[begin], ResponseError):
+                    # The key of the processes is of another kind, which no process can repair otherwise.
+                    _refuse_errors(await link.ask([("DEL", self._processes_of(channel))]))
+                if wrong or tuple(answers[end - 2 : end]) != counts:
                     self._whole.add(channel)
                     self._changed.pop(channel, None)
                 begin = end
@@ -293,69 +306,100 @@ class RedisPresence:
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
         """Clients of all processes. Raises `unavailable`."""
         async with self._turn():
-            processes = await self._processes(channel)
+            processes, complete = await self._processes(channel)
             lowest = f"({after}\x01" if after else "-"
             found: dict[str, ClientInfo] = {}
             has_more = False
-            for some in _parts(processes, PROCESSES_AT_ONCE):
+            for some in parts(list(processes), PROCESSES_AT_ONCE):
                 command = [lowest, "+", "LIMIT", "0", str(limit + 1)]
                 keys = [self._clients_of(channel, process) for process in some]
                 for members in await self._ask([("ZRANGEBYLEX", key, *command) for key in keys]):
                     if isinstance(members, ResponseError):  # Of another kind.
+                        complete = False
                         continue
                     if not isinstance(members, list) or len(members) > limit + 1:
                         raise await self._broken(members)
                     has_more |= len(members) > limit
-                    found |= {client.id: client for client in map(_client, members) if client is not None}
+                    clients = [client for client in map(client_of, members) if client is not None]
+                    complete &= len(clients) == len(members)
+                    found |= {client.id: client for client in clients}
                 if len(found) > limit:
                     has_more = True
                     found = dict(sorted(found.items())[: limit + 1])
         clients = [client for _, client in sorted(found.items())[:limit]]
-        return PresencePage(clients, has_more and bool(clients))
+        return PresencePage(clients, has_more and bool(clients), complete)
 
     async def stats(self, channel: Channel) -> PresenceStats:
         """Numbers of all processes. Raises `unavailable`."""
         async with self._turn():
-            processes = await self._processes(channel)
+            processes, complete = await self._processes(channel)
             clients = [self._clients_of(channel, process) for process in processes]
             users = [f"{key}/users" for key in clients]
+            said = processes.values()
             asked: list[Command] = [("ZCARD", key) for key in clients]
             asked += [("SCARD", key) for key in users]
-            counts = [n if isinstance(n, int) and n > 0 else 0 for n in await self._ask(asked)]
+            answers = await self._ask(asked)
+            complete &= not any(isinstance(answer, ResponseError) for answer in answers)
+            counts = [n if isinstance(n, int) and n > 0 else 0 for n in answers]
             here = [(key, n) for key, n in zip(users, counts[len(clients) :], strict=True) if n]
             together = sum(n for _, n in here)
             if len(here) > 1 and together <= MAX_UNION:
                 together = await self._union(channel, [key for key, _ in here])
-        return PresenceStats(sum(counts[: len(clients)]), together)
+        # Members that others have added are not counted, nor those that they have taken away.
+        number = sum(min(n, count) if count else n for n, count in zip(counts, said, strict=False))
+        return PresenceStats(number, together, complete)
 
     async def _union(self, channel: Channel, keys: list[str]) -> int:
         union = f"{self._keys(channel)[1]}/union"
         count, _ = await self._ask([("SUNIONSTORE", union, *keys), ("EXPIRE", union, str(UNION_EXPIRES_S))])
         return count if isinstance(count, int) else 0
 
-    async def _processes(self, channel: Channel) -> list[str]:
-        """The processes with clients on the channel, those heard last first."""
-        (found,) = await self._ask([("ZRANGE", self._keys(channel)[0], "0", str(MAX_PROCESSES - 1), "REV")])
+    async def _processes(self, channel: Channel) -> tuple[dict[str, int | None], bool]:
+        """The processes with clients on the channel, those heard last first, each with as many clients as it
+        says it has; and whether these are all and none hides clients."""
+        heard = f"{time.time() - FORGET_AFTER_S:.0f}"
+        found, hiding = await self._ask(
+            [
+                ("ZRANGE", self._processes_of(channel), "0", str(MAX_PROCESSES), "REV", "WITHSCORES"),
+                ("ZRANGE", self._hiding_key, heard, "+inf", "BYSCORE", "LIMIT", "0", "1"),
+            ]
+        )
+        complete = hiding == [] and not self._clients.hides
         if isinstance(found, ResponseError):
-            return []
-        if not isinstance(found, list) or len(found) > MAX_PROCESSES:
+            return {}, False
+        if not isinstance(found, list) or len(found) > 2 * (MAX_PROCESSES + 1):
             raise await self._broken(found)
-        return [each.decode() for each in found if isinstance(each, bytes) and _PROCESS.fullmatch(each)]
+        complete &= len(found) <= 2 * MAX_PROCESSES
+        names = [each if isinstance(each, bytes) else b"" for each in found[: 2 * MAX_PROCESSES : 2]]
+        said = map(said_with, found[1::2])
+        return {n.decode(): c for n, c in zip(names, said, strict=False) if _PROCESS.fullmatch(n)}, complete
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         """Wait until what changed here is written, and until the connection is free. Raises `unavailable`."""
-        if not self.connected or self._reading >= MAX_READING:
+        if not self.connected:
             FAILED.inc()
             raise _away()
+        if self._reading >= MAX_READING:
+            raise _crowded()
         self._reading += 1
+        others_first = False
         try:
-            await self._written_all()
-            async with self._lock:
-                yield
+            async with asyncio.timeout(DEADLINE_S) as limit:
+                await self._written_all()
+                others_first = True
+                async with self._lock:
+                    others_first = False
+                    limit.reschedule(_now() + DEADLINE_S)
+                    yield
         except GaplessError:
             FAILED.inc()
             raise
+        except TimeoutError:
+            if others_first:
+                raise _crowded() from None
+            FAILED.inc()
+            raise _away() from None
         finally:
             self._reading -= 1
 
@@ -410,6 +454,11 @@ class RedisPresence:
         clients = self._clients_of(channel, self._process)
         return self._processes_of(channel), clients, f"{clients}/users"
 
+    @property
+    def _hiding_key(self) -> str:
+        """Of the processes that hide clients. Keys of channels have more slashes."""
+        return f"{self._topic}/hiding"
+
     def _processes_of(self, channel: Channel) -> str:
         # No name has a slash in it.
         return f"{self._topic}/{channel[0]}/{channel[1]}"
@@ -432,35 +481,9 @@ def _away() -> GaplessError:
     return unavailable("presence needs Redis, which does not answer")
 
 
-def _member(client: ClientInfo) -> bytes:
-    """The id comes first, and nothing in it is below the zero that ends it, so members are in the order of
-    ids."""
-    return b"%b\0%b" % (client.id.encode(), _encode((client.user, client.connected_at_us)))
-
-
-def _client(member: object) -> ClientInfo | None:
-    """None if no service has written this."""
-    if isinstance(member, bytes):
-        id_, _, rest = member.partition(b"\0")
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            user, connected_at_us = _decode(rest)
-            if (
-                _ID.fullmatch(id_)
-                and 0 <= connected_at_us < LATEST_US
-                and len(user or "") <= _MAX_USER_CHARACTERS
-            ):
-                return ClientInfo(id_.decode(), user, connected_at_us)
-    REFUSED.inc()
-    return None
-
-
-def _added(key: str, members: Sequence[bytes]) -> Command:
-    return ("ZADD", key, *(part for member in members for part in ("0", member)))
-
-
-def _parts(items: list[Any], size: int = MEMBERS) -> Iterator[list[Any]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
+def _crowded() -> GaplessError:
+    CROWDED.inc()
+    return unavailable("too many questions about presence are asked at once")
 
 
 def _refuse_errors(answers: Sequence[object]) -> None:

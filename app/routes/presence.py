@@ -12,7 +12,8 @@ from subscriptions.engine.presence import Presence
 
 async def list_presence(request: Request[PresenceQuery], presence: Presence) -> Answer:
     """List the clients on a channel: those with an open live subscription that names it. `cursor` goes into
-    the next request; it is null on the last page. A channel that does not exist may have clients too."""
+    the next request; it is null on the last page. `complete` is false where the service had no place to show
+    all clients. A channel that does not exist may have clients too."""
     channel = (request.namespace, request.name)
     page = await presence.page(channel, request.query.cursor, request.query.limit)
     stats = await presence.stats(channel)
@@ -26,5 +27,6 @@ async def list_presence(request: Request[PresenceQuery], presence: Presence) -> 
         "num_users": stats.users,
         "has_more": page.has_more,
         "cursor": page.clients[-1].id if page.has_more else None,
+        "complete": page.complete and stats.complete,
     }
     return Answer(msgspec.json.encode(body))

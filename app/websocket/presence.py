@@ -21,13 +21,14 @@ _encode: Final = msgspec.json.Encoder().encode
 async def read_presence(namespace: str, channel: str, presence: Presence) -> bytes:
     """The first clients on a channel by their ids. Raises `invalid_request`, `unavailable`."""
     page = await presence.page((namespace, check_channel(channel)), "", MAX_CLIENTS)
-    return _encode({"presence": {client.id: _info(client.id, client.user) for client in page.clients}})
+    found = {"presence": {client.id: _info(client.id, client.user) for client in page.clients}}
+    return _encode(found | _incomplete(page.complete and not page.has_more))
 
 
 async def read_presence_stats(namespace: str, channel: str, presence: Presence) -> bytes:
     """How many clients and users are on a channel. Raises `invalid_request`, `unavailable`."""
     stats = await presence.stats((namespace, check_channel(channel)))
-    return _encode({"num_clients": stats.clients, "num_users": stats.users})
+    return _encode({"num_clients": stats.clients, "num_users": stats.users} | _incomplete(stats.complete))
 
 
 class PresencePushes:
@@ -64,6 +65,11 @@ class NamedPresencePushes:
 
     def count(self, channel: str, clients: int) -> bytes:
         return self._frame(push(self._named, b"presence", _encode({"channel": channel, "clients": clients})))
+
+
+def _incomplete(complete: bool) -> dict[str, bool]:
+    """The protocol has no such member, so it is there only where it says something."""
+    return {} if complete else {"complete": False}
 
 
 def _info(client: str, user: str | None) -> dict[str, Any]:

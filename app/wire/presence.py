@@ -18,7 +18,8 @@ class PresentClient(msgspec.Struct):
 
 
 class PresencePage(msgspec.Struct):
-    """A page of the clients on a channel, and how many clients and different users are on it."""
+    """A page of the clients on a channel, and how many clients and different users are on it. `complete` is
+    false where some of them may be missing."""
 
     channel: str
     clients: list[PresentClient]
@@ -26,6 +27,7 @@ class PresencePage(msgspec.Struct):
     num_users: Count
     has_more: bool
     cursor: str | None
+    complete: bool
 
 
 class StreamJoin(msgspec.Struct):

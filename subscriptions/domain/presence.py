@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
@@ -19,6 +19,10 @@ WebSocket connection."""
 MAX_CHANNELS: Final = 20_000
 """Channels that a process shows. Each is renewed in Redis at each beat, and a beat must end long before what
 it renews expires, also on a busy machine."""
+RESERVED_CHANNELS: Final = MAX_CHANNELS // 4
+"""The last of these places are kept for clients that are shown on few channels."""
+FEW_CHANNELS: Final = 4
+"""On so many channels. So some connections that follow very many channels do not hide all others."""
 
 Channel = tuple[str, str]
 """A namespace and the name of a channel in it."""
@@ -52,24 +56,32 @@ class Clients:
     """The clients of one process by channel, as far as they are shown. A client that names a channel in
     several subscriptions joins it with the first and leaves it with the last.
 
-    One that joins beyond a limit is not shown on that channel. It stays so until a later subscription of it
-    to the channel finds a place."""
+    One that joins beyond a limit is hidden on that channel, until `fill` finds a place for it."""
 
     def __init__(
-        self, *, max_channels: int = MAX_CHANNELS, max_of_client: int = MAX_CHANNELS_OF_CLIENT
+        self,
+        *,
+        max_channels: int = MAX_CHANNELS,
+        max_of_client: int = MAX_CHANNELS_OF_CLIENT,
+        reserved: int = RESERVED_CHANNELS,
+        few: int = FEW_CHANNELS,
     ) -> None:
         self.beyond_client = 0
-        """Subscriptions to a channel that do not show their client, because it is on too many."""
+        """Channels on which a client was hidden when it joined, because it is shown on too many."""
         self.beyond_process = 0
         """The same, because the process shows too many channels."""
         self._max_channels = max_channels
         self._max_of_client = max_of_client
+        self._reserved = reserved
+        self._few = few
         self._held: dict[Channel, dict[str, ClientInfo]] = {}
         self._users: dict[Channel, Counter[str]] = {}
         self._channels_of: Counter[str] = Counter()
         """On how many channels a client is shown."""
         self._more: Counter[tuple[Channel, str]] = Counter()
-        """Subscriptions of a client to a channel, not counting the one that shows it there."""
+        """Subscriptions of a client to a channel, not counting the first."""
+        self._hidden: OrderedDict[str, OrderedDict[Channel, ClientInfo]] = OrderedDict()
+        """By the ids of clients: on which channels each is hidden. Those looked at last are at the end."""
 
     def __repr__(self) -> str:
         return f"Clients({len(self._held)} channels)"
@@ -78,6 +90,12 @@ class Clients:
     def channels(self) -> list[Channel]:
         """The channels with clients."""
         return list(self._held)
+
+    @property
+    def hides(self) -> bool:
+        """Whether a client is hidden that has not used up its own channels: the process has no place for
+        it."""
+        return any(self._channels_of[client] < self._max_of_client for client in self._hidden)
 
     def of(self, channel: Channel) -> Mapping[str, ClientInfo]:
         """The clients on a channel by their ids."""
@@ -89,19 +107,26 @@ class Clients:
 
     def join(self, channel: Channel, client: ClientInfo) -> bool:
         """Returns whether the client is shown on the channel now, and was not before."""
-        if client.id in self.of(channel) or not self._has_place(channel, client):
+        if client.id in self.of(channel) or channel in self._hidden.get(client.id, ()):
             self._more[channel, client.id] += 1
             return False
-        self._held.setdefault(channel, {})[client.id] = client
-        self._channels_of[client.id] += 1
-        if client.user is not None:
-            self._users.setdefault(channel, Counter())[client.user] += 1
-        return True
+        if self._has_place(channel, client):
+            self._show(channel, client)
+            return True
+        if self._channels_of[client.id] >= self._max_of_client:
+            self.beyond_client += 1
+        else:
+            self.beyond_process += 1
+        self._hidden.setdefault(client.id, OrderedDict())[channel] = client
+        return False
 
     def leave(self, channel: Channel, client: ClientInfo) -> bool:
         """Returns whether the client is not shown on the channel any more, and was before."""
         if self._more[channel, client.id]:
             _take_one(self._more, (channel, client.id))
+            return False
+        if channel in self._hidden.get(client.id, ()):
+            self._take_hidden(channel, client.id)
             return False
         held = self._held.get(channel)
         if held is None or client.id not in held:
@@ -117,14 +142,45 @@ class Clients:
                 del self._users[channel]
         return True
 
+    def fill(self, looks: int) -> list[tuple[Channel, ClientInfo]]:
+        """Show hidden clients where there is a place now; returns who is shown. Clients take turns, and each
+        turn is for one channel of one client. There are at most so many turns, so that the time is bounded;
+        the next call goes on."""
+        shown: list[tuple[Channel, ClientInfo]] = []
+        without = 0
+        while looks > 0 and without < len(self._hidden):
+            looks -= 1
+            id_, channels = next(iter(self._hidden.items()))
+            self._hidden.move_to_end(id_)
+            channel, client = next(iter(channels.items()))
+            channels.move_to_end(channel)
+            if not self._has_place(channel, client):
+                without += 1
+                continue
+            without = 0
+            self._take_hidden(channel, id_)
+            self._show(channel, client)
+            shown.append((channel, client))
+        return shown
+
+    def _show(self, channel: Channel, client: ClientInfo) -> None:
+        self._held.setdefault(channel, {})[client.id] = client
+        self._channels_of[client.id] += 1
+        if client.user is not None:
+            self._users.setdefault(channel, Counter())[client.user] += 1
+
+    def _take_hidden(self, channel: Channel, id_: str) -> None:
+        channels = self._hidden[id_]
+        del channels[channel]
+        if not channels:
+            del self._hidden[id_]
+
     def _has_place(self, channel: Channel, client: ClientInfo) -> bool:
-        if self._channels_of[client.id] >= self._max_of_client:
-            self.beyond_client += 1
+        shown_on = self._channels_of[client.id]
+        if shown_on >= self._max_of_client:
             return False
-        if channel not in self._held and len(self._held) >= self._max_channels:
-            self.beyond_process += 1
-            return False
-        return True
+        kept = self._reserved if shown_on >= self._few else 0
+        return channel in self._held or len(self._held) < self._max_channels - kept
 
 
 def _take_one(counter: Counter[Key], key: Key) -> None:

@@ -25,6 +25,7 @@ from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import PresenceHint
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import LiveSubscription
+from subscriptions.engine.single_flight import SingleFlights
 from subscriptions.ports import Clock, PresencePage, PresencePort, PresenceStats
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ MAX_HINTED = 2000
 """Joins and leaves, and channels, in the hint of one tick. What does not fit waits for the next one."""
 MAX_WAITING = 20_000
 """Channels whose joins and leaves wait to be hinted; those of further channels are dropped."""
+MAX_LOOKS = 1000
+"""Hidden clients for which a place is looked for in each tick. That takes about a millisecond."""
 MAX_ORIGINS = 256
 REMOTE_S = 60.0
 """The number of clients that another process told counts for this long."""
@@ -118,6 +121,8 @@ class Presence:
         self._outgoing: dict[Channel, Announcer] = {}
         self._due: set[Channel] = set()
         """The channels of audiences with something to tell."""
+        self._pages = SingleFlights(self._read_page)
+        self._stats = SingleFlights(self._read_stats)
         exchange.on_presence = self._hear
 
     def __repr__(self) -> str:
@@ -151,11 +156,18 @@ class Presence:
                 self._changed(channel, client, joined=False)
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
-        """As `PresencePort.page`."""
-        return await self._connected().page(channel, after, limit)
+        """As `PresencePort.page`. Those who ask for the same page share an answer that was read after all of
+        them had asked."""
+        return await self._pages((channel, after, limit))
 
     async def stats(self, channel: Channel) -> PresenceStats:
-        """As `PresencePort.stats`."""
+        """As `PresencePort.stats`, shared in the same way."""
+        return await self._stats(channel)
+
+    async def _read_page(self, asked: tuple[Channel, str, int]) -> PresencePage:
+        return await self._connected().page(*asked)
+
+    async def _read_stats(self, channel: Channel) -> PresenceStats:
         return await self._connected().stats(channel)
 
     def _connected(self) -> PresencePort:
@@ -189,6 +201,8 @@ class Presence:
             while True:
                 await asyncio.sleep(TICK_S)
                 self._follow_history()
+                for channel, client in self.clients.fill(MAX_LOOKS):
+                    self._changed(channel, client, joined=True)
                 self._exchange.changed_presence(self._hints())
                 await self._tell_readers()
         finally:

@@ -1,13 +1,15 @@
-"""Shares one question to the database among callers that ask at the same time."""
+"""Shares one question to the storage among callers that ask at the same time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+Question = TypeVar("Question", bound=Hashable)
 
 
 class SingleFlight(Generic[T]):
@@ -27,6 +29,11 @@ class SingleFlight(Generic[T]):
         self._current: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a run that has not begun was asked for."""
+        return self._next is not None
+
     async def __call__(self) -> T:
         """The answer, or the error that `ask` raised."""
         if self._next is None:
@@ -45,6 +52,35 @@ class SingleFlight(Generic[T]):
         # A caller from here on gets another run of `ask`.
         self._current, self._next = self._next, None
         return await self._ask()
+
+
+class SingleFlights(Generic[Question, T]):
+    """Shares each of many questions among those who ask the same one. A question is forgotten when its last
+    run ends."""
+
+    __slots__ = ("_ask", "_flights")
+
+    def __init__(self, ask: Callable[[Question], Awaitable[T]]) -> None:
+        self._ask = ask
+        self._flights: dict[Question, SingleFlight[T]] = {}
+
+    def __len__(self) -> int:
+        """How many questions are being asked."""
+        return len(self._flights)
+
+    async def __call__(self, question: Question) -> T:
+        """As `SingleFlight`."""
+        flight = self._flights.get(question)
+        if flight is None:
+            flight = self._flights[question] = SingleFlight(partial(self._run, question))
+        return await flight()
+
+    async def _run(self, question: Question) -> T:
+        try:
+            return await self._ask(question)
+        finally:
+            if not self._flights[question].awaited:
+                del self._flights[question]
 
 
 def _look_at(task: asyncio.Task[T]) -> None:

@@ -10,19 +10,22 @@ from subscriptions.domain.presence import Channel, ClientInfo
 
 @dataclass(frozen=True, slots=True)
 class PresencePage:
-    """Clients on a channel by their ids; the id of the last one is the cursor of the next page."""
+    """Clients on a channel by their ids; the id of the last one is the cursor of the next page. Not
+    `complete`: some that belong on it may be missing, because a process has no place to show all."""
 
     clients: list[ClientInfo]
     has_more: bool
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PresenceStats:
     """How many clients are on a channel, and how many users they are; a client without a user counts as
-    none."""
+    none. `complete` as for a page."""
 
     clients: int
     users: int
+    complete: bool
 
 
 class PresencePort(Protocol):
@@ -44,11 +47,11 @@ class PresencePort(Protocol):
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
         """At most `limit` clients whose ids are above `after`. What changed in this process is in it. Raises
-        `unavailable`."""
+        `unavailable`, which says whether the storage does not answer or too many ask at once."""
         ...
 
     async def stats(self, channel: Channel) -> PresenceStats:
-        """The numbers of clients and users. Raises `unavailable`."""
+        """The numbers of clients and users. Raises as `page`."""
         ...
 
     async def remove(self) -> None:

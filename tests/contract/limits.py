@@ -23,6 +23,7 @@ _SHORT = (
     (bus_module, "MAX_SILENCE_S", 0.5),
     (bus_module, "SEND_TO_S", 0.2),
     (presence_module, "FLUSH_TIMEOUT_S", 0.5),
+    (presence_module, "DEADLINE_S", 2.0),
 )
 
 

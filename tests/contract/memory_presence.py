@@ -43,14 +43,18 @@ class MemoryPresence:
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
         found = sorted(client for client in self._all(channel) if client.id > after)
-        return PresencePage(found[:limit], len(found) > limit)
+        return PresencePage(found[:limit], len(found) > limit, self._complete)
 
     async def stats(self, channel: Channel) -> PresenceStats:
         found = self._all(channel)
-        return PresenceStats(len(found), len({client.user for client in found} - {None}))
+        return PresenceStats(len(found), len({client.user for client in found} - {None}), self._complete)
 
     async def remove(self) -> None:
         self._hub.shown.remove(self._clients)
+
+    @property
+    def _complete(self) -> bool:
+        return not any(clients.hides for clients in self._hub.shown)
 
     def _all(self, channel: Channel) -> list[ClientInfo]:
         if not self.connected:

@@ -130,6 +130,40 @@ async def test_a_process_that_stops_takes_its_clients_along(both: tuple[Process,
     await one.connected()
 
 
+async def test_an_answer_says_where_clients_may_be_missing(both: tuple[Process, Process]) -> None:
+    """One process has a place for one channel only. What it hides is shown when the place is left."""
+    one, two = both
+    one.clients._max_channels, one.clients._reserved = 1, 0
+    first, hidden = client(), client()
+    one.join([first], ("default", "taken"))
+    await eventually(lambda: shows(one, 0))
+    assert (await two.port.page(CHANNEL, "", 10)).complete
+    one.join([hidden])
+    assert not (await one.port.page(CHANNEL, "", 10)).complete
+    assert not (await one.port.stats(CHANNEL)).complete
+
+    async def is_complete() -> bool:
+        page, stats = await two.port.page(CHANNEL, "", 10), await two.port.stats(CHANNEL)
+        return page.complete and stats.complete
+
+    async def is_incomplete() -> bool:
+        page, stats = await two.port.page(CHANNEL, "", 10), await two.port.stats(CHANNEL)
+        return not page.complete and not stats.complete
+
+    await eventually(is_incomplete)
+    one.leave([first], ("default", "taken"))
+    for channel, each in one.clients.fill(1):
+        one.port.changed(channel, each)
+    await eventually(is_complete)
+    assert await two.all() == [hidden]
+    one.join([first], ("default", "taken"))
+    await eventually(is_incomplete)
+    await one.stop()
+    await eventually(is_complete)
+    one.task = asyncio.create_task(one.port.run())
+    await one.connected()
+
+
 async def test_it_cannot_be_asked_before_it_runs(opens: Open) -> None:
     process = Process(opens)
     await process.kill()

@@ -15,6 +15,7 @@ from app.embedded import EmbeddedRedis
 from cache import link as link_module
 from cache import presence as presence_module
 from cache.presence import RedisPresence
+from cache.presence_members import Command
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.presence import ClientInfo, Clients
 from tests.contract.freezing_proxy import FreezingProxy
@@ -190,6 +191,103 @@ async def test_whoever_writes_to_redis_ends_nothing(
     assert not one.task.done()
 
 
+async def test_members_that_no_page_shows_are_not_counted(redis_url: str, admin: redis.asyncio.Redis) -> None:
+    """Neither by their process nor by another one, from the moment on that somebody wrote them: no beat comes
+    here."""
+    one, two = (Process(through(redis_url, beat_s=PATIENCE_S)) for _ in range(2))
+    await one.connected()
+    await two.connected()
+    crowd = sorted(client() for _ in range(3))
+    one.join(crowd[:2])
+    one.join(crowd[2:])
+    await eventually(lambda: shows(two, 3))
+    assert isinstance(one.port, RedisPresence)
+    await admin.zadd(one.port._keys(CHANNEL)[1], dict.fromkeys(FORGED, 0))
+    for process in (one, two):
+        assert (await process.port.stats(CHANNEL)).clients == 3
+        assert (await process.port.page(CHANNEL, "", 100)).clients == crowd
+    one.leave(crowd[:1])
+    assert (await one.port.stats(CHANNEL)).clients == 2
+    await one.stop()
+    await two.stop()
+
+
+async def test_a_process_that_does_not_say_how_many_it_has_is_counted(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    """One of the version before."""
+    one, _ = both
+    one.join([client()])
+    assert isinstance(one.port, RedisPresence)
+    older = "0" * 16
+    await admin.zadd(f"{one.port._processes_of(CHANNEL)}/{older}", {b"a": 0, b"b": 0})
+    await admin.zadd(one.port._processes_of(CHANNEL), {older: 10**12})
+    assert (await one.port.stats(CHANNEL)).clients == 3
+
+
+@pytest.mark.parametrize("users", [None, "u"])
+@pytest.mark.parametrize("kind", ["missing", "string", "more"])
+async def test_the_users_of_a_process_are_mended(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis, kind: str, users: str | None
+) -> None:
+    """Also where they are of another kind. The others stay shown meanwhile."""
+    one, two = both
+    one.join([client(users), client(users)])
+    two.join([client("v")])
+    expected = (3, 2 if users else 1)
+    await eventually(lambda: counts(two, expected))
+    assert isinstance(one.port, RedisPresence)
+    processes, _, key = one.port._keys(CHANNEL)
+    await admin.delete(key)
+    if kind == "string":
+        await admin.set(key, "x")
+    elif kind == "more":
+        await admin.sadd(key, "x", "y", "z")
+
+    async def mended() -> bool:
+        assert await admin.zcard(processes) == 2
+        return await admin.type(key) == (b"set" if users else b"none") and await counts(two, expected)
+
+    await eventually(mended)
+
+
+async def test_an_answer_says_so_if_others_have_made_it_incomplete(
+    both: tuple[Process, Process], admin: redis.asyncio.Redis
+) -> None:
+    """More processes than are asked; members and keys that no service has written; also the key of the
+    processes that hide clients, which is mended."""
+    one, _ = both
+    one.join([client()])
+    assert isinstance(one.port, RedisPresence)
+    processes = one.port._processes_of(CHANNEL)
+
+    async def complete() -> tuple[bool, bool]:
+        page, stats = await one.port.page(CHANNEL, "", 10), await one.port.stats(CHANNEL)
+        return page.complete, stats.complete
+
+    assert await complete() == (True, True)
+    stranger = "0" * 16
+    await admin.zadd(processes, {stranger: 10**12})
+    await admin.set(f"{processes}/{stranger}", "x")
+    assert await complete() == (False, False)
+    await admin.delete(f"{processes}/{stranger}")
+    await admin.zadd(f"{processes}/{stranger}", {"x": 0})
+    assert (await one.port.page(CHANNEL, "", 10)).complete is False
+    await admin.delete(f"{processes}/{stranger}")
+    assert await complete() == (True, True)
+    many = {f"{number:016x}": 10**12 for number in range(presence_module.MAX_PROCESSES)}
+    await admin.zadd(processes, many)
+    assert await complete() == (False, False)
+    await admin.zrem(processes, *many)
+    assert await complete() == (True, True)
+    await admin.set(one.port._hiding_key, "x")
+
+    async def mended() -> bool:
+        return await complete() == (True, True)
+
+    await eventually(mended)
+
+
 async def test_times_that_cannot_be_shown_are_not(both: tuple[Process, Process]) -> None:
     one, _ = both
     one.join([client()._replace(connected_at_us=10**18)])
@@ -206,8 +304,10 @@ async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> N
     proxy.freeze()
     with short_limits():
         asked = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(200)), return_exceptions=True)
-    assert {error.code for error in asked if isinstance(error, GaplessError)} == {Code.UNAVAILABLE}
-    assert len([error for error in asked if isinstance(error, GaplessError)]) == 200
+    refused = [error for error in asked if isinstance(error, GaplessError)]
+    assert {error.code for error in refused} == {Code.UNAVAILABLE}
+    assert {error.detail for error in refused} == {"presence needs Redis, which does not answer"}
+    assert len(refused) == 200
     later = client()
     one.join([later])
     proxy.thaw()
@@ -215,6 +315,52 @@ async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> N
     await eventually(lambda: shows(one, 2))
     await one.stop()
     await proxy.stop()
+
+
+async def test_a_wave_of_questions_is_answered(both: tuple[Process, Process]) -> None:
+    """Three hundred at once, each about another channel."""
+    one, _ = both
+    channels = [("default", f"c{number}") for number in range(300)]
+    crowd = [client() for _ in channels]
+    for channel, each in zip(channels, crowd, strict=True):
+        one.join([each], channel)
+    pages = await asyncio.gather(*(one.port.page(channel, "", 10) for channel in channels))
+    assert [page.clients for page in pages] == [[each] for each in crowd]
+
+
+async def test_a_crowd_is_not_taken_for_a_redis_that_does_not_answer(
+    both: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis answers late. Questions that wait behind the first end at their deadline, and one too many is
+    refused at once. When it has its turn, Redis has time of its own."""
+    one, _ = both
+    ask, asked, answer = link_module.Link.ask, asyncio.Event(), asyncio.Event()
+
+    async def late(link: link_module.Link, commands: list[Command]) -> list[Any]:
+        if commands[0][0] == "ZRANGE":
+            asked.set()
+            await answer.wait()
+        return await ask(link, commands)
+
+    monkeypatch.setattr(link_module.Link, "ask", late)
+    first = asyncio.create_task(one.port.page(CHANNEL, "", 1))
+    await asked.wait()
+    monkeypatch.setattr(presence_module, "MAX_READING", 4)
+    monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
+    refused = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(4)), return_exceptions=True)
+    monkeypatch.setattr(presence_module, "DEADLINE_S", 1e6)
+    turned = asyncio.create_task(one.port.page(CHANNEL, "", 1))
+    await eventually(lambda: len(one.port._lock._waiters or ()) == 1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
+    answer.set()
+    answer.clear()
+    assert (await first).clients == []
+    with pytest.raises(GaplessError, match="Redis, which does not answer"):
+        await turned
+    for error in refused:
+        assert isinstance(error, GaplessError)
+        assert error.code is Code.UNAVAILABLE
+        assert error.detail == "too many questions about presence are asked at once"
 
 
 @pytest.fixture
@@ -308,8 +454,8 @@ async def test_a_question_is_answered_while_all_is_renewed(
     ask, late, parts = link_module.Link.ask, client(), []
     asked: list[asyncio.Task[list[ClientInfo]]] = []
 
-    async def watched(link: link_module.Link, commands: list[presence_module.Command]) -> list[Any]:
-        if (commands[0][0], commands[-1][0]) == ("PEXPIRE", "ZCARD"):
+    async def watched(link: link_module.Link, commands: list[Command]) -> list[Any]:
+        if (commands[0][0], commands[-1][0]) == ("ZADD", "SCARD"):
             parts.append(len(commands))
             if not asked:
                 one.join([late])
@@ -330,6 +476,14 @@ async def shows(process: Process, count: int) -> bool:
         return (await process.port.stats(CHANNEL)).clients == count
     except GaplessError:
         return False
+
+
+async def counts(process: Process, expected: tuple[int, int]) -> bool:
+    try:
+        stats = await process.port.stats(CHANNEL)
+    except GaplessError:
+        return False
+    return (stats.clients, stats.users) == expected
 
 
 async def is_whole(process: Process, crowd: list[ClientInfo]) -> bool:

@@ -6,16 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
+from app.websocket.presence import MAX_CLIENTS, read_presence, read_presence_stats
 from app.wire.encode import encode_message
 from subscriptions.domain.presence import (
+    FEW_CHANNELS,
     MAX_CHANGES,
     MAX_CHANNELS,
     MAX_CHANNELS_OF_CLIENT,
     MAX_CROWD,
     Change,
+    Channel,
     ClientInfo,
     Clients,
 )
@@ -33,11 +37,12 @@ from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import Event, LiveSubscription
 from subscriptions.engine.live.starts import Latest
 from subscriptions.engine.presence import Presence
+from subscriptions.ports import PresencePage
 from tests.contract.listener import Listener
 from tests.contract.memory import MemoryReader
 from tests.contract.memory_bus import MemoryHub
 from tests.contract.memory_log import MemoryLog
-from tests.contract.memory_presence import MemoryPresenceHub
+from tests.contract.memory_presence import MemoryPresence, MemoryPresenceHub
 from tests.contract.showing import client
 from tests.patience import cancel, eventually
 
@@ -199,7 +204,7 @@ async def test_a_reader_that_takes_nothing_is_passed_over() -> None:
 
 
 async def test_a_client_is_shown_on_so_many_channels() -> None:
-    """Joins and leaves of the others are not told. A place that one leaves is taken by the next."""
+    """Joins and leaves of the others are not told. A place that it leaves is for the next of them."""
     names = [f"n{number:03}" for number in range(MAX_CHANNELS_OF_CLIENT + 2)]
     async with hosts() as (one, _, _):
         greedy = client()
@@ -215,31 +220,64 @@ async def test_a_client_is_shown_on_so_many_channels() -> None:
 
         await one.read(client())
         first = await follow(names[0])
-        await follow(*names[1:])
+        rest = await follow(*names[1:])
         beyond = await follow("a")
         assert shown() == names[:MAX_CHANNELS_OF_CLIENT]
         assert (one.presence.clients.beyond_client, one.presence.clients.beyond_process) == (3, 0)
-        one.presence.leave(greedy, beyond)
+        assert not one.presence.clients.hides, "it has all that it may have"
         one.presence.leave(greedy, first)
-        last = await follow("a")
-        assert shown() == [*names[1:MAX_CHANNELS_OF_CLIENT], "a"]
+        await eventually(lambda: shown() == names[1 : MAX_CHANNELS_OF_CLIENT + 1])
+        one.presence.leave(greedy, rest)
+        await eventually(lambda: shown() == ["a"])
         await eventually(lambda: one.told)
-        one.presence.leave(greedy, last)
+        one.presence.leave(greedy, beyond)
         await eventually(lambda: len(one.told) > 1)
         assert one.told == [f"+{greedy.id}", f"-{greedy.id}"]
 
 
 def test_a_process_shows_so_many_channels() -> None:
     clients = Clients()
-    crowd = [client() for _ in range(MAX_CHANNELS // 100 + 1)]
+    crowd = [client() for _ in range(MAX_CHANNELS // FEW_CHANNELS + 1)]
     names = [("default", f"n{number}") for number in range(MAX_CHANNELS + 1)]
-    joined = [clients.join(name, crowd[number // 100]) for number, name in enumerate(names)]
+    joined = [clients.join(name, crowd[number // FEW_CHANNELS]) for number, name in enumerate(names)]
     assert joined == [True] * MAX_CHANNELS + [False]
     assert clients.join(names[0], crowd[-1]), "the channel is there already"
     assert (clients.beyond_client, clients.beyond_process) == (0, 1)
+    assert clients.hides
     assert clients.leave(names[1], crowd[0])
-    assert clients.join(names[-1], crowd[-1])
+    assert clients.fill(1) == [(names[-1], crowd[-1])]
+    assert not clients.hides
     assert len(clients.channels) == MAX_CHANNELS
+
+
+def test_some_who_follow_very_many_channels_do_not_hide_the_others() -> None:
+    clients = Clients()
+    for number in range(80):
+        greedy = client()
+        for n in range(MAX_CHANNELS_OF_CLIENT):
+            clients.join(("default", f"{number}.{n}"), greedy)
+    assert clients.hides
+    late = client()
+    assert [clients.join(("default", f"late.{n}"), late) for n in range(FEW_CHANNELS)] == [
+        True
+    ] * FEW_CHANNELS
+
+
+def test_a_look_at_who_is_hidden_takes_so_many_turns() -> None:
+    """However many channels a client waits for; nobody waits for another to be done."""
+    clients = Clients(max_channels=300, max_of_client=256, reserved=0)
+    greedy, others = client(), [client() for _ in range(50)]
+    for n in range(300):
+        clients.join(("default", f"{n}"), greedy if n < 256 else others[0])
+    for n in range(1000):
+        clients.join(("default", f"more.{n}"), greedy)
+    for n, other in enumerate(others):
+        clients.join(("default", f"other.{n}"), other)
+    for n in range(256, 300):
+        clients.leave(("default", f"{n}"), others[0])
+    shown = clients.fill(20) + clients.fill(25)
+    assert len(shown) == 44
+    assert greedy not in {each for _, each in shown}
 
 
 class OlderHints(msgspec.Struct, array_like=True):
@@ -285,3 +323,53 @@ async def test_frames_of_one_reader_are_not_kept_for_the_others() -> None:
         assert max(held) <= 2 * joining
         for task in waiting:
             task.cancel()
+
+
+async def test_those_who_ask_at_once_share_an_answer_and_none_is_older_than_its_question() -> None:
+    """The first answer is read before a client joins, and waits until others have asked."""
+    async with hosts() as (one, _, _):
+        await eventually(lambda: one.presence._port and one.presence._port.connected)
+        port = one.presence._port
+        assert isinstance(port, MemoryPresence)
+        read, reads, going_on = port.page, [], asyncio.Event()
+
+        async def page(channel: Channel, after: str, limit: int) -> PresencePage:
+            found = await read(channel, after, limit)
+            reads.append(channel)
+            await going_on.wait()
+            return found
+
+        port.page = page  # type: ignore[method-assign]
+        ask = partial(one.presence.page, ("default", "a"), "", 10)
+        early = [asyncio.create_task(ask()) for _ in range(300)]
+        await eventually(lambda: reads)
+        here = client()
+        one.presence.join(here, await one.crowd(0), None)
+        late = [asyncio.create_task(ask()) for _ in range(300)]
+        other = asyncio.create_task(one.presence.page(("default", "b"), "", 10))
+        await eventually(lambda: len(reads) > 1)
+        going_on.set()
+        assert [page.clients for page in await asyncio.gather(*early)] == [[]] * 300
+        assert [page.clients for page in await asyncio.gather(*late)] == [[here]] * 300
+        assert (await other).clients == []
+        assert sorted(name for _, name in reads) == ["a", "a", "b"]
+
+
+async def test_a_reply_over_websocket_says_where_it_is_incomplete() -> None:
+    """Also where it has the first clients only."""
+    async with hosts() as (one, _, _):
+        await eventually(lambda: one.presence._port and one.presence._port.connected)
+
+        async def incomplete() -> list[bool]:
+            read = [await ask("default", "a", one.presence) for ask in (read_presence, read_presence_stats)]
+            return [msgspec.json.decode(reply).get("complete") is False for reply in read]
+
+        await one.crowd(MAX_CLIENTS)
+        assert await incomplete() == [False, False]
+        await one.crowd(1)
+        assert await incomplete() == [True, False]
+        one.presence.clients._max_channels = one.presence.clients._reserved = 0
+        one.presence.join(
+            client(), await one.live.subscribe(select("default", ("b",)), Latest(), Wire(), 1000), None
+        )
+        assert await incomplete() == [True, True]

@@ -87,29 +87,40 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.booleans()),
 
 @given(STEPS)
 def test_a_client_is_shown_wherever_there_is_a_place(steps: list[tuple[int, int, bool]]) -> None:
-    """Two channels of a client, three of the process; each subscription that begins looks for a place."""
-    clients = Clients(max_channels=3, max_of_client=2)
+    """Three channels of a client, four of the process, of which two are kept for clients on none yet. Whoever
+    is hidden gets the place that another leaves."""
+    clients = Clients(max_channels=4, max_of_client=3, reserved=2, few=1)
     some = [ClientInfo(str(n), "user", 0) for n in range(3)]
     channels = [("default", str(n)) for n in range(5)]
+    pairs = [(who, where) for who in range(3) for where in range(5)]
     open_: Counter[tuple[int, int]] = Counter()
     shown: set[tuple[int, int]] = set()
-    for who, where, joins in [*steps, *((w, c, False) for w in range(3) for c in range(5) for _ in steps)]:
-        there = (who, where) in shown
+
+    def has_place(who: int, where: int) -> bool:
+        held, of_client = {w for _, w in shown}, sum(client == who for client, _ in shown)
+        return of_client < 3 and (where in held or len(held) < (2 if of_client else 4))
+
+    for who, where, joins in [*steps, *((*pair, False) for pair in pairs for _ in steps)]:
+        there, last = (who, where) in shown, open_[who, where] == 1
         if joins:
-            open_[who, where] += 1
-            full = sum(client == who for client, _ in shown) == 2
-            crowded = len({c for _, c in shown} | {where}) > 3
+            expected = not there and not open_[who, where] and has_place(who, where)
             beyond = clients.beyond_client + clients.beyond_process
-            assert clients.join(channels[where], some[who]) == (not there and not full and not crowded)
-            hidden = not there and (full or crowded)
+            assert clients.join(channels[where], some[who]) == expected
+            hidden = not open_[who, where] and not expected
             assert clients.beyond_client + clients.beyond_process == beyond + hidden
+            open_[who, where] += 1
         else:
-            last = open_[who, where] == 1
             open_[who, where] = max(0, open_[who, where] - 1)
             assert clients.leave(channels[where], some[who]) == (there and last)
-        shown = {(w, c) for w in range(3) for c in range(5) if some[w].id in clients.of(channels[c])}
+        now = {(w, c) for w, c in pairs if some[w].id in clients.of(channels[c])}
+        filled = [each for _ in pairs for each in clients.fill(len(pairs))]
+        shown = {(w, c) for w, c in pairs if some[w].id in clients.of(channels[c])}
+        assert sorted(filled) == sorted((channels[c], some[w]) for w, c in shown - now)
         assert all(open_[each] for each in shown), "who is shown has a subscription"
-        assert not there or (who, where) in shown or not open_[who, where], "and is until the last one ends"
+        hiding = {pair for pair in pairs if open_[pair] and pair not in shown}
+        assert not [pair for pair in hiding if has_place(*pair)], "who is hidden has no place"
+        assert clients.hides == any(sum(w == who for w, _ in shown) < 3 for who, _ in hiding)
         assert set(clients.channels) == {channels[c] for _, c in shown}
     assert not shown
-    assert [clients.join(channel, some[0]) for channel in channels] == [True, True, False, False, False]
+    assert not clients._hidden
+    assert not clients._more

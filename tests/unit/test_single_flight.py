@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from subscriptions.engine.single_flight import SingleFlight
+from subscriptions.engine.single_flight import SingleFlight, SingleFlights
 from tests.sim.loop import run
 
 
@@ -79,5 +79,34 @@ def test_one_who_leaves_takes_nothing_with_him() -> None:
         assert await staying == 1
         with pytest.raises(asyncio.CancelledError):
             await leaving
+
+    run(program())
+
+
+def test_each_question_is_asked_once_and_forgotten() -> None:
+    """Also one whose askers have left, and one that failed."""
+
+    async def program() -> None:
+        asked: list[str] = []
+
+        async def ask(question: str) -> str:
+            asked.append(question)
+            number = asked.count(question)
+            await asyncio.sleep(1)
+            if question == "wrong":
+                raise ValueError(question)
+            return f"{question} {number}"
+
+        shared = SingleFlights(ask)
+        first = [asyncio.create_task(shared(question)) for question in ["a", "b", "wrong"] * 10]
+        await asyncio.sleep(0.5)
+        late, leaving = asyncio.create_task(shared("a")), asyncio.create_task(shared("b"))
+        answers = await asyncio.gather(*first, return_exceptions=True)
+        assert [str(answer) for answer in answers] == ["a 1", "b 1", "wrong"] * 10
+        leaving.cancel()
+        assert await late == "a 2"
+        await asyncio.sleep(1)
+        assert sorted(asked) == ["a", "a", "b", "b", "wrong"]
+        assert len(shared) == 0
 
     run(program())
