@@ -39,8 +39,8 @@ from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'gapless' and c.relkind in ('r', 'p')
 
 -- name: doctor_ids_left
-select s.max_value - coalesce(s.last_value, 0) from pg_sequences s
-where s.schemaname = 'gapless' and s.sequencename = 'message_id'
+select s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0) from pg_sequence s
+where s.seqrelid = 'gapless.message_id'::regclass
 
 -- name: doctor_backend
 select pg_backend_pid()

@@ -93,7 +93,7 @@ class MemoryReader:
         """Nothing to do: every connection breaks with its server."""
 
     async def disown(self, epoch: str, known: int) -> None:
-        self._log.disown(epoch)
+        await self._log.disown(epoch)
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
         await self._pause("lost")

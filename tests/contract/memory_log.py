@@ -259,8 +259,10 @@ class MemoryLog:
         else:
             self._fence(self.sequence + 1)
 
-    def disown(self, epoch: str) -> None:
-        """Somebody has seen more of this history than is here."""
+    async def disown(self, epoch: str) -> None:
+        """Somebody has seen more of this history than is here. A fence waits for all who publish."""
+        while self.running:
+            await next(iter(self.running.values())).ended()
         if epoch == self.fence.epoch:
             self._move()
 
@@ -354,6 +356,10 @@ class Transaction:
         self._heads: dict[Place, tuple[int, int, int]] = {}
         self._over = asyncio.Event()
 
+    async def ended(self) -> None:
+        """Wait for its end."""
+        await self._over.wait()
+
     async def lock(self) -> None:
         """Wait for every channel, in one order."""
         known = [append for append in self._batch if append.namespace in self._log.namespaces]
@@ -379,7 +385,7 @@ class Transaction:
         for key in self._keys:
             writer = self._log.key_writers.get(key)
             if writer is not None:
-                await writer._over.wait()
+                await writer.ended()
             if self.crashed or (key in self._log.keys and not self._stale(self._log.keys[key])):
                 raise ConflictError
             self._log.key_writers[key] = self

@@ -58,7 +58,7 @@ def test_a_change_of_the_primary_must_not_go_unnoticed(
     switch_off: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch_off(monkeypatch)
-    assert seeds.first_failure(partial(play, fail_over=True), 2 * MUTANT_SEEDS) is not None
+    assert seeds.first_failure(partial(play, fail_over=True), 4 * MUTANT_SEEDS) is not None
 
 
 def test_a_seed_says_everything() -> None:

@@ -264,7 +264,7 @@ class LiveEngine:
         cursor that no history of this log can have reached."""
         if not isinstance(start, After):
             return None
-        if start.cursor > self.watermark.settled:
+        if start.cursor > self.watermark.settled or not self.epoch:
             await self.tick()
         epoch = self.epoch
         lost = await self.read.lost(selection, start.cursor)
