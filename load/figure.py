@@ -26,7 +26,8 @@ class Figure:
     """A score and its goal: at least the goal if `more_is_better`, else at most.
 
     `ours` and `peer` are the measured values of the score, in `unit`. `rounds` are the scores of the rounds.
-    `checked` says what was verified; a measurement that fails its check gives no figure.
+    `checked` says what was verified; a measurement that fails its check gives no figure. `cost` says what
+    10,000 operations take of the CPU.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Figure:
     more_is_better: bool
     checked: str
     rounds: tuple[float, ...] = ()
+    cost: str = ""
 
     @property
     def word(self) -> Word:
@@ -47,13 +49,19 @@ class Figure:
 
 
 def versus(
-    name: str, unit: str, pairs: Sequence[tuple[float, float]], goal: float, checked: str, more: bool = True
+    name: str,
+    unit: str,
+    pairs: Sequence[tuple[float, float]],
+    goal: float,
+    checked: str,
+    more: bool = True,
+    cost: object = "",
 ) -> Figure:
     """A figure from rounds of (ours, peer): the median of the rounds' ratios."""
     ratios = tuple(ours / peer for ours, peer in pairs)
     ours = statistics.median(pair[0] for pair in pairs)
     peer = statistics.median(pair[1] for pair in pairs)
-    return Figure(name, ours, peer, unit, statistics.median(ratios), goal, more, checked, ratios)
+    return Figure(name, ours, peer, unit, statistics.median(ratios), goal, more, checked, ratios, str(cost))
 
 
 class UnfitError(Exception):
@@ -86,7 +94,8 @@ def show(figures: Sequence[Figure]) -> None:
 
 def table(figures: Sequence[Figure]) -> Table:
     """The table, with a row for each figure."""
-    grid = Table("what", "Gapless", "peer", "score", "goal", "", "checked", title="Gapless against its peers")
+    heads = ("what", "Gapless", "peer", "score", "goal", "", "CPU for 10,000", "checked")
+    grid = Table(*heads, title="Gapless against its peers")
     for figure in figures:
         sign = "≥" if figure.more_is_better else "≤"
         goal = "" if figure.goal == float("inf") else f"{sign} {figure.goal:g}"
@@ -94,9 +103,8 @@ def table(figures: Sequence[Figure]) -> Table:
         colour = "green" if figure.word is Word.PASS else "red"
         word = f"[{colour}]{figure.word}[/]" if goal else ""
         score = f"{figure.score:.2f}" if figure.peer is not None else f"{figure.score:.1f} {figure.unit}"
-        grid.add_row(
-            figure.name, f"{_short(figure.ours)} {figure.unit}", peer, score, goal, word, figure.checked
-        )
+        ours = f"{_short(figure.ours)} {figure.unit}"
+        grid.add_row(figure.name, ours, peer, score, goal, word, figure.cost, figure.checked)
     return grid
 
 

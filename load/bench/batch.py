@@ -10,6 +10,7 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
+from load.bench.cost import Cost
 from load.drill import say
 from load.figure import Figure, UnfitError, versus
 from load.server import Server, serving
@@ -93,9 +94,13 @@ async def run(short: bool) -> list[Figure]:
         await through_rest(server, 1, 1.0, confirmed)
         await through_sql(sessions[:1], 1.0)
         pairs: dict[int, list[tuple[float, float]]] = {writers: [] for writers in WRITERS}
+        costs = {writers: Cost(server) for writers in WRITERS}
         for _ in range(rounds):
             for writers in WRITERS:
-                mine = await through_rest(server, writers, seconds, confirmed)
+                before = confirmed["messages"]
+                with costs[writers]:
+                    mine = await through_rest(server, writers, seconds, confirmed)
+                costs[writers].operations += confirmed["messages"] - before
                 bare = await through_sql(sessions[:writers], seconds)
                 pairs[writers].append((mine, bare))
                 say(f"batch, {writers} in flight: {mine:,.0f}/s, bare SQL {bare:,.0f}/s")
@@ -108,4 +113,6 @@ async def run(short: bool) -> list[Figure]:
             f"{confirmed['messages']} confirmed, {held} rows stored, {heads} counted by the heads"
         )
     checked = f"{held:,} messages confirmed, stored, and counted by the heads"
-    return [versus(f"batch, {w} in flight", "messages/s", pairs[w], GOAL, checked) for w in WRITERS]
+    return [
+        versus(f"batch, {w} in flight", "messages/s", pairs[w], GOAL, checked, cost=costs[w]) for w in WRITERS
+    ]

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Final
 
 from load.bench import publish
+from load.bench.cost import Cost
 from load.bench.peers import plain
 from load.bench.publish import CHANNELS, stored
 from load.drill import say
@@ -86,9 +87,13 @@ async def run(short: bool) -> list[Figure]:
         async with serving() as server:
             await rate(server.target, IN_FLIGHT[0], 1.0, outcomes)
             await publish.rate(peer, 1.0, theirs)
+            costs = {in_flight: Cost(server) for in_flight in IN_FLIGHT}
             for number in range(rounds):
                 for in_flight, found in pairs.items():
-                    ours = await rate(server.target, in_flight, seconds, outcomes)
+                    before = outcomes["confirmed"]
+                    with costs[in_flight]:
+                        ours = await rate(server.target, in_flight, seconds, outcomes)
+                    costs[in_flight].operations += outcomes["confirmed"] - before
                     found.append((ours, await publish.rate(peer, seconds, theirs)))
                     say(
                         f"websocket, {in_flight} in flight, round {number + 1}: "
@@ -98,4 +103,7 @@ async def run(short: bool) -> list[Figure]:
     if set(outcomes) != {"confirmed"} or held != outcomes["confirmed"]:
         raise UnfitError(f"outcomes {dict(outcomes)}, {held} stored")
     checked = f"{held:,} confirmed and stored"
-    return [versus(f"websocket {n}", "confirmed/s", found, NO_GOAL, checked) for n, found in pairs.items()]
+    return [
+        versus(f"websocket {n}", "confirmed/s", found, NO_GOAL, checked, cost=costs[n])
+        for n, found in pairs.items()
+    ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from load.bench import faces
+from load.bench.cost import Cost
 from load.bench.faces import Face
 from load.bench.peers import nchan
 from load.drill import say
@@ -76,9 +77,12 @@ async def run(short: bool) -> list[Figure]:
             ours, theirs = faces.gapless(server.target), faces.nchan(peer)
             for readers in CROWDS:
                 pairs: list[tuple[float, float]] = []
+                cost = Cost(server)
                 for number in range(rounds):
                     channel = f"bench.fanout.{readers}.{number}"
-                    mine = await burst(ours, channel, readers, seconds)
+                    with cost:
+                        mine = await burst(ours, channel, readers, seconds)
+                    cost.operations += mine.published * readers
                     peers = await burst(theirs, channel, readers, seconds)
                     pairs.append((mine.rate, peers.rate))
                     say(
@@ -87,5 +91,6 @@ async def run(short: bool) -> list[Figure]:
                         f"{peers.published / peers.seconds:,.0f} publishes/s"
                     )
                 checked = f"each of {readers:,} readers counted every published message, on both"
-                figures.append(versus(f"fan-out {readers:,}", "deliveries/s", pairs, GOAL, checked))
+                name = f"fan-out {readers:,}"
+                figures.append(versus(name, "deliveries/s", pairs, GOAL, checked, cost=cost))
     return figures

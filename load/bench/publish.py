@@ -8,6 +8,7 @@ from itertools import cycle
 
 import msgspec
 
+from load.bench.cost import Cost
 from load.bench.peers import plain
 from load.drill import say
 from load.figure import Figure, UnfitError, versus
@@ -58,12 +59,16 @@ async def run(short: bool) -> list[Figure]:
         async with serving() as server:
             await rate(server.target, 1.0, ours)
             await rate(peer, 1.0, theirs)
+            cost, before = Cost(server), ours[201]
             for number in range(rounds):
-                pair = (await rate(server.target, seconds, ours), await rate(peer, seconds, theirs))
+                with cost:
+                    mine = await rate(server.target, seconds, ours)
+                pair = (mine, await rate(peer, seconds, theirs))
                 pairs.append(pair)
                 say(f"publish, round {number + 1}: {pair[0]:,.0f}/s, plain FastAPI {pair[1]:,.0f}/s")
+            cost.operations = ours[201] - before
             held = await stored(server)
     if set(ours) != {201} or held != ours[201]:
         raise UnfitError(f"answers {dict(ours)}, {held} stored")
     checked = f"{held:,} confirmed and stored"
-    return [versus("publish", "confirmed/s", pairs, GOAL, checked)]
+    return [versus("publish", "confirmed/s", pairs, GOAL, checked, cost=cost)]

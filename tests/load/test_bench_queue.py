@@ -97,7 +97,7 @@ def rounds(ours: float, pgqueuer: float, bare: float) -> rates.Rates:
 
 
 def test_only_the_best_without_order_must_reach_the_bare_loop() -> None:
-    figures = {figure.name: figure for figure in rates.figures(rounds(100, 30, 500), "")}
+    figures = {figure.name: figure for figure in rates.figures(rounds(100, 30, 500), {}, "")}
     assert figures["queue, no order, best"].score == pytest.approx(0.8)
     assert figures["queue, no order, best"].word is Word.PASS
     shown = [figure for name, figure in figures.items() if name.endswith(" 1") or "keys" in name]
@@ -106,7 +106,7 @@ def test_only_the_best_without_order_must_reach_the_bare_loop() -> None:
 
 
 def test_each_rival_is_met_with_as_many_members() -> None:
-    figures = {figure.name: figure for figure in rates.figures(rounds(80, 30, 500), "")}
+    figures = {figure.name: figure for figure in rates.figures(rounds(80, 30, 500), {}, "")}
     assert figures["queue, 1, pgqueuer"].word is Word.SHORT
     assert figures["queue, 4, pgqueuer"].word is Word.PASS
     assert figures["queue, 1, procrastinate"].word is Word.PASS

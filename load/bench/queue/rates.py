@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from load.bench.cost import Cost
 from load.bench.queue import bare, ours
 from load.bench.queue.ours import Work
 from load.bench.queue.rivals import PACKAGES, PGQUEUER, PLACE, PROCRASTINATE, VERSIONS
@@ -27,13 +28,18 @@ Rates = dict[tuple[str, int], list[float]]
 """Rates of each round by who it was and with how many members; the bare loop has 0."""
 
 
-async def measure(server: Server, rounds: int, share: float) -> Rates:
+Costs = dict[tuple[str, int], Cost]
+"""What our members spent, by the same."""
+
+
+async def measure(server: Server, rounds: int, share: float) -> tuple[Rates, Costs]:
     """All sides in turn, so often; `share` of the full number of messages and jobs."""
     works = [replace(work, messages=int(work.messages * share)) for work in WORKS]
     sums = {work.channel: await ours.preload(server, work) for work in {w.channel: w for w in works}.values()}
     rivals = [await rival.prepared(server, int(rival.jobs * share)) for rival in (PGQUEUER, PROCRASTINATE)]
     session = await server.connect()
     rates: Rates = defaultdict(list)
+    costs: Costs = {(work.name, members): Cost(server) for work in works for members in MEMBERS}
 
     def note(name: str, members: int, rate: float, batch: float = 0) -> None:
         rates[name, members].append(rate)
@@ -47,21 +53,26 @@ async def measure(server: Server, rounds: int, share: float) -> Rates:
             await ours.settle_up(server, name, work.messages)
         for members in MEMBERS:
             for work in works:
-                note(work.name, members, *await ours.rate(server, work, sums[work.channel], members))
+                cost = costs[work.name, members]
+                with cost:
+                    outcome = await ours.rate(server, work, sums[work.channel], members)
+                cost.operations += work.messages
+                note(work.name, members, *outcome)
             for rival in rivals:
                 note(rival.name, members, await rival.rate(server, members))
     await session.close()
-    return rates
+    return rates, costs
 
 
-def figures(rates: Rates, checked: str) -> list[Figure]:
+def figures(rates: Rates, costs: Costs, checked: str) -> list[Figure]:
     """What the rounds amount to: against each rival with as many members, and against the bare loop."""
     made = []
     for members in MEMBERS:
         mine = rates[UNORDERED.name, members]
         for rival in (PGQUEUER, PROCRASTINATE):
             pairs = list(zip(mine, rates[rival.name, members], strict=True))
-            made.append(versus(f"queue, {members}, {rival.name}", "acked/s", pairs, GOAL_RIVAL, checked))
+            name, cost = f"queue, {members}, {rival.name}", costs.get((UNORDERED.name, members), "")
+            made.append(versus(name, "acked/s", pairs, GOAL_RIVAL, checked, cost=cost))
     for work in WORKS:
         base = rates[work.name, 0]
         best = [max(rates[work.name, members][n] for members in MEMBERS) for n in range(len(base))]
@@ -83,5 +94,5 @@ async def run(short: bool) -> list[Figure]:
     """Rounds in turn; each side must have completed exactly what it was given, by its own tables."""
     versions = pypi(PLACE, PACKAGES, VERSIONS)
     async with serving() as server:
-        rates = await measure(server, 1 if short else 3, 0.25 if short else 1.0)
-    return figures(rates, f"all completed; {versions}")
+        rates, costs = await measure(server, 1 if short else 3, 0.25 if short else 1.0)
+    return figures(rates, costs, f"all completed; {versions}")
