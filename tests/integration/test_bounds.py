@@ -39,7 +39,7 @@ STREAMED = "/v1/ws/http_stream"
 """Its body is the command `connect`, which is asked over WebSocket. What is wrong in it, its stream says."""
 WHOLE = {"data", "definition"}
 """Members that may be any JSON: as long as a message, or as a body, may be."""
-VALUES = {"url": "https://example.com/", "definition": {"message_ttl": 1}, "data": 1}
+VALUES = {"url": "https://example.com/", "definition": {"message_ttl": 1}, "data": 1, "node": "0" * 16}
 UNKNOWN = "q" * 5000
 
 
