@@ -36,8 +36,9 @@ class Connection(WebSocketConnection):
 class Echo:
     """The receiver of one connection."""
 
-    def __init__(self, connection: WebSocketConnection) -> None:
+    def __init__(self, connection: WebSocketConnection, path: str) -> None:
         self.connection = connection
+        self.path = path
         self.is_binary = False
         self.was_dropped = False
 
@@ -84,7 +85,7 @@ class Application:
             return
         connection = http.hand_over(response.serialize())
         connection.__class__ = Connection
-        echo = Echo(connection)
+        echo = Echo(connection, scope["path"])
         self.echoes.append(echo)
         connection.begin(echo)
 
