@@ -10,7 +10,7 @@ from websockets.frames import Opcode
 from app.browsers.rules import EVERY_ANSWER, Browsers
 from app.http_protocol import GaplessHttpProtocol
 from app.websocket_protocol import WebSocketConnection, accept, text_frame
-from tests.unit.wire.http_server import Running
+from tests.unit.wire.http_server import Running, until
 
 NORMAL = 1000
 
@@ -36,9 +36,8 @@ class Connection(WebSocketConnection):
 class Echo:
     """The receiver of one connection."""
 
-    def __init__(self, connection: WebSocketConnection, path: str) -> None:
+    def __init__(self, connection: WebSocketConnection) -> None:
         self.connection = connection
-        self.path = path
         self.is_binary = False
         self.was_dropped = False
 
@@ -68,6 +67,11 @@ class Application:
     def __init__(self) -> None:
         self.echoes: list[Echo] = []
 
+    @property
+    def is_over(self) -> bool:
+        """Whether every echo was dropped."""
+        return all(echo.was_dropped for echo in self.echoes)
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         http: GaplessHttpProtocol = scope["extensions"]["gapless"]
         if scope["path"] == "/much":
@@ -85,7 +89,7 @@ class Application:
             return
         connection = http.hand_over(response.serialize())
         connection.__class__ = Connection
-        echo = Echo(connection, scope["path"])
+        echo = Echo(connection)
         self.echoes.append(echo)
         connection.begin(echo)
 
@@ -123,3 +127,10 @@ class EchoServer(Running):
         """Its host and port."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"{host}:{port}"
+
+
+def accept_all(server: EchoServer) -> None:
+    """Return once the server has accepted all that connected before: it does so in their order."""
+    with server.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(connection, b"\r\n\r\n")

@@ -19,7 +19,7 @@ import app.websocket_protocol
 from app.websocket_protocol import FLOOD_S, MAX_EMPTY_FRAMES, MAX_FRAMES, MAX_LINES, MAX_MESSAGE_BYTES
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import LONG_S, everything, until
-from tests.websocket.echo import Application, Echo, EchoHttpProtocol, EchoServer
+from tests.websocket.echo import Application, EchoHttpProtocol, EchoServer, accept_all
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 MIB = 1024 * 1024
@@ -47,12 +47,8 @@ def running() -> Iterator[EchoServer]:
 def server(running: EchoServer, caplog: pytest.LogCaptureFixture) -> Iterator[EchoServer]:
     """A server that has forgotten each connection, and logged nothing, when the test is over."""
     yield running
-    with running.connect() as connection:
-        # Connections are accepted in their order: so those of clients that left at once were accepted too.
-        connection.sendall(request(offer=False))
-        until(connection, b"\r\n\r\n")
-    wait_until(lambda: not running.server_state.connections)
-    wait_until(lambda: all(echo.was_dropped for echo in running.echo.echoes))
+    accept_all(running)
+    wait_until(lambda: not running.server_state.connections and running.echo.is_over)
     wait_until(lambda: running.shared.budget.held_bytes == 0)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
@@ -482,15 +478,11 @@ def test_an_extension_is_not_agreed_on(server: EchoServer) -> None:
 
 
 def test_a_client_that_left_before_the_answer_is_forgotten(server: EchoServer) -> None:
-    def late() -> list[Echo]:
-        # The echo of an earlier test's client that left may come meanwhile.
-        return [echo for echo in server.echo.echoes if echo.path == "/late"]
-
-    before = len(late())
+    before = len(server.echo.echoes)
     with server.connect() as connection:
         connection.sendall(request(path=b"/late"))
-    wait_until(lambda: len(late()) == before + 1)
-    wait_until(lambda: late()[-1].was_dropped)
+    wait_until(lambda: len(server.echo.echoes) == before + 1)
+    wait_until(lambda: server.echo.echoes[-1].was_dropped)
 
 
 def test_an_answer_that_was_taken_late_does_not_end_the_upgraded_connection(server: EchoServer) -> None:
