@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sys
@@ -26,18 +25,18 @@ class Preparation:
         self._settings = settings
         self._looked_at_redis = False
 
-    def __call__(self, endpoints: Endpoints) -> None:
+    async def __call__(self, endpoints: Endpoints) -> None:
         """Raises `NotYetError` for passing troubles, `MigrationError` and `Failure` for lasting ones."""
         from app.supervisor.waiting import NotYetError
         from db.availability import DatabaseUnavailableError, migrate_now
 
         if not self._looked_at_redis:
             self._looked_at_redis = True
-            _tell_of_silent_redis(endpoints.redis_url)
+            await _tell_of_silent_redis(endpoints.redis_url)
         try:
             _make_metrics_folder(self._settings)
             url = self._settings.migrate_url or endpoints.owner_url
-            migrated = asyncio.run(migrate_now(url, endpoints.admin_url))
+            migrated = await migrate_now(url, endpoints.admin_url)
         except DatabaseUnavailableError as error:
             raise NotYetError(str(error)) from None
         for name in migrated:
@@ -52,14 +51,14 @@ def needed(settings: Settings) -> str:
     return "its database" if url is None else f"the database at {without_password(url)}"
 
 
-def _tell_of_silent_redis(url: str) -> None:
+async def _tell_of_silent_redis(url: str) -> None:
     """Reports a Redis that does not answer. Nothing waits for it: without Redis messages of other processes
     come with the sweep."""
     from app.cli.doctor.settings import without_password
     from cache.probe import silence_of
 
     try:
-        reason = asyncio.run(silence_of(url))
+        reason = await silence_of(url)
     except ValueError as error:
         raise usage(f"GAPLESS_REDIS_URL: {error}") from None
     if reason is not None:

@@ -1,23 +1,21 @@
 """Turns signals into flags and wakes a select, so that one loop makes all decisions."""
 
+import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 
 class Signals:
-    """`stops` counts the requests to stop (SIGTERM, SIGINT), `reload` is set by SIGHUP.
-
-    While `raising` is set, a request to stop raises KeyboardInterrupt: for code that cannot check flags.
-    """
+    """`stops` counts the requests to stop (SIGTERM, SIGINT), `reload` is set by SIGHUP. No handler raises: an
+    exception at any line of an event loop can lose a callback, and whoever waits for it waits for ever."""
 
     def __init__(self) -> None:
         self.stops = 0
         self.reload = False
-        self.raising = False
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -50,10 +48,25 @@ class Signals:
             while os.read(self._read, 4096):
                 pass
 
+    async def unless_stopped(self, work: Awaitable[None]) -> None:
+        """Do this in an event loop. Each request to stop cancels it; one from before does so too."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def look() -> None:
+            self.drain()
+            if self.stops:
+                task.cancel()
+
+        loop.add_reader(self._read, look)
+        try:
+            look()
+            await work
+        finally:
+            loop.remove_reader(self._read)
+
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stops += 1
-        if self.raising:
-            raise KeyboardInterrupt
 
     def _hang_up(self, number: int, frame: FrameType | None) -> None:
         """A reload; or a request to stop if the terminal was closed, because no user could stop it then."""

@@ -1,11 +1,12 @@
 """Starts everything in order, watches it in one loop, and stops it in the reverse order."""
 
+import asyncio
 import os
 import resource
 import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TextIO
 
@@ -23,12 +24,16 @@ _FILES = 65_536
 _ASK_AGAIN_S = 0.5
 
 
-def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None], needs: str = "the database") -> int:
+Prepare = Callable[[Endpoints], Awaitable[None]]
+
+
+def run(config: SupervisorConfig, prepare: Prepare, needs: str = "the database") -> int:
     """Serve until SIGTERM or SIGINT, then stop in order: workers, Redis, Postgres. Returns the exit code.
 
     `prepare` runs before the first worker starts, and again as long as it raises `NotYetError`; `needs` names
-    what it waits for then. Its other exceptions go to the caller after all servers have stopped. SIGHUP
-    replaces the workers one by one. A second SIGTERM or SIGINT kills them without waiting.
+    what it waits for then. A request to stop cancels it. Its other exceptions go to the caller after all
+    servers have stopped. SIGHUP replaces the workers one by one. A second SIGTERM or SIGINT kills them
+    without waiting.
     """
     signals = Signals()
     with signals.installed():
@@ -39,8 +44,6 @@ def run(config: SupervisorConfig, prepare: Callable[[Endpoints], None], needs: s
                 return 0
             _say(str(error))
             return 1
-        except KeyboardInterrupt:
-            return 0
 
 
 def _serve(config: SupervisorConfig, prepared: Callable[[Servers], bool], signals: Signals) -> int:
@@ -62,20 +65,19 @@ def _serve(config: SupervisorConfig, prepared: Callable[[Servers], bool], signal
         servers.stop()
 
 
-def _prepared(prepare: Callable[[Endpoints], None], servers: Servers, signals: Signals, needs: str) -> bool:
+def _prepared(prepare: Prepare, servers: Servers, signals: Signals, needs: str) -> bool:
     """Whether `prepare` succeeded. False: a request to stop ended the wait."""
     with Waiting(_say, needs) as waiting:
         while not signals.stops:
-            signals.raising = True
             try:
-                prepare(servers.endpoints)
+                asyncio.run(signals.unless_stopped(prepare(servers.endpoints)))
+            except asyncio.CancelledError:
+                return False
             except NotYetError as error:
                 waiting.because(str(error), error.what)
             else:
                 waiting.arrived()
                 return True
-            finally:
-                signals.raising = False
             servers.step()
             select.select([signals.fileno()], [], [], _ASK_AGAIN_S)
             signals.drain()

@@ -11,7 +11,7 @@ from pathlib import Path
 from app.supervisor import Endpoints, SupervisorConfig, listener, pool, run
 
 
-def prepare(endpoints: Endpoints) -> None:
+async def prepare(endpoints: Endpoints) -> None:
     print("prepare", endpoints.owner_url, endpoints.redis_url, flush=True)
 
 

@@ -198,6 +198,22 @@ async def test_a_stop_while_it_waits_ends_it_in_order(start: Any, redis: Embedde
     assert "is there" not in service.output
 
 
+async def test_a_stop_while_the_database_is_frozen_ends_it_in_order(
+    start: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    assert postgres.pid is not None
+    os.kill(postgres.pid, signal.SIGSTOP)
+    try:
+        service = await start(
+            database_url=postgres.service_url, migrate_url=postgres.owner_url, redis_url=redis.url
+        )
+        await service.says("waiting for the database at ")
+        assert await service.stop() == 0
+    finally:
+        os.kill(postgres.pid, signal.SIGCONT)
+    assert "is there" not in service.output
+
+
 async def test_what_nobody_can_wait_for_ends_it(start: Any, redis: EmbeddedRedis, home: Path) -> None:
     for settings, told in (
         (
