@@ -270,7 +270,7 @@ class Service:
         await self._gate.passed()
 
     def dismiss(self) -> None:
-        """Tell streams, members and webhooks that this process stops. May be called from a signal handler."""
+        """Tell streams, members and webhooks that this process stops."""
         self._live.stop()
         self._sessions.stop()
         self._webhooks.dismiss()

@@ -65,9 +65,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by the signal between any two lines of the loop's own work, so it only leaves word there."""
         super().handle_exit(sig, frame)
         if self._application.service is not None:
-            self._application.service.dismiss()
+            asyncio.get_running_loop().call_soon_threadsafe(self._application.service.dismiss)
 
 
 def _settle_garbage_collection() -> None:
