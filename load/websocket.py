@@ -1,4 +1,4 @@
-"""A WebSocket client for load and tests: it reads whole text messages, and writes small ones (RFC 6455).
+"""A WebSocket client for load and tests: it reads whole text messages, and writes unsplit ones (RFC 6455).
 
 It shares no code with the client or the server, because a check of the service must not depend on them.
 """
@@ -19,11 +19,17 @@ def handshake(target: Target, path: str) -> bytes:
     return target.request("GET", path, headers={**headers, "Sec-WebSocket-Key": KEY})
 
 
-def masked(text: bytes) -> bytes:
-    """A short text message as a client sends it. Its mask is zero, so the text stays as it is."""
+def masked(text: bytes, kind: int = _TEXT) -> bytes:
+    """A text message as a client sends it; `kind`: the first byte of another frame. Its mask is zero, so the
+    text stays as it is."""
     size = len(text)
-    length = bytes((0x80 | size,)) if size < 126 else bytes((0x80 | 126,)) + size.to_bytes(2, "big")
-    return bytes((_TEXT,)) + length + bytes(4) + text
+    if size < 126:
+        length = bytes((0x80 | size,))
+    elif size < 1 << 16:
+        length = bytes((0x80 | 126,)) + size.to_bytes(2, "big")
+    else:
+        length = bytes((0x80 | 127,)) + size.to_bytes(8, "big")
+    return bytes((kind,)) + length + bytes(4) + text
 
 
 class Messages:

@@ -1,0 +1,1 @@
+"""What hostile clients of the WebSocket face cost those beside them."""
