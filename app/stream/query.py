@@ -34,33 +34,38 @@ def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
         list(map(check_type, given.type)),
         list(map(check_key, given.key)),
     )
-    return selection, _start(given, request.headers.get("last-event-id", ""))
+    return selection, _start(given, request.headers.getlist("last-event-id"))
 
 
-def _start(given: SubscribeQuery, header: str) -> Start:
-    """The start. The header overrides the query: a browser reconnects with its first query and with the last
-    id that it got in the header."""
+def _start(given: SubscribeQuery, headers: list[str]) -> Start:
+    """The start. A browser reconnects with its first query, and with the last id that it got: in a header, or
+    as polyfills do, in a parameter. The header overrides that parameter, and both override the rest."""
     options = {
         "after": given.after,
         "last": given.last,
         "since": given.since,
         "from": given.start,
-        "lastEventId": given.last_event_id,
     }
     chosen = {name: value for name, value in options.items() if value is not UNSET}
     if len(chosen) > 1:
         raise invalid(" and ".join(chosen), "only one of them says where to start")
     start = _from_option(*next(iter(chosen.items()))) if chosen else Latest()
-    if not header:
-        return start
-    if not _NUMBER.fullmatch(header) or int(header) > MAX_ID:
-        raise GaplessError(Code.INVALID_REQUEST, "Last-Event-ID: is not a cursor of this log", status=400)
-    return After(int(header))
+    if len(headers) > 1:
+        raise _bad_header("is there more than once")
+    if header := "".join(headers):
+        if not _NUMBER.fullmatch(header) or int(header) > MAX_ID:
+            raise _bad_header("is not a cursor of this log")
+        return After(int(header))
+    return start if given.last_event_id is UNSET else After(given.last_event_id)
+
+
+def _bad_header(why: str) -> GaplessError:
+    return GaplessError(Code.INVALID_REQUEST, f"Last-Event-ID: {why}", status=400)
 
 
 def _from_option(name: str, value: Any) -> Start:
     match name:
-        case "after" | "lastEventId":
+        case "after":
             return After(value)
         case "last":
             return Last(value)

@@ -155,9 +155,9 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
     key: Keys = []
     heartbeat: Heartbeat = 15
     presence: Annotated[bool, Meta(description="Whether joins and leaves are told.")] = True
-    last_event_id: Annotated[LogCursor, Meta(description="As after.")] | UnsetType = msgspec.field(
-        name="lastEventId", default=UNSET
-    )
+    last_event_id: (
+        Annotated[LogCursor, Meta(description="As the header of that name, which overrides it.")] | UnsetType
+    ) = msgspec.field(name="lastEventId", default=UNSET)
     ticket: _Unused = ""
     unused: _Unused = msgspec.field(name="_", default="")
 

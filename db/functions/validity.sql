@@ -1,10 +1,11 @@
 -- Rules for a valid message, for all publishers. app/wire/checks.py and app/wire/json.py have the same rules
--- in Python for HTTP; tests/db/test_validity.py compares the two.
+-- in Python for HTTP; tests/db/test_validity.py compares the two. A text with a backslash is written E'...': what
+-- a plain one means depends on the session's standard_conforming_strings.
 
 -- Whether a text contains a control character: these break lines in streams, logs and terminals.
 create or replace function gapless_internal.has_control(p_text text) returns boolean
 language sql immutable as $$
-    select p_text ~ '[\x01-\x1f\x7f-\x9f]'
+    select p_text ~ E'[\\x01-\\x1f\\x7f-\\x9f]'
 $$;
 
 -- Whether a text contains no line break.
@@ -28,7 +29,7 @@ $$;
 -- Whether it can be the name of a channel: tokens joined by dots.
 create or replace function gapless_internal.is_channel_name(p_text text) returns boolean
 language sql immutable as $$
-    select length(p_text) <= 255 and p_text ~ '^[A-Za-z0-9_~:@-]+(\.[A-Za-z0-9_~:@-]+)*$'
+    select length(p_text) <= 255 and p_text ~ '^[A-Za-z0-9_~:@-]+([.][A-Za-z0-9_~:@-]+)*$'
 $$;
 
 -- Whether a message breaks the rules that every reader relies on: a message is written on one line
@@ -94,7 +95,7 @@ begin
             -- The order matters: reading JSON that is nested too deeply raises an error of its own.
             select case when 2 * length(p_text) - length(replace(p_text, '[', ''))
                              - length(replace(p_text, '{', '')) > 32
-                             or p_text ~ '\\u(0000|[dD][89a-fA-F])|[0-9]{19}|[0-9][eE][-+]?[0-9]{3}'
+                             or p_text ~ E'\\\\u(0000|[dD][89a-fA-F])|[0-9]{19}|[0-9][eE][-+]?[0-9]{3}'
                         then false else %s end
         $body$ $function$, told);
 end $$;
@@ -136,7 +137,7 @@ begin
                count(case when p.kind = 'string' then p.value #>> '{}' end) as strings
         into found from part p;
     exception when data_exception then
-        return 'holds \u0000 or half of a surrogate pair';
+        return E'holds \\u0000 or half of a surrogate pair';
     end;
     return case when found.levels > most_levels then format('is nested deeper than %s levels', most_levels)
                 when found.repeated then 'has the same key twice in one object'

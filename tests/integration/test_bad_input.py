@@ -415,6 +415,15 @@ def test_the_header_wins_over_the_query(server_url: str) -> None:
     assert get(server_url, target, **{"Last-Event-ID": "0"}).status == 200
 
 
+@pytest.mark.parametrize("second", ["0", "1", ""])
+def test_two_cursors_are_refused(server_url: str, second: str) -> None:
+    fields = {"Last-Event-ID": "0", "last-event-id": second}
+    answer = exchange(
+        server_url, Bad("", 0, None, "GET", "/v1/subscribe?channel=bad.twice", fields).request()
+    )
+    assert (answer.status, answer.document["code"]) == (400, "invalid_request")
+
+
 def test_head_of_a_stream_has_no_body_and_ends(server_url: str) -> None:
     with connect(server_url) as connection:
         connection.sendall(

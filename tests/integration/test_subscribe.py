@@ -69,6 +69,9 @@ async def test_start_positions(server_url: str, name: str, channels: int) -> Non
     assert await read(after=0) == [0, 1, 2, 3, 4, 5]
     assert await read(after=positions[2]["id"]) == [3, 4, 5]
     assert await read(after=positions[2]["id"], headers={"Last-Event-ID": str(positions[4]["id"])}) == [5]
+    assert await read(from_="earliest", lastEventId=positions[3]["id"]) == [4, 5]
+    both = {"headers": {"Last-Event-ID": str(positions[4]["id"])}, "lastEventId": positions[2]["id"]}
+    assert await read(last=1, **both) == [5]
     assert await read(last=1) == [5 - i for i in reversed(range(channels))]
     assert await read(last=1000) == [0, 1, 2, 3, 4, 5]
     assert await read(since="1h") == [0, 1, 2, 3, 4, 5]

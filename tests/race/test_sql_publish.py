@@ -4,6 +4,7 @@ nobody waits for a long one."""
 from __future__ import annotations
 
 import asyncio
+import re
 
 import asyncpg
 import pytest
@@ -37,6 +38,54 @@ async def test_a_long_transaction_blocks_nobody(
     assert [r["data"] for r in await rows(owner)] == ["0", "1", "2", "3", "4", *early, '"late"']
     assert await owner.fetchval("select count(*) from gapless.outbox") == 0
     await check_log(owner)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "standard_conforming_strings = off",
+        "backslash_quote = off",
+        "datestyle = 'German'",
+        "timezone = 'Asia/Kathmandu'",
+        "intervalstyle = 'sql_standard'",
+        "bytea_output = 'escape'",
+        "extra_float_digits = -15",
+        "array_nulls = off",
+        "transform_null_equals = on",
+        "quote_all_identifiers = on",
+        "row_security = on",
+        "search_path = ''",
+    ],
+)
+async def test_settings_of_its_session_change_nothing(
+    database: Database, owner: asyncpg.Connection, setting: str
+) -> None:
+    sql = "select gapless.publish($1, $2, $3, $4, $5, 3.5)"
+    message = ("a.b", '{"text": "\\u00e9\\n", "size": 0.1}', "k", "sent", '{"n": "v"}')
+    async with sessions(database.owner_url, 1) as (session,):
+        await session.execute(sql, *message)
+        await session.execute(f"set {setting}")
+        await session.execute(sql, *message)
+        with pytest.raises(asyncpg.PostgresError, match="control character"):
+            await session.execute(sql, "a", "1", "k\n", "sent", "{}")
+    found = await owner.fetch(
+        "select channel_id, type, key, data, headers, expires_at - created_at from gapless.messages"
+    )
+    assert len(found) == 2
+    assert found[0] == found[1]
+
+
+async def test_no_function_depends_on_what_a_backslash_means(owner: asyncpg.Connection) -> None:
+    """A plain text with one means something else with `standard_conforming_strings` off."""
+    sources = await owner.fetch(
+        "select p.proname, p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname in ('gapless', 'gapless_internal')"
+    )
+    assert len(sources) > 100
+    plain = re.compile(r"(?<![Ee\w])'[^'\\]*\\")
+    for name, source in sources:
+        code = re.sub(r"--.*", "", source)
+        assert not plain.search(re.sub(r"\bE'(?:[^'\\]|\\.|'')*'", "", code)), name
 
 
 async def test_many_messages_in_one_transaction(database: Database, owner: asyncpg.Connection) -> None:
