@@ -23,7 +23,7 @@ from app.request import Answer, Request
 from app.routes.route import Bound, Route
 from app.telemetry import REQUESTS
 from app.wire.parameters import read_query
-from subscriptions.domain.errors import Code, GaplessError, internal
+from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated
 
 logger = logging.getLogger("gapless.http")
 
@@ -100,6 +100,8 @@ class Router:
         try:
             if route is None:
                 raise GaplessError(Code.METHOD_NOT_ALLOWED, "the route does not have this method")
+            if b"authorization" in [name for name, _ in scope["headers"]]:
+                raise unauthenticated("the header Authorization")
             text = scope["query_string"]  # Nearly no request of a hot route has one.
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = route.read_path(found[1])

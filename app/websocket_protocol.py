@@ -39,6 +39,8 @@ MAX_EMPTY_FRAMES: Final = 1000
 """Frames without content in `FLOOD_S`: pings, pongs, and frames of no bytes. With more the connection is
 closed with 1008. A client that pings every second sends ten."""
 FLOOD_S: Final = 10.0
+BAD_REQUEST: Final = 3501
+"""The code after which clients do not come back, since they would send the same again."""
 CLOSE_S: Final = 2.0
 """The time in which a client may answer a close."""
 _TEXT_FRAME: Final = 0x81
@@ -368,7 +370,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
 
     def _pass_on(self, opcode: Opcode, message: bytes) -> None:
         if opcode is Opcode.BINARY and not self.accepts_binary:
-            self.close(CloseCode.UNSUPPORTED_DATA, "text messages only")
+            self.close(BAD_REQUEST, "text messages only")
             return
         if opcode is Opcode.TEXT and not message.isascii():
             try:

@@ -15,6 +15,7 @@ from app.wire.accept import check_deliveries
 from app.wire.parameters import ConsumeQuery
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Loss
+from subscriptions.domain.errors import unauthenticated
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
@@ -30,6 +31,8 @@ async def consume(
     """Stream deliveries as server-sent events, at most `prefetch` of them unsettled. Acks go to `ack`; leases
     end with the stream. It ends if the client leaves or is too slow, or if the subscription is deleted."""
     send = request.send
+    if request.query.ticket:
+        raise unauthenticated("the ticket")
     check_deliveries(request.headers.get("accept", ""))
     gate.require()
     headers = [*frames.HEADERS, (b"x-request-id", request.id)]

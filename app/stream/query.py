@@ -12,7 +12,7 @@ from app.request import Request
 from app.wire.checks import check_key, check_type
 from app.wire.moments import parse_since
 from app.wire.parameters import SubscribeQuery
-from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.errors import Code, GaplessError, invalid, unauthenticated
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.selection import Selection, select
@@ -24,6 +24,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
     """The selection and the start. Raises `invalid_request` (400 for a malformed cursor)."""
     given = request.query
+    if given.ticket:
+        raise unauthenticated("the ticket")
     for text in given.channel:
         check_pattern(text)
     check_budget(given.channel, "channel")

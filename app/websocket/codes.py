@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from app.websocket_protocol import BAD_REQUEST as CLOSE_BAD_REQUEST
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 
@@ -69,10 +70,11 @@ SHUTDOWN: Final = Ending(3001, "shutdown")
 SERVER_ERROR: Final = Ending(3004, "internal server error")
 SLOW: Final = Ending(3008, "slow")
 NO_PONG: Final = Ending(3012, "no pong")
+BAD_COMMAND: Final = Ending(CLOSE_BAD_REQUEST, "bad request")
+"""A command without an id, or the third malformed one."""
 STALE: Final = Ending(3502, "stale")
 """No `connect` came in time."""
 TOO_MANY_COMMANDS: Final = Ending(1008, "too many commands in a message")
-TOO_MANY_ERRORS: Final = Ending(1008, "too many malformed commands")
 
 GOODBYES: Final = {
     Goodbye.SHUTDOWN: SHUTDOWN,

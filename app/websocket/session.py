@@ -18,8 +18,10 @@ from app.websocket import codes
 from app.websocket.codes import Ending, error_code
 from app.websocket.commands import (
     MAX_CHANNELS,
+    WITH_TOKENS,
     Command,
     ConnectRequest,
+    holds_token,
     id_of,
     method_of,
     read_command,
@@ -35,7 +37,7 @@ from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
 from app.wire.publish import FAILURES, reason_of
-from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
@@ -204,6 +206,9 @@ class Session:
             if id_:
                 self._replies.refuse(id_, codes.METHOD_NOT_FOUND)
             return
+        if not id_ and method != "send":
+            self.close(codes.BAD_COMMAND)
+            return
         if not self.connected and method != "connect":
             self._replies.refuse(id_, codes.UNAUTHORIZED._replace(message="send connect first"))
             return
@@ -217,6 +222,8 @@ class Session:
 
     def _begin(self, command: Command, method: str, line: bytes) -> None:
         id_, parts, replies = command.id or 0, self._parts, self._replies
+        if method in WITH_TOKENS and holds_token(command):
+            raise unauthenticated("the token")
         match method:
             case "connect" if command.connect is not UNSET:
                 self._connect(id_, command.connect)
@@ -289,4 +296,4 @@ class Session:
         self._strikes += 1
         self._replies.refuse(id_of(line), codes.BAD_REQUEST._replace(message=why))
         if self._strikes >= MAX_STRIKES:
-            self.close(codes.TOO_MANY_ERRORS)
+            self.close(codes.BAD_COMMAND)

@@ -100,7 +100,7 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
         why = response.body.decode().split("\n")[0].removeprefix("Failed to open a WebSocket connection: ")
         error = GaplessError(Code.INVALID_REQUEST, f"no WebSocket: {why}", status=response.status_code)
         status, refused, body = problem.render(error)
-        extra = [(b"upgrade", b"websocket"), (b"sec-websocket-version", b"13")] if status == 426 else []
+        extra = [(b"sec-websocket-version", b"13"), *([(b"upgrade", b"websocket")] if status == 426 else [])]
         kept = [(name, value) for name, value in refused if name not in (b"content-type", b"content-length")]
         return Answer(body, status, (*kept, *extra), b"application/problem+json")
     response.headers["X-Request-Id"] = request.id.decode()

@@ -97,6 +97,14 @@ def invalid(field: str, message: str) -> GaplessError:
     return GaplessError(Code.INVALID_REQUEST, f"{field}: {message}", errors=(FieldError(field, message),))
 
 
+def unauthenticated(where: str) -> GaplessError:
+    """A credential came, and nothing here can check it. `where`: what held it."""
+    return GaplessError(
+        Code.UNAUTHENTICATED,
+        f"this service has no credentials yet, so it cannot check this one: leave out {where}",
+    )
+
+
 def internal() -> GaplessError:
     """`internal`, without details: an unexpected error, which the caller logs."""
     return GaplessError(Code.INTERNAL, "the server failed; what happened is in its log")

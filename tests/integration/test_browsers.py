@@ -63,6 +63,28 @@ def check_protected(answer: Answer) -> None:
     assert answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [route for route in ROUTES if "/v1/" in route[1] and route[0] not in ("HEAD", "OPTIONS")],
+)
+@pytest.mark.parametrize("credential", ["Bearer abc", "Basic YTpi", ""])
+def test_a_credential_that_nothing_can_check_is_refused(
+    url: str, method: str, target: str, credential: str
+) -> None:
+    answer = ask(url, method, target, Authorization=credential)
+    check_protected(answer)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.document["code"] == "unauthenticated"
+    assert "no credentials yet" in answer.document["detail"]
+
+
+@pytest.mark.parametrize("target", ["/v1/subscribe?channel=a", "/v1/subscriptions/browsers/consume?"])
+def test_a_ticket_that_nothing_can_check_is_refused(url: str, target: str) -> None:
+    assert ask(url, "GET", f"{target}&ticket=t").status == 401
+    assert ask(url, "GET", f"{target}&ticket=").status == 200
+
+
 @pytest.mark.parametrize(("method", "target"), ROUTES)
 def test_every_answer_is_protected_and_none_is_for_strangers(url: str, method: str, target: str) -> None:
     welcome = ask(url, method, target)

@@ -358,11 +358,22 @@ async def test_three_malformed_commands_end_the_connection(server_url: str, text
             await client.connection.send(data, text=True)
         said, code = await client.rest()
         assert {each["error"]["code"] for each in said} <= {107}
-        assert code == (1008 if text.isascii() else 1007)
+        assert code == (3501 if text.isascii() else 1007)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_command_without_an_id_ends_the_connection_and_is_not_carried_out(
+    server_url: str, channel: str, connected: bool
+) -> None:
+    async with opened(server_url, connected=connected) as client:
+        await client.send({"publish": {"channel": channel, "data": 1}})
+        assert await client.rest() == ([], 3501)
+    assert http("GET", f"{server_url}/v1/channels/{channel}").status_code == 404
 
 
 @pytest.mark.parametrize(
-    ("message", "code"), [(b"{}", 1003), ("x" * (2 * 1024 * 1024 + 1), 1009), ("{}\n" * 1002, 1008)]
+    ("message", "code"),
+    [(b"{}", 3501), (b"\xff", 3501), ("x" * (2 * 1024 * 1024 + 1), 1009), ("{}\n" * 1002, 1008)],
 )
 async def test_a_message_of_another_kind_or_size_ends_the_connection(
     server_url: str, message: str | bytes, code: int
@@ -387,8 +398,31 @@ def test_what_is_no_websocket_is_told_so(server_url: str) -> None:
     offer = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "12"}
     headers = {**offer, "sec-websocket-key": "x3JJHMbDL1EzLkh9GBhXDw=="}
     answer = http("GET", f"{server_url}/v1/ws", headers=headers)
-    assert answer.status_code in (400, 426)
+    assert answer.status_code == 400
+    assert answer.headers["sec-websocket-version"] == "13"
     assert http("GET", f"{server_url}/v1/channels", headers=offer).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "members"),
+    [
+        ("connect", {"token": "t"}),
+        ("connect", {"subs": {"a": {"token": "t"}}}),
+        ("subscribe", {"channel": "a", "token": "t"}),
+        ("refresh", {"token": "t"}),
+        ("sub_refresh", {"channel": "a", "token": "t"}),
+    ],
+)
+async def test_a_token_that_nothing_can_check_is_refused(
+    server_url: str, method: str, members: dict[str, Any]
+) -> None:
+    async with opened(server_url, connected=method != "connect") as client:
+        error = (await client.ask(method, **members))["error"]
+        assert error["code"] == 101
+        assert "no credentials yet" in error["message"]
+        assert ("connect" if method == "connect" else "subscribe") in await (
+            client.ask("connect") if method == "connect" else client.ask("subscribe", channel="a")
+        )
 
 
 async def test_a_client_that_never_connects_is_closed(serve: Serve) -> None:

@@ -240,7 +240,10 @@ async def test_acks_sent_before_the_end_count(hosts: Both, name: str) -> None:
         async with opened(one.url) as client:
             await consume(client, name, prefetch=50)
             given = await take(client, 50, name)
-            acks = [{"ack": {"receipts": [delivery["receipt"]]}} for delivery in given]
+            acks = [
+                {"id": 100 + number, "ack": {"receipts": [delivery["receipt"]]}}
+                for number, delivery in enumerate(given)
+            ]
             unconsume = [{"id": 7, "unconsume": {"subscription": name}}] if end == "unconsume" else []
             await client.send(*acks, *unconsume)
             if unconsume:
