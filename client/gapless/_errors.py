@@ -129,12 +129,7 @@ class HistoryLost(GaplessError):
     @classmethod
     def of(cls, gap: Gap) -> HistoryLost:
         """The error for this gap."""
-        if gap.ids is not None:
-            first, last = gap.ids
-            return cls(f"messages with ids from {first} to {last} may be lost: the primary changed", gap=gap)
-        return cls(
-            f"retention removed {gap.missed} messages of {gap.channel} before seq {gap.first_seq}", gap=gap
-        )
+        return cls(str(gap), gap=gap)
 
 
 class LeaseLost(GaplessError):

@@ -10,12 +10,8 @@ from gapless._stream import log
 
 def tell(subscription: str, gap: Gap, on_gap: Callable[[Gap], object] | None) -> None:
     """Calls `on_gap`, or logs the gap. An exception of `on_gap` must not cost any delivery."""
-    if on_gap is None and gap.ids is not None:
-        log.warning("messages with ids from %d to %d may be lost: the primary changed", *gap.ids)
-        return
     if on_gap is None:
-        what = (gap.missed, gap.channel, subscription, gap.first_seq)
-        log.warning("retention removed %d messages of %s before %s had settled them: seq %d is next", *what)
+        log.warning("%s: %s", subscription, gap)
         return
     try:
         on_gap(gap)

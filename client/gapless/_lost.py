@@ -18,3 +18,16 @@ class Gap:
     first_seq: int
     missed: int
     ids: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        if self.ids is None:
+            return (
+                f"{self.missed} messages of {self.channel} were removed by retention before they were read;"
+                f" it goes on at seq {self.first_seq}"
+            )
+        where = f" of {self.channel}" if self.channel else ""
+        return (
+            f"the history{where} has changed (a standby took over, or the database was restored). What was"
+            " read with ids from {} to {} may not be in the log any more: undo what it led to, or publish it"
+            " again; it goes on with what is there".format(*self.ids)
+        )

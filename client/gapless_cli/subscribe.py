@@ -118,10 +118,7 @@ def _text(value: Any) -> str:
 
 
 def _tell_gap(gap: Gap) -> None:
-    say(
-        f"gap in {gap.channel}: {gap.missed} messages were removed by retention before they were read;"
-        f" it goes on at seq {gap.first_seq}"
-    )
+    say(f"gap: {gap}")
 
 
 def tell_log() -> None:

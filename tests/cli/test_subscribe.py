@@ -114,7 +114,7 @@ def test_a_gap_is_told(run: Run, serve: Serve) -> None:
     asyncio.run(eventually(lambda: httpx.get(kept, timeout=PATIENCE_S).json()["first_seq"] == 4))
     ended = run("subscribe", "sub.gap", "--after", "0", "--count", "2", "--data-only", url=service.url)
     assert ended.stdout == "4\n5\n"
-    assert "gapless: gap in sub.gap: 3 messages were removed by retention" in ended.stderr
+    assert "gapless: gap: 3 messages of sub.gap were removed by retention" in ended.stderr
     assert "it goes on at seq 4" in ended.stderr
 
 

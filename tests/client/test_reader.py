@@ -296,6 +296,18 @@ def test_a_gap_is_told_to_a_function() -> None:
     assert told == [Gap("chat.lobby", 90, 85)]
 
 
+def test_a_gap_says_in_words_what_is_gone_and_why() -> None:
+    removed = str(Gap("chat.lobby", 90, 85))
+    assert removed.startswith("85 messages of chat.lobby were removed by retention")
+    assert "goes on at seq 90" in removed
+    for channel in ("chat.lobby", ""):
+        restored = str(Gap(channel, 0, 0, (7, 9)))
+        assert restored.startswith(f"the history of {channel} has" if channel else "the history has")
+        assert "with ids from 7 to 9" in restored
+        assert "retention" not in restored
+    assert str(HistoryLost.of(Gap("", 0, 0, (7, 9)))) == f"gap: {restored}"
+
+
 def test_a_gap_is_told_once_however_often_the_stream_breaks_there() -> None:
     told: list[Gap] = []
     reader = make(on_gap=told.append)
