@@ -1,8 +1,9 @@
 """`python -m load.clients`: tests that foreign clients get each message once and in order.
 
-Five follow an event stream, and two a WebSocket, whose protocol is that of Centrifugo. One of these also
+Six follow an event stream, and two a WebSocket, whose protocol is that of Centrifugo. One of these also
 follows the two streams that replace a WebSocket. Each has a proxy that cuts every connection after seven
 messages. Half of the messages are published before the clients connect, and the rest while they reconnect.
+With `--nginx` all of it goes through nginx, with the configuration of docs/operations.md, to two workers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from load.api import Api
 from load.children import Child
 from load.clients.proxy import PAGE_PATH, CuttingProxy
 from load.drill import say
+from load.nginx import nginx
 from load.sequence import check_sequence
 from load.server import serving
 from load.verdict import Verdict
@@ -31,7 +34,7 @@ from load.wire import Target
 
 HERE = Path(__file__).resolve().parent
 CHANNEL = "clients.everyone"
-NPM = ("eventsource", "eventsource-client", "centrifuge", "ws")
+NPM = ("eventsource", "eventsource-client", "event-source-polyfill", "centrifuge", "ws")
 PYPI = ("playwright", "httpx-sse", "httpx", "aiohttp-sse-client", "aiohttp", "centrifuge-python")
 PROOF = "import playwright, httpx_sse, aiohttp_sse_client, centrifuge"
 SUBSCRIBE = f"/v1/subscribe?channel={CHANNEL}&from=earliest"
@@ -40,6 +43,7 @@ PROGRAMS = {
     CHROMIUM: ("chromium_page.py", f"http://{{}}{PAGE_PATH}"),
     "npm eventsource": ("eventsource.mjs", f"http://{{}}{SUBSCRIBE}"),
     "npm eventsource-client": ("eventsource_client.mjs", f"http://{{}}{SUBSCRIBE}"),
+    "npm event-source-polyfill": ("eventsource_polyfill.mjs", f"http://{{}}{SUBSCRIBE}"),
     "PyPI httpx-sse": ("httpx_sse_loop.py", f"http://{{}}{SUBSCRIBE}"),
     "PyPI aiohttp-sse-client": ("aiohttp_sse_loop.py", f"http://{{}}{SUBSCRIBE}"),
     "npm centrifuge": ("centrifuge.mjs", "ws://{}/v1/ws"),
@@ -92,10 +96,12 @@ async def publish(api: Api, numbers: range, per_second: float | None = None) -> 
 async def run(options: argparse.Namespace, modules: Path) -> Verdict:
     """Run once: each client must get every number once, in order."""
     total, folder = options.messages, drill.home("clients")
-    async with serving() as server:
-        api = Api(server.target)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(workers="2" if options.nginx else "1"))
+        target = stack.enter_context(nginx(server.target)) if options.nginx else server.target
+        api = Api(target)
         await publish(api, range(total // 2))
-        guests = await invite(server.target, total, folder, modules, options.only or list(PROGRAMS))
+        guests = await invite(target, total, folder, modules, options.only or list(PROGRAMS))
         live = asyncio.create_task(publish(api, range(total // 2, total), per_second=10))
 
         def all_ended() -> bool:
@@ -120,8 +126,9 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install the clients, and run once."""
-    parser = drill.parser("clients", __doc__, "", "--messages 100", "--only 'npm centrifuge'")
+    parser = drill.parser("clients", __doc__, "", "--messages 100", "--nginx", "--only 'npm centrifuge'")
     parser.add_argument("--messages", type=int, default=500)
+    parser.add_argument("--nginx", action="store_true", help="through nginx, to two workers")
     parser.add_argument("--patience", type=float, default=5 * PATIENCE_S, help="seconds of a client")
     parser.add_argument("--only", action="append", default=[], choices=list(PROGRAMS), metavar="NAME")
     options = parser.parse_args(arguments)
