@@ -21,6 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
+from app.repeats import Repeats
 from app.shelf import Shelf
 
 _SUM: Final[dict[str, Any]] = {"multiprocess_mode": "livesum"}
@@ -128,6 +129,7 @@ def configure_logging(level: str) -> None:
             reserved_attrs=[*RESERVED_ATTRS, "color_message"],
         )
     )
+    handler.addFilter(Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -1,0 +1,40 @@
+"""Keeps a log readable during an outage, when the same warnings come several times a second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+EVERY_S = 10.0
+MAX_KINDS = 1000
+
+
+class Repeats(logging.Filter):
+    """Lets one warning of a kind through in `EVERY_S`. Its `left_out` counts those since the one before.
+
+    A kind is a logger and a text before its values are filled in. Errors all come through.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._kinds: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        """When a kind was let through, and how many were left out since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this record is logged."""
+        if record.levelno != logging.WARNING:
+            return True
+        kind, now = (record.name, str(record.msg)), self._clock()
+        told_at, left_out = self._kinds.pop(kind, (-EVERY_S, 0))
+        if now - told_at < EVERY_S:
+            self._kinds[kind] = (told_at, left_out + 1)
+            return False
+        if left_out:
+            record.left_out = left_out
+        self._kinds[kind] = (now, 0)
+        if len(self._kinds) > MAX_KINDS:
+            self._kinds.popitem(last=False)
+        return True
