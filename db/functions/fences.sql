@@ -75,11 +75,20 @@ begin
     if moved then
         update gapless.log set epoch = gen_random_uuid();
     end if;
-    insert into gapless.fences (number, kind, epoch, timeline, database, newest, lost_from, in_doubt, base)
+    insert into gapless.fences
+        (number, kind, epoch, timeline, database, newest, lost_from, in_doubt, base, recovered)
     select known.number + 1, case when moved then 'moved' else 'crashed' end, l.epoch, gapless_internal.timeline(),
-           gapless_internal.database_oid(), newest, lost_from, in_doubt, beginning
+           gapless_internal.database_oid(), newest, lost_from, in_doubt, beginning,
+           case when not moved then gapless_internal.recovered() end
     from gapless.log l;
 end $$;
+
+-- How far the WAL went that the last crash left: a recovery ends with a checkpoint. If another checkpoint has come
+-- since, a larger number.
+create or replace function gapless_internal.recovered() returns bigint
+language sql volatile as $$
+    select (c.redo_lsn - '0/0'::pg_catalog.pg_lsn)::bigint from pg_catalog.pg_control_checkpoint() c
+$$;
 
 -- The smallest id that the lost past may have given to a message which is not here. Publishers have 5 s from
 -- stamping a message to the commit, so messages stamped 10 s before the newest one are all here. Above that,

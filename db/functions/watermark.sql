@@ -19,6 +19,9 @@ $$;
 -- commits, up to 15 s later in an idle database. So a tick that finds the WAL unflushed, and no transaction
 -- that could still publish, commits a few bytes itself; the next tick sees them flushed.
 --
+-- After a crash since the fence p_known, `flushed` is no more than what the crash left. A caller that has seen more of
+-- it flushed before has seen what is not here: this is a copy of the files, from a moment before.
+--
 -- `newest` is the newest id that a message had when a fence was put up: the smallest of all fences above the
 -- number p_known, or that of the last one. Between two of them other sessions may have published.
 create or replace function gapless.tick(
@@ -44,7 +47,8 @@ begin
         when lsn % pg_size_bytes(current_setting('wal_segment_size')) = 40 then 40
         when lsn % current_setting('wal_block_size')::integer = 24 then 24
         else 0 end;
-    flushed := pg_current_wal_flush_lsn() - '0/0'::pg_lsn;
+    flushed := least(pg_current_wal_flush_lsn() - '0/0'::pg_lsn,
+                     (select min(f.recovered) from gapless.fences f where f.number > p_known));
     holders := gapless.holders();
     if flushed < lsn and holders = '{}' then
         perform gapless_internal.commit_to_disk();

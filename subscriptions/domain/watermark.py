@@ -36,11 +36,12 @@ BEGUN = Fence(0, "", 0)
 @dataclass(frozen=True, slots=True)
 class Tick:
     """One reading of the database. Its parts are read in this order: the last id taken; how far the WAL
-    reached then and how far it is flushed, in bytes; the holders of the publishing lock. `life` changes
-    whenever the server starts, and differs on each copy of it. `fence` is the newest fence; its epoch changes
-    when the log's history does: the primary is another one, or was restored to an earlier moment. `newest` is
-    the newest id that a message had at a fence since the last tick. `shared` is the number of the newest
-    fence that the history followed so far has too (-1: none); None: no history was followed.
+    reached then and how far it is flushed, in bytes; the holders of the publishing lock. After a crash since
+    the last tick, `flushed` is no more than what the crash left. `life` changes whenever the server starts,
+    and differs on each copy of it. `fence` is the newest fence; its epoch changes when the log's history
+    does: the primary is another one, or was restored to an earlier moment. `newest` is the newest id that a
+    message had at a fence since the last tick. `shared` is the number of the newest fence that the history
+    followed so far has too (-1: none); None: no history was followed.
     """
 
     last_id: int

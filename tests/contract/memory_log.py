@@ -108,12 +108,14 @@ class Key:
 @dataclass(frozen=True, slots=True)
 class FenceRow:
     """A fence: ids from `lost_from` to below its base were given to messages that are not here, or to none.
-    `newest`: the newest id that a message had then; `commits`: how many there had been."""
+    `newest`: the newest id that a message had then; `commits`: how many there had been; `recovered`: how far
+    the journal went that a crash left."""
 
     fence: Fence
     lost_from: int = 0
     newest: int = 0
     commits: int = 0
+    recovered: int | None = None
 
 
 class MemoryLog:
@@ -146,7 +148,8 @@ class MemoryLog:
         self.life = 1
         self._epochs = itertools.count(1)
         self.fences = [FenceRow(Fence(0, str(next(self._epochs)), 0))]
-        self.commits: list[list[tuple[Row, Message]]] = []
+        self.commits: list[tuple[int, list[tuple[Row, Message]]]] = []
+        """Where in the journal each begins, and what it stored."""
         self.lost: set[int] = set()
         """Ids of messages that a failover took."""
         self._durable_sequence = 0
@@ -213,16 +216,16 @@ class MemoryLog:
     def tick(self, followed: Sequence[Fence] = ()) -> Tick:
         """As the database reads it, for one who followed the history of these fences, newest first."""
         known = followed[0].number if followed else sys.maxsize
-        newest = [row.newest for row in self.fences if row.fence.number > known]
+        since = [row for row in self.fences if row.fence.number > known]
         shared = max((fence.number for fence in self.lineage if fence in followed), default=-1)
         return Tick(
             self.sequence,
             self.lsn,
-            self.flushed,
+            min([self.flushed, *(row.recovered for row in since if row.recovered is not None)]),
             frozenset(self.running),
             str(self.life),
             self.fence,
-            min(newest, default=self.fences[-1].newest),
+            min((row.newest for row in since), default=self.fences[-1].newest),
             shared if followed else None,
         )
 
@@ -231,8 +234,9 @@ class MemoryLog:
         self._end_all()
         self.sequence = self._durable_sequence
         self.life += 1
-        self.lsn = self.flushed = self.lsn + 10  # Recovery writes a journal of its own.
-        self._fence(self.sequence + 1)
+        recovered = self.flushed
+        self.lsn = self.flushed = recovered + 10  # Recovery writes a journal of its own.
+        self._fence(self.sequence + 1, recovered=recovered)
 
     def fail_over(self, behind: int, *, noticed: bool = True, lacks_fence: bool = False) -> None:
         """A standby is promoted that lacks the newest `behind` commits, and the fences that were put up
@@ -241,8 +245,9 @@ class MemoryLog:
         self._end_all()
         kept = len(self.commits) - behind - lacks_fence
         self.fences = self.fences[:1] + [row for row in self.fences[1:] if row.commits <= kept]
-        gone = [item for commit in self.commits[len(self.commits) - behind :] for item in commit]
+        lost = self.commits[len(self.commits) - behind :]
         del self.commits[len(self.commits) - behind :]
+        gone = [item for _, commit in lost for item in commit]
         for row, message in reversed(gone):
             assert row.messages.pop() is message, "commits of a channel come in its order"
             row.last_seq = message.seq - 1
@@ -252,12 +257,13 @@ class MemoryLog:
             self.lost.add(message.id)
         self.keys = {k: v for k, v in self.keys.items() if not self.lost & {p.id for p in v.positions}}
         self.sequence = self._durable_sequence = self.ids[-1] if self.ids else 0
-        self.lsn = self.flushed = max(0, self.lsn - 5 * len(gone)) + 10
         self.life += 1
+        recovered = lost[0][0] if lost else self.flushed
+        self.lsn = self.flushed = recovered + 10  # Recovery writes a journal of its own.
         if noticed:
             self._move()
         else:
-            self._fence(self.sequence + 1)
+            self._fence(self.sequence + 1, recovered=recovered)
 
     async def disown(self, epoch: str) -> None:
         """Somebody has seen more of this history than is here. A fence waits for all who publish."""
@@ -269,12 +275,13 @@ class MemoryLog:
     def _move(self) -> None:
         self._fence(min(self.lost, default=self.sequence + 1), str(next(self._epochs)))
 
-    def _fence(self, lost_from: int, epoch: str | None = None) -> None:
+    def _fence(self, lost_from: int, epoch: str | None = None, recovered: int | None = None) -> None:
         """Without an epoch, the log goes on in that of the last fence."""
         if self.fenced:
             base = self._highest = (max(self.sequence, self._highest) // JUMP + 1) * JUMP
             fence = Fence(len(self.fences), epoch or self.fence.epoch, base)
-            self.fences.append(FenceRow(fence, lost_from, max(self.ids, default=0), len(self.commits)))
+            row = FenceRow(fence, lost_from, max(self.ids, default=0), len(self.commits), recovered)
+            self.fences.append(row)
             self.sequence = self._durable_sequence = base - 1
 
     def _end_all(self) -> None:
@@ -398,7 +405,7 @@ class Transaction:
         for row, message in self._stored:
             row.last_id, row.last_seq = message.id, message.seq
             self._log.store(row, message)
-        self._log.commits.append(self._stored)
+        self._log.commits.append((self._log.lsn, self._stored))
         self._log.keys |= self._keys
         self._log.lsn += 1
         self._log.flush()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 
 import asyncpg
 import pytest
 
 from load.failover.cluster import Cluster
+from subscriptions.domain.watermark import Tick, Watermark
 from tests.conftest import Database, Serve
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
+from tests.race.support import appenders, one, reader
 from tests.sse import publish, subscribe
 
 
@@ -63,6 +67,49 @@ async def test_a_primary_that_nobody_stopped_stays_apart_from_what_took_its_plac
         await asyncio.to_thread(primary.standby.start)
     await _stay_apart(first.url, serve(**_urls(primary.standby.url)).url)
     assert await identity(primary.primary.url) != await identity(primary.standby.url)
+
+
+async def test_a_copy_is_told_from_a_crash_by_how_far_the_wal_went(primary: Cluster) -> None:
+    """The copy may hold the greatest id, and lack an earlier one that was committed later."""
+    watermark = Watermark()
+    here = Database("gapless", primary.primary.url, primary.primary.url, primary.primary.url)
+    there = Database("gapless", primary.standby.url, primary.standby.url, primary.standby.url)
+    async with reader(here) as read, appenders(here, 1) as (appender,):
+
+        async def tick() -> Tick:
+            found = await read.tick()
+            read.follow(found)
+            return found
+
+        watermark.observe(await tick())
+        await primary.crash()
+        await eventually(partial(_answers, primary))
+        crashed = await read.tick()
+        assert crashed.fence.number == 1
+        assert not watermark.was_taken_back(crashed)
+        read.follow(crashed)
+        watermark.observe(crashed)
+        await asyncio.to_thread(primary.back_up, primary.standby.data)
+        await appender.append([one("a")])
+        while watermark.observe(await tick()) < watermark.last_id:
+            pass
+        assert not watermark.was_taken_back(await read.tick())
+        primary.primary.stop()
+        await asyncio.to_thread(primary.standby.start)
+        # It has written more by itself than it lacks.
+        await primary.standby.execute("select pg_switch_wal(); select pg_logical_emit_message(true, '', '')")
+        async with reader(there) as elsewhere:
+            read._ticks = elsewhere._ticks
+            copied = await read.tick()
+        assert (copied.fence.number, copied.fence.epoch) == (2, crashed.fence.epoch)
+        assert watermark.was_taken_back(copied)
+
+
+async def _answers(primary: Cluster) -> bool:
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        await primary.primary.execute("select 1")
+        return True
+    return False
 
 
 def _urls(url: str) -> dict[str, str]:

@@ -14,10 +14,9 @@ from tests.conftest import Serve
 from tests.integration.frames import Frames
 from tests.integration.queueing import Host, data
 from tests.patience import eventually
+from tests.race.support import CRASH
 from tests.sse import Stream, subscribe
 
-CRASH = "delete from gapless.lives"
-"""All that a crash leaves behind."""
 KEPT, LOST = 3, 2
 
 

@@ -74,6 +74,14 @@ async def appenders(database: Database, count: int) -> AsyncIterator[list[Append
             appender.terminate()
 
 
+CRASH = """
+delete from gapless.lives;
+create or replace function gapless_internal.recovered() returns bigint language sql volatile as
+    $$ select pg_current_wal_flush_lsn() - '0/0'::pg_lsn $$
+"""
+"""All that a crash leaves behind: an unlogged table is empty, and the recovery went as far as the WAL did."""
+
+
 @asynccontextmanager
 async def reader(database: Database) -> AsyncIterator[Reader]:
     """What live readers read with."""

@@ -14,10 +14,8 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.selection import select
 from subscriptions.domain.watermark import Watermark
 from tests.conftest import Database
-from tests.race.support import appenders, check_log, one, reader, sessions, stored
+from tests.race.support import CRASH, appenders, check_log, one, reader, sessions, stored
 
-CRASH = "delete from gapless.lives"
-"""All that a crash leaves behind."""
 LOSE_TWO = """
 with gone as (
     delete from gapless.messages where id in (select id from gapless.messages order by id desc limit 2)

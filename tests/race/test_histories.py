@@ -9,9 +9,8 @@ import pytest
 
 from subscriptions.domain.selection import select
 from tests.conftest import Database
-from tests.race.support import appenders, check_log, one, reader, stored
+from tests.race.support import CRASH, appenders, check_log, one, reader, stored
 
-CRASH = "delete from gapless.lives"
 MOVE = """
 update gapless.fences set timeline = timeline + 1000
 where number = (select max(number) from gapless.fences)
