@@ -54,7 +54,7 @@ class Pipeline(list[Any]):
 
 
 class Flow(FlowControl):
-    """Flow control that knows the length of the last write: it is held until its last byte is taken."""
+    """Flow control that knows the length of what was written and is not taken, other than shared bytes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -68,9 +68,10 @@ class Cycle(RequestResponseCycle):
     flow: Flow
 
     async def send(self, message: Any) -> None:
+        size_bytes = len(message.get("body", b""))
         if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        self.flow.written_bytes = len(message.get("body", b""))
+            await self._wait_behind(size_bytes)
+        self.flow.written_bytes = size_bytes
         if self.keep_alive or not self.more_body or message.get("more_body") or not self.response_started:
             await super().send(message)
             return
@@ -80,6 +81,14 @@ class Cycle(RequestResponseCycle):
         await super().send(message)
         if not self.disconnected:
             self.transport.get_protocol().drain()  # type: ignore[attr-defined]
+
+    async def _wait_behind(self, size_bytes: int) -> None:
+        connection: Any = self.transport.get_protocol()
+        connection.queue(size_bytes)
+        try:
+            await connection.taken()
+        finally:
+            connection.queue(-size_bytes)
 
 
 # uvicorn makes its cycles by this name. Changing the class of an instance would make its attributes slow.

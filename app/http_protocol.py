@@ -130,7 +130,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
         self._begun = 0  # Requests that began in the segment being parsed.
-        self._untaken = 0
+        self._owe_nothing()
         self._phase_began = 0.0
         self._received = 0  # Bytes of this request before the segment being parsed.
         self._segment = 0  # Bytes of that segment.
@@ -148,9 +148,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         return True
 
     def write_part(self, cycle: Cycle, data: bytes) -> None:
-        """Writes a chunk of this streamed answer, behind bytes that wait. Drain before large ones."""
-        self.flow.written_bytes = len(data)
-        self.transport.write(framed(data) if cycle.chunked_encoding else data)
+        """Writes a chunk of this streamed answer, behind bytes that wait."""
+        self._write(framed(data) if cycle.chunked_encoding else data)
 
     @property
     def offers_websocket(self) -> bool:
@@ -167,9 +166,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         if not self.transport.is_closing():
             lines = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
             self.transport.write(head[:-2] + lines + b"\r\n")
-        self._watch.drop(self)
-        self._shared.readers.drop(self)
-        self._shared.budget.release(self)
+        self._owe_no_more()
         self.connections.discard(self)
         connection = WebSocketConnection(
             self.transport, self.loop, self._shared, self.server_state, self.slow_reader_s
@@ -189,9 +186,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watch.drop(self)
-        self._shared.readers.drop(self)
-        self._shared.budget.release(self)
+        self._owe_no_more()
         if isinstance(exc, TimeoutError):
             CUT_OFF.labels("silent").inc()
         super().connection_lost(exc)
@@ -327,6 +322,9 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         else:
             super().give_way()
 
+    def _received_bytes(self) -> int:
+        return self._received if self._phase is _Phase.BODY else 0
+
     def _make_room(self) -> None:
         """Handles one connection too many: idle ones are closed, or else the new one is refused."""
         now = self.loop.time()
@@ -378,7 +376,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         """After a segment was parsed: sets the deadline of the next one, or none if none is due."""
         if self._phase is _Phase.IDLE:
             self._watch.drop(self)
-            self._shared.budget.commit(self)
+            if not (self.flow.write_paused or self._queued_bytes):
+                self._shared.budget.commit(self)
             self._keep_alive()
             return
         error = self._excess()
@@ -391,8 +390,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         by = self._phase_began + self.patience_s
         if self._phase is _Phase.BODY:
             by = min(now + self.patience_s, by + self._received / MIN_BODY_BYTES_PER_S)
-            if not self.flow.write_paused:
-                self._shared.budget.hold(self, self._received)
+            self._count()
         if self._phase is not _Phase.DRAIN:
             self._watch.expect(self, by)
 

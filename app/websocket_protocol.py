@@ -186,7 +186,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
         self.slow_reader_s = slow_reader_s
         self._shared = shared
         self._state = state
-        self._untaken = 0
+        self._owe_nothing()
         self._frames = Frames()
         self._turn: asyncio.Handle | None = None  # The next one, while frames wait for it.
         self._kind = Opcode.TEXT  # Of the last message that began.
@@ -216,10 +216,9 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     # Writing.
 
     def write(self, frames: bytes) -> None:
-        """Writes whole frames, unless the connection is being closed. Call `drain` before large ones."""
+        """Writes whole frames, unless the connection is being closed."""
         if not self._closing:
-            self.flow.written_bytes = len(frames)
-            self.transport.write(frames)
+            self._write(frames)
 
     def write_chunk(self, frames: bytes) -> bool:
         """Writes whole frames at once and returns True. If bytes still wait here, it only returns False.
@@ -228,12 +227,6 @@ class WebSocketConnection(Unread, asyncio.Protocol):
             return False
         self._write_shared(frames)
         return True
-
-    async def drain(self) -> None:
-        """Returns when all bytes are taken, or the connection is gone."""
-        # Others may have waited too, and have written first.
-        while self.flow.write_paused and not self._closing:
-            await self.flow.drain()
 
     def close(self, code: int, reason: str) -> None:
         """Closes the connection: the client is told the code and the reason, and may answer for `CLOSE_S`."""
@@ -301,9 +294,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
         self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.senders.drop(self)
-        self._shared.readers.drop(self)
-        self._shared.budget.release(self)
+        self._owe_no_more()
         self._state.connections.discard(self)
         self._closing = True
         self.flow.resume_writing()
@@ -315,7 +306,6 @@ class WebSocketConnection(Unread, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._count()
         self._read_on()
 
     def shutdown(self) -> None:
@@ -358,16 +348,6 @@ class WebSocketConnection(Unread, asyncio.Protocol):
     def _received_bytes(self) -> int:
         return len(self._frames.reader.buffer) + len(self._parts or b"")
 
-    def _count(self) -> None:
-        """Holds the bytes of an incomplete message. Nothing is read while bytes wait to be taken, except by a
-        connection that is being closed."""
-        if self.flow.write_paused:
-            return
-        if held_bytes := self._received_bytes() + self.transport.get_write_buffer_size():
-            self._shared.budget.hold(self, held_bytes)
-        else:
-            self._shared.budget.release(self)
-
     def _pass_on(self, opcode: Opcode, message: bytes) -> None:
         if opcode is Opcode.BINARY and not self.accepts_binary:
             self.close(BAD_REQUEST, "text messages only")
@@ -387,7 +367,7 @@ class WebSocketConnection(Unread, asyncio.Protocol):
             if self.transport.is_closing():
                 return
             if data:
-                self.transport.write(data)
+                self._write(data)
             else:
                 # Bytes that still arrive are dropped until the client closes too: to close here could reset
                 # the connection, and the client would lose the code.

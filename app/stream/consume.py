@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from starlette.types import Send
 
+from app.http_protocol import GaplessHttpProtocol
 from app.request import Request
 from app.stream import frames
 from app.stream.deliveries import stream_deliveries
@@ -43,6 +45,7 @@ async def consume(
         return
     member = await consumers.open(request.namespace, request.name, request.query.prefetch)
     connection = request.connection
+    member.count_with(connection.queue)
     connection.on_lost = member.abandon
     if connection.transport.is_closing():
         # The connection was lost while the member was being opened.
@@ -53,7 +56,7 @@ async def consume(
         connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
         # Half a second early rather than late: clients count the seconds too.
         silence_s = request.query.heartbeat - 0.5
-        await stream_deliveries(member, _Sse(send), receipts, read, silence_s)
+        await stream_deliveries(member, _Sse(connection, send), receipts, read, silence_s)
     except ConnectionResetError:
         pass
     except Exception:
@@ -68,11 +71,17 @@ async def consume(
 class _Sse:
     """Writes to one connection, as server-sent events."""
 
-    __slots__ = ("_first", "_send")
+    __slots__ = ("_connection", "_first", "_send")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, connection: GaplessHttpProtocol, send: Send) -> None:
+        self._connection = connection
         self._send = send
         self._first = frames.RETRY
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        await self._connection.taken()
+        yield
 
     async def deliver(self, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> None:
         await self._write(b"".join([*map(frames.gap, losses), *map(frames.delivery, deliveries)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from app.telemetry import CUT_OFF, DELIVERED
@@ -20,8 +21,11 @@ _EVERYTHING: Final = select("default", patterns=(">",))
 
 
 class DeliveryWire(Protocol):
-    """How a face writes to the client of a member. Each method waits until the client has taken what was
-    written before, and raises ConnectionResetError when it is gone or cut off."""
+    """How a face writes to the client of a member. Each method may raise ConnectionResetError when the client
+    is gone or cut off."""
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Enters once the client has taken what was written before. Nothing is built for it until then."""
 
     async def deliver(self, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> None:
         """Gaps that retention made, and deliveries as JSON, which come after them."""
@@ -42,14 +46,15 @@ async def stream_deliveries(
     Raises ConnectionResetError when the client is gone.
     """
     while True:
-        deliveries = await member.next(silence_s)
-        losses = list(member.losses)
-        if deliveries or losses:
-            DELIVERED.inc(len(deliveries))
-            await wire.deliver(losses, [_encode(member, delivery, receipts) for delivery in deliveries])
-            member.told(losses)
-        elif member.goodbye is None:
-            await wire.beat()
+        has_news = await member.news(silence_s)
+        async with wire.turn():
+            deliveries, losses = member.take(), list(member.losses)
+            if deliveries or losses:
+                DELIVERED.inc(len(deliveries))
+                await wire.deliver(losses, [_encode(member, delivery, receipts) for delivery in deliveries])
+                member.told(losses)
+            elif not has_news:
+                await wire.beat()
         if member.goodbye is not None:
             CUT_OFF.labels(member.goodbye.value).inc()
             await wire.end(member.goodbye, await _lost(member, read))

@@ -10,6 +10,7 @@ from typing import Final, assert_never
 
 from starlette.types import Send
 
+from app.http_protocol import GaplessHttpProtocol
 from app.request import Request
 from app.stream import frames
 from app.stream.query import read_query
@@ -66,7 +67,7 @@ async def subscribe(
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
-        await _Stream(subscription, read, send).run()
+        await _Stream(subscription, read, connection, send).run()
     except ConnectionResetError:
         pass
     except Exception:
@@ -84,11 +85,14 @@ async def subscribe(
 class _Stream:
     """Writes one subscription's events to one connection."""
 
-    __slots__ = ("_first", "_read", "_send", "_subscription")
+    __slots__ = ("_connection", "_first", "_read", "_send", "_subscription")
 
-    def __init__(self, subscription: LiveSubscription, read: ReadPort, send: Send) -> None:
+    def __init__(
+        self, subscription: LiveSubscription, read: ReadPort, connection: GaplessHttpProtocol, send: Send
+    ) -> None:
         self._subscription = subscription
         self._read = read
+        self._connection = connection
         self._send = send
         self._first = True
 
@@ -100,17 +104,19 @@ class _Stream:
                 # A replay of history from memory must not delay other streams.
                 await asyncio.sleep(0)
             subscription.rested = False
-            event = await subscription.next(read)
-            data = _encode(event)
-            if self._first and event is not Heartbeat.HEARTBEAT:
-                data = frames.RETRY + data
-                self._first = False
-            subscription.spoke_at = time.monotonic()
-            last = isinstance(event, Goodbye)
-            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-            if isinstance(event, Goodbye):
-                CUT_OFF.labels(event.value).inc()
-                return
+            await subscription.news()
+            await self._connection.taken()
+            for event in await subscription.take(read):
+                data = _encode(event)
+                if self._first and event is not Heartbeat.HEARTBEAT:
+                    data = frames.RETRY + data
+                    self._first = False
+                subscription.spoke_at = time.monotonic()
+                last = isinstance(event, Goodbye)
+                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+                if isinstance(event, Goodbye):
+                    CUT_OFF.labels(event.value).inc()
+                    return
 
 
 def _encode(event: Event) -> bytes:

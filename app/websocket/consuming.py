@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from app.settling import Settling
@@ -89,6 +90,7 @@ class Consuming:
             self._client.close(codes.SERVER_ERROR)
             return
         self._member = member
+        member.count_with(self._client.queue)
         try:
             try:
                 opened()
@@ -118,9 +120,11 @@ class Consuming:
 
     # What a stream of deliveries asks of its wire.
 
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return self._client.turn()
+
     async def deliver(self, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> None:
-        frames = member_frames(self._client.framing, self.subscription, losses, deliveries)
-        await self._client.send(frames)
+        self._client.write(member_frames(self._client.framing, self.subscription, losses, deliveries))
 
     async def beat(self) -> None:
         raise AssertionError("a connection has pings of its own")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from app.telemetry import CUT_OFF, STREAMS
@@ -47,8 +48,15 @@ class Client(Protocol):
         """Writes whole frames at once, behind all answers, and returns True. If bytes still wait, it only
         returns False."""
 
-    async def send(self, frames: bytes) -> None:
-        """Writes whole frames once the bytes before them are taken."""
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """One writer at a time builds frames: enters once the client has taken all that was written. Raises
+        ConnectionResetError if it is gone."""
+
+    def write(self, frames: bytes) -> None:
+        """Writes whole frames, behind all answers, in a turn."""
+
+    def queue(self, size_bytes: int) -> None:
+        """Counts so many bytes more (or fewer) that wait for a turn."""
 
     def say(self, text: bytes) -> None:
         """Writes a short reply or push."""
@@ -159,13 +167,15 @@ class Following:
                 # A replay of history from memory must not delay other subscriptions.
                 await asyncio.sleep(0)
             subscription.rested = False
-            said = await subscription.next(self._read)
-            ending = self._ending(said, subscription)
-            if ending is not None:
-                CUT_OFF.labels(ending.reason.replace(" ", "_")).inc()
-                self._end(said, ending)
-                return
-            await self._say(said)
+            await subscription.news()
+            async with self._client.turn():
+                for said in await subscription.take(self._read):
+                    ending = self._ending(said, subscription)
+                    if ending is not None:
+                        CUT_OFF.labels(ending.reason.replace(" ", "_")).inc()
+                        self._end(said, ending)
+                        return
+                    self._say(said)
 
     def _ending(self, said: Event, subscription: LiveSubscription) -> Ending | None:
         """Whether the subscription ends with this event."""
@@ -180,15 +190,14 @@ class Following:
         else:
             self._client.unsubscribed(self.channel, ending)
 
-    async def _say(self, said: Event) -> None:
+    def _say(self, said: Event) -> None:
         match said:
             case Chunk(data):
-                await self._client.send(data)
+                self._client.write(data)
             case Heartbeat() | Goodbye():
                 raise AssertionError("a connection has pings of its own, and a goodbye is an ending")
             case Ephemeral():
-                # It may be long, and there may be many: what the client does not take in time is dropped.
-                await self._client.send(self._client.framing.frame(event(self.channel, said)))
+                self._client.write(self._client.framing.frame(event(self.channel, said)))
             case _:
                 self._client.say(event(self.channel, said))
 

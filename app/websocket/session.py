@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -77,7 +78,9 @@ class Connection(Protocol):
 
     def write_chunk(self, frames: bytes) -> bool: ...
 
-    async def drain(self) -> None: ...
+    def queue(self, size_bytes: int) -> None: ...
+
+    async def taken(self) -> None: ...
 
     def close(self, code: int, reason: str) -> None: ...
 
@@ -94,6 +97,7 @@ class Session:
         "_replies",
         "_strikes",
         "_told",
+        "_writing",
         "began_at",
         "connected",
         "framing",
@@ -129,6 +133,7 @@ class Session:
         self._members: Members | None = None
         self._strikes = 0
         self._reading: asyncio.Lock | None = None
+        self._writing: asyncio.Lock | None = None
 
     def __repr__(self) -> str:
         return f"Session({self.id}, {self._followings!r}, {self._replies!r})"
@@ -169,10 +174,23 @@ class Session:
         self._replies.flush()
         return self._connection.write_chunk(frames)
 
-    async def send(self, frames: bytes) -> None:
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        if self._writing is None:
+            self._writing = asyncio.Lock()
+        async with self._writing:
+            self._replies.flush()
+            await self._connection.taken()
+            if self._connection.is_closing:
+                raise ConnectionResetError
+            yield
+
+    def write(self, frames: bytes) -> None:
         self._replies.flush()
-        await self._connection.drain()
         self._connection.write(frames)
+
+    def queue(self, size_bytes: int) -> None:
+        self._connection.queue(size_bytes)
 
     def say(self, text: bytes) -> None:
         self._replies.say(text)
@@ -282,13 +300,14 @@ class Session:
         self._replies.run(id_, partial(self._answer, id_, method, read))
 
     async def _answer(self, id_: int, method: bytes, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-        """One at a time: what a reply holds is held until the client has taken the ones before."""
+        """One at a time, and each once the client has taken what was written before. It is no `turn`: Redis
+        may let a question wait for long."""
         if self._reading is None:
             self._reading = asyncio.Lock()
         async with self._reading:
-            found = await read()
-            await self._connection.drain()
-            self._replies.answer(id_, method, found)
+            self._replies.flush()
+            await self._connection.taken()
+            self._replies.answer(id_, method, await read())
             self._replies.flush()
 
     def _refuse_line(self, line: bytes, why: str) -> None:

@@ -66,10 +66,13 @@ class StreamConnection:
         """Writes lines at once and returns True. If bytes still wait here, it only returns False."""
         return not self.is_closing and self._http.write_chunk(data)
 
-    async def drain(self) -> None:
-        """Returns when all bytes are taken, or the connection is gone."""
-        if self._http.flow.write_paused:
-            await self._http.flow.drain()
+    def queue(self, size_bytes: int) -> None:
+        """Counts so many bytes more (or fewer) that wait to be written."""
+        self._http.queue(size_bytes)
+
+    async def taken(self) -> None:
+        """Returns once the client has taken all that was written, or is gone."""
+        await self._http.taken()
 
     def close(self, code: int, reason: str) -> None:
         """Tells the client the code and the reason, and ends the stream."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from subscriptions.domain.delivery import Delivery, Loss, Receipt, Subscription
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.pull import Pull
+from subscriptions.engine.entry import OVERHEAD_BYTES
 
 MAX_INBOX_BYTES = 1024 * 1024
 """A stream with this many bytes still to write gets no further deliveries."""
@@ -36,6 +38,7 @@ class Member:
     """A stream of deliveries with at most `prefetch` of them unsettled. Its leases end with it."""
 
     __slots__ = (
+        "_count",
         "_inbox_bytes",
         "_waiter",
         "companies",
@@ -61,6 +64,7 @@ class Member:
         self.losses: list[Loss] = []
         """Losses that it was not told yet; they come before the inbox."""
         self._inbox_bytes = 0
+        self._count: Callable[[int], None] | None = None
         self.outstanding: dict[int, tuple[int, int]] = {}
         """Message id → (lease, deadline in microseconds)."""
         self.companies: dict[int, int] = {}
@@ -80,16 +84,34 @@ class Member:
 
     def give(self, deliveries: list[Delivery]) -> None:
         """Add deliveries to the inbox; the list may be empty."""
+        if len(self.inbox) > len(self.outstanding):
+            self._set_inbox(self._leased())
         for delivery in deliveries:
-            self._inbox_bytes += delivery.message.size_bytes
             self.group.holders[delivery.message.id] = self
             self.outstanding[delivery.message.id] = (delivery.lease, delivery.deadline_us)
             if delivery.company is not None:
                 self.companies[delivery.message.id] = delivery.company
         assert len(self.outstanding) <= self.prefetch, "dealt no more than there was room for"
-        self.inbox += deliveries
         if deliveries:
+            self._set_inbox(self.inbox + deliveries)
             self._wake()
+
+    def count_with(self, count: Callable[[int], None]) -> None:
+        """From here on, `count` is called with how many bytes more (or fewer) are in the inbox."""
+        self._count = count
+        count(self._inbox_bytes)
+
+    def _leased(self) -> list[Delivery]:
+        """The inbox without deliveries whose leases have ended: others may have them by now."""
+        held = self.outstanding
+        return [each for each in self.inbox if held.get(each.message.id, (None,))[0] == each.lease]
+
+    def _set_inbox(self, inbox: list[Delivery]) -> None:
+        size_bytes = sum([each.message.size_bytes + OVERHEAD_BYTES for each in inbox])
+        self.inbox, more_bytes = inbox, size_bytes - self._inbox_bytes
+        self._inbox_bytes = size_bytes
+        if self._count is not None and more_bytes:
+            self._count(more_bytes)
 
     def tell(self, losses: list[Loss]) -> None:
         """Add losses: retention removed messages before they were settled."""
@@ -129,7 +151,7 @@ class Member:
         held = [(message_id, lease) for message_id, (lease, _) in self.outstanding.items()]
         for message_id, lease in held:
             self.settled(message_id, lease)
-        self.inbox = []
+        self._set_inbox([])
         return held
 
     def extended(self, message_id: int, lease: int, deadline_us: int) -> None:
@@ -137,26 +159,35 @@ class Member:
             self.outstanding[message_id] = (lease, deadline_us)
 
     async def next(self, timeout_s: float | None) -> list[Delivery]:
-        """The deliveries since the last call. Empty after `timeout_s` seconds (None: never), or once
-        `goodbye` is set: deliveries not taken by then were never delivered. Raises ConnectionResetError once
-        the client is gone."""
+        """`take` after `news`."""
+        await self.news(timeout_s)
+        return self.take()
+
+    async def news(self, timeout_s: float | None) -> bool:
+        """Return once there is something to take or to tell, or the member has to leave; False after
+        `timeout_s` seconds (None: never)."""
         if not self.inbox and not self.losses and not self.goodbye:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._waiter
             except TimeoutError:
-                pass
+                return False
             finally:
                 self._waiter = None
+        return True
+
+    def take(self) -> list[Delivery]:
+        """The deliveries since the last call. Empty once `goodbye` is set: deliveries not taken by then were
+        never delivered. Raises ConnectionResetError once the client is gone."""
         if self.gone:
             raise ConnectionResetError
         if self.goodbye:
             return []
-        deliveries, self.inbox = self.inbox, []
+        deliveries = self._leased()
         if self._inbox_bytes >= MAX_INBOX_BYTES:
             self.group.wake()
-        self._inbox_bytes = 0
+        self._set_inbox([])
         return deliveries
 
     def _wake(self) -> None:

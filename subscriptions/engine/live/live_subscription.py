@@ -75,11 +75,11 @@ Write = Callable[[bytes], bool]
 
 
 class LiveSubscription:
-    """One reader. `next` returns one event after another, without end. The cursor only rises, and only past
-    events that were returned. `ready_at` is the id of the last history when it began: `Ready` comes right
-    after it.
+    """One reader. `news` returns when there may be events, and `take` returns them: nothing is built for a
+    reader that has no room. The cursor only rises, and only past events that were returned. `ready_at` is the
+    id of the last history when it began: `Ready` comes right after it.
 
-    Not for concurrent use. An event of `next` has about `CHUNK_BYTES` at most, or is one message.
+    Not for concurrent use. An event has about `CHUNK_BYTES` at most, or is one message.
     """
 
     __slots__ = (
@@ -87,6 +87,7 @@ class LiveSubscription:
         "_beat_due",
         "_carried",
         "_ephemeral_seen",
+        "_failed",
         "_goodbye",
         "_pending",
         "_ready",
@@ -124,7 +125,7 @@ class LiveSubscription:
         self.write: Write | None = None
         """A face's callback that writes at once: true when it took all bytes, false when it took none."""
         self.rested = True
-        """Set whenever `next` let other tasks run; a face that calls `next` in a loop checks it."""
+        """Set whenever `news` let other tasks run; a face that calls it in a loop checks it."""
         self._wire = wire
         self._ready_at = ready_at
         self._starts = starts
@@ -133,6 +134,7 @@ class LiveSubscription:
         self._pending: Iterator[Event] | None = None
         self._ephemeral_seen = feed.ephemeral_count
         self._ready = False
+        self._failed = False
         feed.unready += 1
         self._beat_due = False
         self._goodbye: Goodbye | None = None
@@ -142,7 +144,7 @@ class LiveSubscription:
         return f"LiveSubscription(at {self.cursor} of {self.feed!r})"
 
     def say_first(self, event: Gap | HistoryChanged) -> None:
-        """Set the event that `next` returns before all others."""
+        """Set the event that comes before all others."""
         self._pending = iter((event,))
 
     # --- what others tell it
@@ -188,7 +190,7 @@ class LiveSubscription:
         self.wake()
 
     def leave(self) -> None:
-        """The client is gone: `next` raises `ConnectionResetError` from here on."""
+        """The client is gone: `news` and `take` raise `ConnectionResetError` from here on."""
         self.gone = True
         if not self._ready:
             self._ready = True
@@ -198,27 +200,69 @@ class LiveSubscription:
     # --- what its face asks
 
     async def next(self, read: ReadPort) -> Event:
-        """The next event. Raises ConnectionResetError once the client is known to be gone.
-
-        While the database cannot be read it waits, sends heartbeats, and retries.
-        """
+        """The next event, for a reader that always has room."""
         while True:
-            if self.gone:
-                raise ConnectionResetError
-            if self._goodbye is not None:
-                return self._goodbye
-            if self._pending is not None:
-                event = next(self._pending, None)
-                if event is not None:
-                    return event
-                self._pending = None
-            event = self._look()
+            await self.news()
+            event = await self._take_one(read)
             if event is not None:
                 return event
-            if self._starts is None and self.cursor >= self.feed.tail.base:
-                await self._wait()
-            else:
-                await self._read_history(read)
+
+    async def news(self) -> None:
+        """Return once `take` may find events. After it failed to read the database, that is `RETRY_S` later,
+        or when there is something else to say. Raises ConnectionResetError once the client is known to be
+        gone."""
+        while not self._has_news():
+            await self._wait()
+        if self.gone:
+            raise ConnectionResetError
+
+    async def take(self, read: ReadPort) -> list[Event]:
+        """The next events: those of one chunk, or of one page of history, which it may have to read. There
+        may be none. Raises as `news`."""
+        event = await self._take_one(read)
+        if event is None:
+            return []
+        rest, self._pending = self._pending, None
+        return [event, *(rest or ())]
+
+    async def _take_one(self, read: ReadPort) -> Event | None:
+        event = self._next_event()
+        if event is None and self._lies_in_history():
+            await self._read_history(read)
+            event = self._next_event()
+        return event
+
+    def _next_event(self) -> Event | None:
+        if self.gone:
+            raise ConnectionResetError
+        if self._goodbye is not None:
+            return self._goodbye
+        if self._pending is not None:
+            event = next(self._pending, None)
+            if event is not None:
+                return event
+            self._pending = None
+        return self._look()
+
+    def _lies_in_history(self) -> bool:
+        return self._starts is not None or self.cursor < self.feed.tail.base
+
+    def _has_news(self) -> bool:
+        if self.gone or self._goodbye is not None or self._pending is not None or self._beat_due:
+            return True
+        if self._failed:
+            return False
+        feed = self.feed
+        return (
+            self.cursor < feed.tail.head
+            or self._starts is not None
+            or self._ephemeral_seen < feed.ephemeral_count
+            or (not self._ready and self.cursor >= self._ready_at)
+        )
+
+    def _retry(self) -> None:
+        self._failed = False
+        self.wake()
 
     def _look(self) -> Event | None:
         """The event that can be returned at once, if any."""
@@ -286,8 +330,8 @@ class LiveSubscription:
                 # memory.
                 self._pending = self._say(gaps, *page.following(self.cursor, CHUNK_BYTES))
         except GaplessError:
-            asyncio.get_running_loop().call_later(RETRY_S, self.wake)
-            await self._wait()
+            self._failed = True
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry)
 
     async def _read_starts(self, read: ReadPort, starts: dict[int, int]) -> None:
         """Read the newest messages of each channel, up to the id at which the feed takes over."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -195,9 +196,16 @@ class Reader:
         self.take(frames)
         return True
 
-    async def send(self, frames: bytes) -> None:
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
         await asyncio.sleep(self.world.chance.random() * 0.02)
+        yield
+
+    def write(self, frames: bytes) -> None:
         self.take(frames)
+
+    def queue(self, size_bytes: int) -> None:
+        raise AssertionError("it consumes nothing")
 
     def say(self, text: bytes) -> None:
         assert {"ready", "gap"} & set(msgspec.json.decode(text)["push"])

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -49,6 +51,7 @@ class Client:
         """Of each delivery: the subscription, the message, and the receipt."""
         self.acked: set[tuple[str, int]] = set()
         self.gone = False
+        self.queued_bytes = 0
         self._messages = Messages()
 
     def command(self) -> None:
@@ -115,10 +118,15 @@ class Client:
             for line in message.split(b"\n"):
                 self._take(msgspec.json.decode(line))
 
-    async def send(self, frames: bytes) -> None:
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
         self.replies.flush()
         await asyncio.sleep(self.chance.choice([0, 0, 0.01]))
-        self.write(frames)
+        yield
+
+    def queue(self, size_bytes: int) -> None:
+        self.queued_bytes += size_bytes
+        assert self.queued_bytes >= 0
 
     def write_chunk(self, frames: bytes) -> bool:
         raise AssertionError("a member writes deliveries with `send`")
@@ -160,6 +168,7 @@ def play(seed: int, seen: Counter[str]) -> None:
         leave(last)
         await asyncio.sleep(5)
         assert stage.consumers.members == 0
+        assert [client.queued_bytes for client in clients] == [0] * len(clients)
         for name in NAMES[:2]:
             acked = {message_id for client in clients for each, message_id in client.acked if each == name}
             queue = stage.queues.find(NS, name)

@@ -44,7 +44,10 @@ class Connection:
     def write_chunk(self, frames: bytes) -> bool:
         raise AssertionError("nothing is published")
 
-    async def drain(self) -> None:
+    def queue(self, size_bytes: int) -> None:
+        raise AssertionError("nothing waits")
+
+    async def taken(self) -> None:
         pass
 
     def close(self, code: int, reason: str) -> None:

@@ -13,6 +13,7 @@ from app.memory import WORTH_BYTES, GivingBack
 from app.telemetry import CUT_OFF
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import (
+    CHUNK_BYTES,
     GET,
     GOODBYE,
     MUCH_BYTES,
@@ -115,6 +116,28 @@ def test_answers_that_nobody_reads_hold_no_more_than_the_budget() -> None:
         for connection in readers:
             connection.close()
         wait_until(lambda: server.shared.budget.held_bytes == 0 and not server.server_state.connections)
+
+
+def test_a_part_of_an_answer_that_waits_behind_another_counts_too() -> None:
+    with Running(Patient) as server, server.connect() as connection:
+        connection.sendall(MUCH)
+        budget = server.shared.budget
+        wait_until(lambda: server.look(lambda: budget.held_bytes) >= 2 * CHUNK_BYTES)
+        assert server.look(lambda: budget.held_bytes) < 3 * CHUNK_BYTES
+
+
+def test_a_request_behind_an_answer_that_nobody_reads_does_not_keep_its_bytes() -> None:
+    with Running(Tight) as server, contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(server.connect()) for _ in range(20)]
+        budget = server.shared.budget
+        for before, connection in enumerate(readers):
+            connection.sendall(MUCH)
+            wait_until(lambda: server.look(lambda: len(budget._held) + budget.gave_way) > before)  # noqa: B023
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(GET)
+        wait_until(lambda: budget.gave_way >= 15)
+        assert server.look(lambda: budget.held_bytes) <= Tight.buffer_bytes
+        assert not server.look(lambda: budget._committed)
 
 
 class Impatient(Patient):
