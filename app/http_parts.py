@@ -60,6 +60,23 @@ class Flow(FlowControl):
         super().__init__(transport)
         self._is_writable_event = Event(is_set=True)  # type: ignore[assignment]
         self.written_bytes = 0
+        self.holds_reading = False
+
+    def hold_reading(self) -> None:
+        """Nothing is read, whoever needs it, until `let_read`."""
+        self.holds_reading = True
+        self.pause_reading()
+
+    def let_read(self, *, needed: bool) -> None:
+        """Ends `hold_reading`. `needed`: nothing else has to be waited for."""
+        if self.holds_reading:
+            self.holds_reading = False
+            if needed:
+                self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.holds_reading:
+            super().resume_reading()
 
 
 class Cycle(RequestResponseCycle):
@@ -118,6 +135,14 @@ class UnframedCycle(Cycle):
 def framed(data: bytes) -> bytes:
     """A chunk of an answer with its frame. It is cached: the same chunk goes to many readers."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def has_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a head says that a body follows."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in headers
+    )
 
 
 def bad_request(detail: str) -> GaplessError:

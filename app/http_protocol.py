@@ -9,6 +9,7 @@ ends the connection. Limits:
 - head complete within 10 s of its first byte, body never still for 10 s nor slower than 500 bytes/s (408)
 - 64 MiB on the wire for one request, 64 KiB of it without a byte of body (trailers, chunk extensions)
 - connections, and the bytes held for all of them (see `app.connections`): the longest holder has to go
+- requests and chunks that are parsed at once (see `app.http_turns`)
 - a client that takes nothing of its answer for some seconds is cut off
 
 A request's `scope["extensions"]["gapless"]` is the connection itself.
@@ -27,16 +28,16 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from app import problem
 from app.browsers.rules import Browsers
 from app.connections import shared_by
-from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_request, framed
+from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_request, framed, has_body
+from app.http_turns import Turns
 from app.problem import Headers
 from app.telemetry import CUT_OFF
-from app.unread import Unread
 from app.websocket_protocol import WebSocketConnection
 from subscriptions.domain.errors import Code, GaplessError
 
@@ -78,7 +79,7 @@ class _RefusedError(Exception):
         self.error = error
 
 
-class GaplessHttpProtocol(Unread, HttpToolsProtocol):
+class GaplessHttpProtocol(Turns):
     """One connection. A server makes a subclass with its own `browsers`; the other class attributes are in
     seconds, and tests make them shorter."""
 
@@ -92,9 +93,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         "_phase",
         "_phase_began",
         "_received",
-        "_segment",
         "_shared",
-        "_silent",
         "_watch",
         "goodbye",
         "on_lost",
@@ -105,7 +104,6 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     slow_reader_s: float = 10.0
     browsers: Browsers = Browsers()
     patience_s: float = 9.5
-    flow: Flow
     linger_s: float = 2.0
     tick_s: float = 0.5
 
@@ -131,10 +129,11 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         self._phase = _Phase.IDLE
         self._begun = 0  # Requests that began in the segment being parsed.
         self._owe_nothing()
+        self._parts = self._segment = self._silent = 0
+        self._waiting = b""
+        self._turn = None
         self._phase_began = 0.0
         self._received = 0  # Bytes of this request before the segment being parsed.
-        self._segment = 0  # Bytes of that segment.
-        self._silent = 0  # Bytes since the last byte of body.
 
     # What the application may do with the connection.
 
@@ -155,7 +154,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     def offers_websocket(self) -> bool:
         """Whether the request offers to upgrade to a WebSocket, and is the only one under way. Its `Upgrade`
         header is not among the others: all offers are ignored, until a route takes this one."""
-        return self._offers_websocket and not self.pipeline
+        return self._offers_websocket and not (self.pipeline or self._waiting)
 
     def hand_over(self, head: bytes) -> WebSocketConnection:
         """Answers the current request with the head of a 101, and gives the transport to a WebSocket. Nothing
@@ -205,9 +204,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         before = self._phase
         self._begun = 0
-        self._segment = len(data)
-        self._silent += self._segment
         if before is _Phase.DRAIN:
+            self._silent += len(data)
             if self._silent > MAX_DRAINED_BYTES:
                 self.abort()
             else:
@@ -220,10 +218,11 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         # Empty lines between requests count as silence: they do not extend a deadline.
         if before is not _Phase.IDLE or self._phase is not _Phase.IDLE or self._begun:
             self._expect_more()
+        if self._waiting:
+            self._count()
 
-    def _parsed(self, data: bytes) -> bool:
-        """Passes a segment to the parser; False if the connection was upgraded or refused."""
-        rest: bytes | memoryview = data
+    def _feed(self, piece: bytes) -> bool:
+        rest: bytes | memoryview = piece
         while True:
             try:
                 self.parser.feed_data(rest)
@@ -273,10 +272,6 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             # Trailers would be added to the headers that the application is already reading.
             self.headers = []
 
-    def on_body(self, body: bytes) -> None:
-        self._silent = 0
-        super().on_body(body)
-
     def on_message_complete(self) -> None:
         if self._phase is _Phase.BODY:
             super().on_message_complete()
@@ -323,7 +318,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             super().give_way()
 
     def _received_bytes(self) -> int:
-        return self._received if self._phase is _Phase.BODY else 0
+        return len(self._waiting) + (self._received if self._phase is _Phase.BODY else 0)
 
     def _make_room(self) -> None:
         """Handles one connection too many: idle ones are closed, or else the new one is refused."""
@@ -340,7 +335,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             self.abort()
 
     def _is_idle(self) -> bool:
-        return self._phase is _Phase.IDLE and self.cycle is not None and self.cycle.response_complete
+        done = self._phase is _Phase.IDLE and self.cycle is not None and self.cycle.response_complete
+        return done and not self._waiting
 
     def _close(self) -> None:
         if self._phase is _Phase.DRAIN:
@@ -418,7 +414,7 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
         version = self.parser.get_http_version()
         line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())
         # The bytes of a body would be taken for frames.
-        is_offer = self._get_upgrade() == b"websocket" and version == "1.1" and not _has_body(self.headers)
+        is_offer = self._get_upgrade() == b"websocket" and version == "1.1" and not has_body(self.headers)
         fields = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -458,6 +454,8 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
     def drain(self) -> None:
         """Nothing more is said. What still comes is read for a moment and dropped."""
         self._unset_keepalive_if_required()
+        self._drop_waiting()
+        self.flow.let_read(needed=True)
         self._enter(_Phase.DRAIN)
         self._phase_began = self.loop.time()
         self._watch.expect(self, self._drained_by())
@@ -483,13 +481,6 @@ class GaplessHttpProtocol(Unread, HttpToolsProtocol):
             headers.append((b"allow", _ALLOW))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body
-
-
-def _has_body(headers: Headers) -> bool:
-    return any(
-        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
-        for name, value in headers
-    )
 
 
 def _too_many_fields() -> GaplessError:

@@ -224,7 +224,7 @@ class SyncMember(Forkable):
             # Until the plan is made, a thread that brings a lease has to ask for another plan.
             self._planned_at = NEVER
             self._planned_at = planned_at = self.leases.next_at()
-            self._plan_changed.wait(None if planned_at == NEVER else planned_at - now)
+            self._plan_changed.wait(min(planned_at - now, threading.TIMEOUT_MAX))
             self._plan_changed.clear()
 
     def _extend_due(self, receipts: list[str]) -> None:

@@ -140,8 +140,8 @@ begin
     perform setval('gapless.message_id', base - 1, true);
     perform gapless_internal.keep_spares(base);
     update gapless.segments g set opened_at = clock_timestamp() where g.lower <= base and g.upper > base;
-    foreach counter in array array['gapless.kept_id_seq', 'gapless.dead_letters_id_seq',
-                                   'gapless.scheduled_id_seq']::regclass[] loop
+    foreach counter in array array['gapless.kept_id_seq', 'gapless.dead_letters_id_seq', 'gapless.scheduled_id_seq',
+                                   'gapless.gap_number']::regclass[] loop
         perform setval(counter, gapless_internal.unlike(
             coalesce(pg_sequence_last_value(counter), 0) + span, width), true);
     end loop;

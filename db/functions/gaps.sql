@@ -101,7 +101,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
           where g.subscription_id = p_subscription_id order by g.number limit p_limit) x
 $$;
 
--- Notes that a member was told. Losses since then are kept.
+-- Notes that a member was told. Losses since then are kept, whatever it was told: each is one message or more.
 create or replace function gapless.told_gaps(
     p_subscription_id integer, p_channels bigint[], p_numbers bigint[], p_missed bigint[]
 ) returns void
@@ -110,7 +110,8 @@ begin
     perform gapless_internal.lock_subscriptions(array[p_subscription_id]);
     delete from gapless.gaps g using unnest(p_channels, p_numbers) as x (channel_id, number)
     where g.subscription_id = p_subscription_id and g.channel_id = x.channel_id and g.number = x.number;
-    update gapless.gaps g set missed = g.missed - x.missed, since = x.number + 1
+    update gapless.gaps g set missed = g.missed - least(greatest(x.missed, 0), g.missed - 1), since = x.number + 1
     from unnest(p_channels, p_numbers, p_missed) as x (channel_id, number, missed)
-    where g.subscription_id = p_subscription_id and g.channel_id = x.channel_id and g.since <= x.number;
+    where g.subscription_id = p_subscription_id and g.channel_id = x.channel_id
+      and x.number between g.since and g.number - 1;
 end $$;

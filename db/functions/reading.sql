@@ -162,11 +162,11 @@ begin
 end $$;
 
 -- The id up to which a decision may read. A caller that knows that the subscription reads one channel, in
--- that channel's own order, asks for all. If the subscription has since come to read several, a value above
--- the last id taken is not a valid watermark.
+-- that channel's own order, asks for all. If the subscription has since come to read several, that is not a
+-- valid watermark.
 create or replace function gapless_internal.readable(s gapless.subscriptions, p_settled bigint) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select case when p_settled <= gapless_internal.last_id() or s.regex is null and cardinality(s.names) = 1
+    select case when s.regex is null and cardinality(s.names) = 1 or gapless_internal.may_be_settled(p_settled)
                 then p_settled else 0 end
 $$;
 

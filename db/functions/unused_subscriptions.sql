@@ -26,13 +26,15 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Removes those, at most p_limit of them, except those with a member or a lease. If no service of the
--- namespace was there for p_absent seconds or more, they could not be used: then their time starts again.
+-- namespace was there for p_absent seconds (a minute to a day), they could not be used: then their time starts
+-- again.
 create or replace function gapless.remove_unused(p_names text[], p_absent double precision, p_limit integer)
 returns table (namespace text, subscription text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms' as $$
 #variable_conflict use_column
 declare
+    away constant interval := least(greatest(p_absent, 60), 86400) * interval '1 second';
     namespaces integer[] := array(
         select n.id from gapless.namespaces n
         where n.name = any(p_names) and exists (select from gapless.subscriptions s
@@ -48,7 +50,7 @@ begin
     perform gapless_internal.share_definitions();
     absent := array(
         select n from unnest(namespaces) n left join gapless.looks l on l.namespace_id = n
-        where l.at is null or l.at < clock_timestamp() - p_absent * interval '1 second');
+        where l.at is null or l.at < clock_timestamp() - away);
     insert into gapless.looks as l (namespace_id, at) select n, clock_timestamp() from unnest(namespaces) n order by n
     on conflict (namespace_id) do update set at = excluded.at;
     if absent <> '{}' then

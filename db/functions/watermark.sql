@@ -147,10 +147,17 @@ begin
     return lo;
 end $$;
 
--- An id that is settled: p_settled, unless that is null or was settled in another history, which came further.
--- Then one is found by time.
+-- Whether what the caller takes for a settled id can be one here: not if it is null, nor if it was settled in
+-- another history, which came further. Before the fence nothing of another history is believed; a fence waits
+-- for whoever still holds an id below it.
+create or replace function gapless_internal.may_be_settled(p_settled bigint) returns boolean
+language sql volatile as $$
+    select coalesce(p_settled <= gapless_internal.last_id() and gapless_internal.is_same_history(), false)
+$$;
+
+-- An id that is settled: p_settled if it can be, or else one is found by time.
 create or replace function gapless_internal.settled_by_now(p_settled bigint) returns bigint
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-    select case when p_settled <= gapless_internal.last_id() then p_settled
+    select case when gapless_internal.may_be_settled(p_settled) then p_settled
                 else gapless.id_before(clock_timestamp()) end
 $$;

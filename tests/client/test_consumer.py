@@ -24,7 +24,7 @@ from gapless import (
 from tests.client.faces import Face
 from tests.client.model import deliveries, delivery, goodbye, problem
 from tests.client.queue_server import QueueServer, giving, stream
-from tests.client.raw_server import Exchange, RawServer, answer
+from tests.client.raw_server import Exchange, RawServer, answer, chunks
 from tests.patience import PATIENCE_S, eventually, wait_until
 
 ONE_TRY = RetryPolicy(attempts=1)
@@ -124,6 +124,29 @@ def test_an_ack_that_came_too_late_is_raised_only_if_asked(
         face.block(delivery)
     assert delivery.lost
     assert "lease of message 3 of orders lost: it ended before it was settled" in caplog.text
+
+
+def test_a_lease_of_thousands_of_years_does_not_end_the_keeping_of_others(
+    face: Face, server: QueueServer
+) -> None:
+    """No lock can be waited for so long."""
+    held = threading.Event()
+
+    def script(exchange: Exchange) -> None:
+        stream(deliveries(3, lease_seconds=7000 * 365 * 86_400.0), hold=False)(exchange)
+        held.wait(PATIENCE_S)
+        exchange.send(chunks(deliveries(5, lease_seconds=0.6), end=False))
+        exchange.hold()
+
+    def hold(delivery: Any) -> None:
+        held.set()
+        server.wait_for(lambda: server.receipts("extend").count("r-5-1") > 1)
+
+    server.streams = [script]
+    server.lease_seconds = 0.6
+    face.connect(server.url, real_time=True)
+    (kept,) = face.take(face.open("consume", "orders"), 1)
+    face.block(kept, hold)
 
 
 def test_leases_are_kept_alive_in_blocks_and_while_they_wait(face: Face, server: QueueServer) -> None:

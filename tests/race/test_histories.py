@@ -22,7 +22,7 @@ SPAN = 2**24
 CLOSE = 1000
 TEN_MINUTES = 600_000_000
 ALL = select("default", patterns=(">",))
-COUNTERS = ("message_id", "kept_id_seq", "dead_letters_id_seq", "scheduled_id_seq")
+COUNTERS = ("message_id", "kept_id_seq", "dead_letters_id_seq", "scheduled_id_seq", "gap_number")
 
 
 async def _fenced_from_here(owner: asyncpg.Connection, how: str) -> list[int]:

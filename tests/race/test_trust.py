@@ -1,5 +1,5 @@
 """Arguments that are wrong: a settled id of a history that is gone, or one that nobody ever had. The role of
-the service can give them; no message is lost by them."""
+the service can give them; no message is lost by them, and no word of a loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Database
-from tests.race.queues import Queues, bodies
+from tests.race.queues import CLAIM, REAP, Queues, bodies
 from tests.race.support import IMMEDIATE, appenders, blocked, check_log, one, publish, rows, sessions, stored
 
 HIGHEST = 9007199254740991
@@ -103,3 +103,81 @@ async def test_a_subscription_passes_nothing_that_is_to_come(
     await queues.publish("a", 3)
     taken = bodies(await queues.take_all(await queues.subscriptions.get("default", "q", stats=False)))
     assert {"1", "3"} <= set(taken)
+
+
+@pytest.mark.parametrize("how", ["claim", "reap", "create", "seek", "purge"])
+async def test_before_the_fence_no_settled_id_is_believed(
+    database: Database, queues: Queues, owner: asyncpg.Connection, how: str
+) -> None:
+    """A standby was promoted. A publisher that was prepared, and that had committed in the history that is
+    gone, may commit here yet."""
+    if how != "create":
+        subscription = await queues.subscribe("q", ">", ordering="none", max_backlog=1)
+    async with sessions(database.owner_url, 1) as (session,):
+        transaction = session.transaction()
+        await transaction.start()
+        await publish(session, "late", "1")
+        await session.execute(IMMEDIATE)
+        (lost,) = await queues.publish("a", 2)
+        await owner.execute("delete from gapless.lives")
+        statement, arguments = {
+            "claim": (CLAIM, [lost, 10]),
+            "reap": (REAP, [lost]),
+            "create": (
+                "select gapless.create_subscription(1, 'q', '{>}', '{}', '^.+$', 'latest',"
+                """ '{"ordering": "none"}', $1)""",
+                [lost],
+            ),
+            "seek": ("select gapless.seek_subscription(1, 'q', 'latest', $1)", [lost]),
+            "purge": ("select gapless.purge_subscription(1, 'q', $1, 100)", [lost]),
+        }[how]
+        if how in ("claim", "reap"):
+            arguments = [subscription.id, *arguments]
+        await owner.execute(statement, *arguments)
+        await transaction.commit()
+    taken = await queues.take_all(await queues.subscriptions.get("default", "q", stats=False))
+    assert "1" in bodies(taken)
+
+
+@pytest.mark.parametrize("absent", [1e9, float("inf"), float("nan")])
+async def test_whoever_could_not_use_a_subscription_keeps_it_whatever_the_service_calls_absent(
+    queues: Queues, owner: asyncpg.Connection, absent: float
+) -> None:
+    await queues.subscribe("q", expires=60.0)
+    assert await queues.maintenance.remove_unused({"default"}, absent, 100) == []
+    await owner.execute(
+        "update gapless.looks set at = at - interval '2 days';"
+        "update gapless.progress set used_at = used_at - interval '2 days';"
+        "update gapless.subscriptions set changed_at = changed_at - interval '2 days'"
+    )
+    assert await queues.maintenance.remove_unused({"default"}, absent, 100) == []
+
+
+@pytest.mark.parametrize(
+    ("beyond", "missed"), [(0, HIGHEST), (0, -HIGHEST), (HIGHEST, 1)], ids=["more", "less", "unknown number"]
+)
+async def test_a_loss_stays_until_it_was_told_whatever_was_told_before(
+    queues: Queues, owner: asyncpg.Connection, beyond: int, missed: int
+) -> None:
+    subscription = await queues.subscribe("q")
+    for count in (5, 3):
+        await queues.publish("q", *range(count + 1))
+        await owner.execute("""select gapless.set_channel(1, 'q', '{"max_messages": 1}', false)""")
+        await queues.maintenance.trim_channels(100)
+        claimed = await queues.claim(subscription)
+        await queues.ack(subscription, *claimed.deliveries)
+        if count == 5:
+            (first,) = claimed.losses
+    (all_of_it,) = claimed.losses
+    await owner.execute(
+        "select gapless.told_gaps($1, $2, $3, $4)",
+        subscription.id,
+        [first.channel_id],
+        [first.number + beyond],
+        [missed],
+    )
+    (left,) = (await queues.claim(subscription)).losses
+    assert 1 <= left.missed <= all_of_it.missed
+    assert left.since <= left.number
+    await queues.deliveries.told(subscription.id, [left])
+    assert (await queues.claim(subscription)).losses == ()
