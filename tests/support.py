@@ -53,6 +53,7 @@ class RunningService:
                     return line.split()[-1]
         finally:
             watch.cancel()
+        self.process.kill()
         self.process.wait()
         self.process.stdout.close()
         raise AssertionError("the service did not start:\n" + "".join(self._lines))

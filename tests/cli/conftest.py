@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -12,6 +12,7 @@ import pytest
 
 from app import program
 from load import children
+from tests.cli.warm import Warm
 from tests.patience import PATIENCE_S
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -59,20 +60,28 @@ def start(tmp_path: Path, server_url: str) -> Start:
     return started
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    made = Warm()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def run(start: Start) -> Run:
+def run(tmp_path: Path, server_url: str, warm: Warm) -> Run:
     """Runs a command to its end; `code` is what it has to end with."""
 
     def ran(
         *arguments: str,
         input: str = "",  # noqa: A002 (as subprocess calls it)
         code: int = 0,
+        url: str = server_url,
         **changes: str,
     ) -> subprocess.CompletedProcess[str]:
-        with start(*arguments, **changes) as process:
-            out, err = process.communicate(input, timeout=5 * PATIENCE_S)
-        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        variables = environment(tmp_path / "home", url, changes)
+        ended, out, err = warm.run(arguments, variables, tmp_path, input, 5 * PATIENCE_S)
+        assert ended == code, f"{arguments}: {ended}\n{out}\n{err}"
         assert "Traceback" not in err, err
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, ended, out, err)
 
     return ran

@@ -113,7 +113,7 @@ async def test_a_killed_importer_goes_on(run: Run, start: Start, server_url: str
             with start("import", "a.jsonl.gz", url=relay.url) as process:
                 await eventually(lambda least=share: imported(tmp_path) >= least)  # type: ignore[misc]
                 process.kill()
-                process.communicate()
+                process.communicate(timeout=PATIENCE_S)
         before = imported(tmp_path)
         assert 8000 <= before < 30_000, "it was to be killed on its way"
         await relay.let_go()

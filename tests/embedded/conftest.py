@@ -10,6 +10,7 @@ import pytest
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.embedded.support import Launch
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,4 +55,4 @@ def launch() -> Iterator[Launch]:
     yield run
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE_S)

@@ -9,18 +9,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
 from load.children import free_port
 from tests.contract.freezing_proxy import FreezingProxy
-from tests.patience import eventually, http_client
+from tests.patience import PATIENCE_S, eventually, http_client, in_time
 from tests.support import ROOT
+
+T = TypeVar("T")
 
 READY = "Gapless is ready on "
 
@@ -47,7 +49,7 @@ class Starting:
     async def says(self, text: str) -> str:
         """The line that begins with, or has, this; fails with all the output when it ends without."""
         assert self.process.stdout is not None
-        while line := (await self.process.stdout.readline()).decode():
+        while line := (await self._in_time(self.process.stdout.readline())).decode():
             self.output += line
             if text in line:
                 return line
@@ -59,20 +61,32 @@ class Starting:
     async def stop(self) -> int:
         with suppress(ProcessLookupError):
             self.process.terminate()
-        return await self.process.wait()
+        return await self.ends()
+
+    async def ends(self) -> int:
+        return await self._in_time(self.process.wait())
+
+    async def _in_time(self, awaited: Awaitable[T]) -> T:
+        """What is awaited of the process. One that hangs is killed, and the test fails with its output."""
+        try:
+            return await in_time(awaited, 3 * PATIENCE_S)
+        except TimeoutError:
+            self.process.kill()
+            assert self.process.stdout is not None
+            rest = await in_time(self.process.stdout.read())
+            raise AssertionError(f"killed, as it hung:\n{self.output}{rest.decode()}") from None
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    started: list[Starting] = []
+    async with AsyncExitStack() as stack:
 
-    async def begin(*arguments: str, home: Path | None = None, **settings: str) -> Starting:
-        started.append(Starting(home or tmp_path / "unused"))
-        return await started[-1].begin(*arguments, **settings)
+        async def begin(*arguments: str, home: Path | None = None, **settings: str) -> Starting:
+            started = await Starting(home or tmp_path / "unused").begin(*arguments, **settings)
+            stack.push_async_callback(started.stop)
+            return started
 
-    yield begin
-    for one in started:
-        await one.stop()
+        yield begin
 
 
 @pytest.fixture
@@ -229,7 +243,7 @@ async def test_what_nobody_can_wait_for_ends_it(start: Any, redis: EmbeddedRedis
     ):
         service = await start(**settings)
         await service.says(told)
-        assert await service.process.wait() in (1, 2)
+        assert await service.ends() in (1, 2)
         assert "secret" not in service.output
 
 

@@ -17,6 +17,8 @@ import os, sys
 print(sys.argv[1:], os.getcwd(), sys.prefix)
 """
 
+LOCKS = ("runtime.txt", "embedded.txt", "spark.txt", "dev.txt")
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -44,7 +46,7 @@ def check_out(folder: Path) -> Path:
     (folder / "app").mkdir()
     (folder / "client").mkdir()
     shutil.copy(ROOT / "gapless", folder)
-    for lock in ("runtime.txt", "embedded.txt", "spark.txt", "dev.txt"):
+    for lock in LOCKS:
         (folder / "requirements" / lock).write_text("# nothing\n")
     (folder / "app" / "__init__.py").touch()
     shutil.copy(ROOT / "app" / "program.py", folder / "app")
@@ -126,7 +128,7 @@ def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
     assert first.stderr is not None
     assert "setting up" in first.stderr.readline()
     first.kill()
-    first.communicate()
+    first.communicate(timeout=PATIENCE_S)
     code, output, errors = run(checkout, "status")
     assert (code, output) == (0, f"['status'] {checkout} {checkout / '.venv'}\n"), errors
 
@@ -139,11 +141,12 @@ def test_an_environment_of_ones_own_is_kept(checkout: Path) -> None:
     assert (checkout / ".venv" / "mine").exists()
 
 
-def test_a_second_first_run_waits_for_the_first(checkout: Path) -> None:
-    (checkout / ".venv").mkdir()
-    with (checkout / ".venv" / "gapless-lock").open("w") as lock:
+def test_a_second_first_run_waits_for_the_first(ready: Path) -> None:
+    for name in LOCKS:
+        (ready / "requirements" / name).write_text("# changed\n")
+    with (ready / ".venv" / "gapless-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        second = start(checkout, "status")
+        second = start(ready, "status")
         assert second.stderr is not None
         assert "another gapless is setting up" in second.stderr.readline()
     assert second.communicate(timeout=5 * PATIENCE_S)[0].startswith("['status']")
@@ -189,15 +192,16 @@ def test_spark_is_added_by_the_commands_that_need_it(ready: Path) -> None:
     assert run(ready, "status")[2] == ""
 
 
-def test_servers_of_ones_own_need_no_embedded_ones(checkout: Path) -> None:
-    (checkout / "requirements" / "embedded.txt").write_text("# the servers\n")
+def test_servers_of_ones_own_need_no_embedded_ones(ready: Path) -> None:
+    for name in LOCKS:
+        (ready / "requirements" / name).write_text(f"# {name} as nothing was made from\n")
 
     def told() -> str:
-        return run(checkout, "serve", GAPLESS_DATABASE_URL="postgresql://x", GAPLESS_REDIS_URL="redis://x")[2]
+        return run(ready, "serve", GAPLESS_DATABASE_URL="postgresql://x", GAPLESS_REDIS_URL="redis://x")[2]
 
     assert "(runtime.txt," in told()
     assert told() == ""
-    assert "(embedded.txt," in run(checkout, "serve", GAPLESS_DATABASE_URL="postgresql://x")[2]
+    assert "(embedded.txt," in run(ready, "serve", GAPLESS_DATABASE_URL="postgresql://x")[2]
     assert told() == "", "what has more will do"
 
 

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from load.children import stat_of, tree
+from tests import memory
 from tests.conftest import Database, service_environment
 from tests.patience import wait_until
 from tests.support import ROOT
@@ -40,3 +43,16 @@ def test_a_service_ends_with_a_killed_run(database: Database, redis_url: str, tm
         assert len(family) > 1, "a supervisor and its worker"
         run.kill()
     wait_until(lambda: all(is_gone(pid) for pid in family))
+
+
+def test_what_a_killed_run_left_in_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MEMORY", tmp_path)
+    monkeypatch.setattr(memory, "ROOM_BYTES", 0)
+    left = tmp_path / f"{memory.PREFIX}left"
+    left.mkdir()
+    with memory.folder_in_memory(tmp_path) as first, memory.folder_in_memory(tmp_path) as second:
+        assert {*tmp_path.iterdir()} == {first, second}
+    assert not any(tmp_path.iterdir())
+    monkeypatch.setattr(memory, "ROOM_BYTES", 1 << 60)
+    with memory.folder_in_memory(left) as elsewhere:
+        assert elsewhere == left

@@ -7,7 +7,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
 
 from tests.support import ROOT
 
@@ -27,7 +30,16 @@ def first_failure(play: Play, seeds: int) -> int | None:
     return None
 
 
-def check_all(play: Play, seeds: range) -> None:
+def in_tiers(landing: range, count: int) -> list[Any]:
+    """The seeds of the landing tier, and in four parts, among the drills, the rest of `count`."""
+    rest = [seed for seed in range(count) if seed not in landing]
+    return [
+        pytest.param(landing, id=f"{landing.start} to {landing.stop}"),
+        *(pytest.param(rest[n::4], id=str(n), marks=pytest.mark.drill) for n in range(4)),
+    ]
+
+
+def check_all(play: Play, seeds: Iterable[int]) -> None:
     """Every world keeps every promise. Raises AssertionError with the seed of the first that does not."""
     for seed in seeds:
         try:

@@ -4,7 +4,7 @@ them; a failing seed fails again by itself: `python -m tests.sim.world SEED`."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -13,14 +13,13 @@ from tests.sim import mutants, seeds
 from tests.sim.world import play
 
 SEEDS = int(os.environ.get("GAPLESS_SIM_SEEDS", "800"))
-PARTS = 4
 MUTANT_SEEDS = 150
 
 
 @pytest.mark.timeout(0 if SEEDS > 10_000 else 600)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_promise_holds_in_every_world(part: int) -> None:
-    seeds.check_all(play, range(part, SEEDS, PARTS))
+@pytest.mark.parametrize("worlds", seeds.in_tiers(range(160), SEEDS))
+def test_every_promise_holds_in_every_world(worlds: Sequence[int]) -> None:
+    seeds.check_all(play, worlds)
 
 
 @pytest.mark.drill
@@ -47,9 +46,9 @@ def test_a_crash_of_the_database_must_not_go_unnoticed(monkeypatch: pytest.Monke
     assert seeds.first_failure(partial(play, crash=True), 2 * MUTANT_SEEDS) is not None
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_promise_holds_where_the_primary_changes(part: int) -> None:
-    seeds.check_all(partial(play, fail_over=True), range(part, SEEDS // 2, PARTS))
+@pytest.mark.parametrize("worlds", seeds.in_tiers(range(280, 360), SEEDS // 2))
+def test_every_promise_holds_where_the_primary_changes(worlds: Sequence[int]) -> None:
+    seeds.check_all(partial(play, fail_over=True), worlds)
 
 
 @pytest.mark.drill
@@ -62,4 +61,4 @@ def test_a_change_of_the_primary_must_not_go_unnoticed(
 
 
 def test_a_seed_says_everything() -> None:
-    seeds.check_repeatable("world", 40)
+    seeds.check_repeatable("world", 12)

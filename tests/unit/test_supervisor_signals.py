@@ -60,12 +60,13 @@ def prepared(line: int) -> tuple[bool, int]:
         return True, stop.left
 
 
-def test_a_stop_at_any_line_of_the_loop_ends_the_work() -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.drill)])
+def test_a_stop_at_any_line_of_the_loop_ends_the_work(every: int) -> None:
     ended, line = [], 1
     while True:
         done, left = prepared(line)
         if left > 0:
             break
         ended.append(done)
-        line += 1
-    assert ended.count(False) > 100
+        line += every
+    assert ended.count(False) > 100 // every

@@ -241,7 +241,11 @@ def play(seed: int) -> Reader:
     return run(program(), loop=loop)
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [range(25), *(pytest.param(range(n, n + 25), marks=pytest.mark.drill) for n in range(25, 100, 25))],
+    ids=str,
+)
 def test_a_reader_that_was_told_that_it_goes_on_misses_nothing(seeds: range) -> None:
     readers = [play(seed) for seed in seeds]
     assert sum(reader.held for reader in readers) > 25

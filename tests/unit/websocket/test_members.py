@@ -201,7 +201,11 @@ def leave(client: Client) -> None:
     client.replies.stop()
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 200, 50)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [range(50), *(pytest.param(range(n, n + 50), marks=pytest.mark.drill) for n in range(50, 200, 50))],
+    ids=str,
+)
 def test_whatever_a_client_sends_it_is_answered_and_leaves_nothing_behind(seeds: range) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
