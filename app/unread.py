@@ -67,6 +67,8 @@ class Unread:
         self._shared.readers.expect(self, self.loop.time() + self.slow_reader_s)
         if self._chunk is None:
             self.flow.written_bytes = max(self.flow.written_bytes, self.transport.get_write_buffer_size())
+        else:
+            self.flow.written_bytes = 0
         self._count()
 
     def resume_writing(self) -> None:
@@ -117,7 +119,6 @@ class Unread:
     def _write_shared(self, data: bytes) -> None:
         """Writes bytes that other connections write too, where none wait: they count once."""
         self._chunk = data
-        self.flow.written_bytes = 0
         self.transport.write(data)
         if not self.flow.write_paused:
             self._chunk = None

@@ -85,15 +85,17 @@ class Member:
     def give(self, deliveries: list[Delivery]) -> None:
         """Add deliveries to the inbox; the list may be empty."""
         if len(self.inbox) > len(self.outstanding):
-            self._set_inbox(self._leased())
+            self.inbox = self._leased()
+            self._weigh(_size_bytes(self.inbox) - self._inbox_bytes)
         for delivery in deliveries:
             self.group.holders[delivery.message.id] = self
             self.outstanding[delivery.message.id] = (delivery.lease, delivery.deadline_us)
             if delivery.company is not None:
                 self.companies[delivery.message.id] = delivery.company
         assert len(self.outstanding) <= self.prefetch, "dealt no more than there was room for"
+        self.inbox += deliveries
         if deliveries:
-            self._set_inbox(self.inbox + deliveries)
+            self._weigh(_size_bytes(deliveries))
             self._wake()
 
     def count_with(self, count: Callable[[int], None]) -> None:
@@ -106,10 +108,8 @@ class Member:
         held = self.outstanding
         return [each for each in self.inbox if held.get(each.message.id, (None,))[0] == each.lease]
 
-    def _set_inbox(self, inbox: list[Delivery]) -> None:
-        size_bytes = sum([each.message.size_bytes + OVERHEAD_BYTES for each in inbox])
-        self.inbox, more_bytes = inbox, size_bytes - self._inbox_bytes
-        self._inbox_bytes = size_bytes
+    def _weigh(self, more_bytes: int) -> None:
+        self._inbox_bytes += more_bytes
         if self._count is not None and more_bytes:
             self._count(more_bytes)
 
@@ -151,7 +151,8 @@ class Member:
         held = [(message_id, lease) for message_id, (lease, _) in self.outstanding.items()]
         for message_id, lease in held:
             self.settled(message_id, lease)
-        self._set_inbox([])
+        self.inbox = []
+        self._weigh(-self._inbox_bytes)
         return held
 
     def extended(self, message_id: int, lease: int, deadline_us: int) -> None:
@@ -187,9 +188,14 @@ class Member:
         deliveries = self._leased()
         if self._inbox_bytes >= MAX_INBOX_BYTES:
             self.group.wake()
-        self._set_inbox([])
+        self.inbox = []
+        self._weigh(-self._inbox_bytes)
         return deliveries
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _size_bytes(deliveries: list[Delivery]) -> int:
+    return sum([each.message.size_bytes + OVERHEAD_BYTES for each in deliveries])
