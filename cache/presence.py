@@ -19,9 +19,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import Counter
 from redis.exceptions import RedisError, ResponseError
@@ -29,6 +29,7 @@ from redis.exceptions import RedisError, ResponseError
 from cache.keeping import Keeper, close, end_if_cancelled, words
 from cache.link import Address, Link, LinkError
 from cache.presence_members import Command, added, client_of, heard_with, member, parts, said_with
+from cache.rounds import MAX_ARGUMENTS, Rounds, refuse_errors
 from subscriptions.domain.errors import GaplessError, unavailable
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePage, PresenceStats
@@ -45,14 +46,13 @@ FORGET_AFTER_S: Final = 300
 """A process that did not renew for this long is not named any more. The clocks of processes may differ."""
 FLUSH_TIMEOUT_S = 2.0
 MAX_READING = 1000
-"""Questions that wait for the connection; more are refused. Those that are alike come as one."""
+"""Questions at once; more are refused. Those that are alike come as one."""
+MAX_TOGETHER: Final = 64
+"""Questions that are asked together; the others wait. What is found is held for each."""
 DEADLINE_S = 5.0
 """A question waits so long for its turn, and then for Redis, or is refused."""
 MAX_CHANGED: Final = 1000
 """Joins and leaves of a channel that are gathered; beyond that the channel is written as a whole."""
-MAX_ARGUMENTS: Final = 1000
-"""Arguments of the commands that are sent together, roughly. To build and to read so many takes some
-milliseconds, in which the event loop does nothing else."""
 RENEWED_AT_ONCE: Final = 40
 """Channels that are renewed together, with about six commands each; for the same reason no more."""
 MAX_PROCESSES: Final = 256
@@ -94,10 +94,9 @@ class RedisPresence:
         """Whether Redis says that this process hides clients; None: that is not known."""
         self._asked = asyncio.Event()
         self._flushed: list[asyncio.Future[None]] = []
-        self._link: Link | None = None
-        self._lock = asyncio.Lock()
+        self._rounds = Rounds(self._address, _away)
+        self._places = asyncio.Semaphore(MAX_TOGETHER)
         self._reading = 0
-        self._retry_at = 0.0
         self._writing = False
         self.connected = False
 
@@ -124,7 +123,7 @@ class RedisPresence:
                 await keeper.use_one(self._address, self._write_over, self._ended)
                 await asyncio.sleep(RECONNECT_S)
         finally:
-            await self._close_link()
+            await self._rounds.close()
 
     async def remove(self) -> None:
         """Delete the keys of this process."""
@@ -260,9 +259,9 @@ class RedisPresence:
     async def _beat(self, link: Link) -> None:
         """Renew all keys, and find those that do not hold what was written: they are written again."""
         answers = await link.ask(list(self._hiding(hides=self._told is True)))
-        _refuse_errors(answers)
+        refuse_errors(answers)
         if any(isinstance(answer, ResponseError) for answer in answers):
-            _refuse_errors(await link.ask([("DEL", self._hiding_key)]))
+            refuse_errors(await link.ask([("DEL", self._hiding_key)]))
             self._told = None
         channels = list(self._written)
         for some in parts(channels, RENEWED_AT_ONCE):
@@ -277,10 +276,10 @@ class RedisPresence:
                 ends.append((channel, len(asked), counts))
             answers, begin = await link.ask(asked), 0
             for channel, end, counts in ends:
-                _refuse_errors(answers[begin:end])
+                refuse_errors(answers[begin:end])
                 if wrong := isinstance(answers[begin], ResponseError):
                     # The key of the processes is of another kind, which no process can repair otherwise.
-                    _refuse_errors(await link.ask([("DEL", self._processes_of(channel))]))
+                    refuse_errors(await link.ask([("DEL", self._processes_of(channel))]))
                 if wrong or tuple(answers[end - 2 : end]) != counts:
                     self._whole.add(channel)
                     self._changed.pop(channel, None)
@@ -296,10 +295,10 @@ class RedisPresence:
             part.append(command)
             size += len(command)
             if size >= MAX_ARGUMENTS:
-                _refuse_errors(await link.ask(part))
+                refuse_errors(await link.ask(part))
                 part, size = [], 0
         if part:
-            _refuse_errors(await link.ask(part))
+            refuse_errors(await link.ask(part))
 
     # --- asking about all processes
 
@@ -313,7 +312,8 @@ class RedisPresence:
             for some in parts(list(processes), PROCESSES_AT_ONCE):
                 command = [lowest, "+", "LIMIT", "0", str(limit + 1)]
                 keys = [self._clients_of(channel, process) for process in some]
-                for members in await self._ask([("ZRANGEBYLEX", key, *command) for key in keys]):
+                pages: list[Command] = [("ZRANGEBYLEX", key, *command) for key in keys]
+                for members in await self._rounds.ask(pages, len(pages) * (limit + 1)):
                     if isinstance(members, ResponseError):  # Of another kind.
                         complete = False
                         continue
@@ -338,7 +338,7 @@ class RedisPresence:
             said = processes.values()
             asked: list[Command] = [("ZCARD", key) for key in clients]
             asked += [("SCARD", key) for key in users]
-            answers = await self._ask(asked)
+            answers = await self._rounds.ask(asked)
             complete &= not any(isinstance(answer, ResponseError) for answer in answers)
             counts = [n if isinstance(n, int) and n > 0 else 0 for n in answers]
             here = [(key, n) for key, n in zip(users, counts[len(clients) :], strict=True) if n]
@@ -351,14 +351,16 @@ class RedisPresence:
 
     async def _union(self, channel: Channel, keys: list[str]) -> int:
         union = f"{self._keys(channel)[1]}/union"
-        count, _ = await self._ask([("SUNIONSTORE", union, *keys), ("EXPIRE", union, str(UNION_EXPIRES_S))])
+        count, _ = await self._rounds.ask(
+            [("SUNIONSTORE", union, *keys), ("EXPIRE", union, str(UNION_EXPIRES_S))]
+        )
         return count if isinstance(count, int) else 0
 
     async def _processes(self, channel: Channel) -> tuple[dict[str, int | None], bool]:
         """The processes with clients on the channel, those heard last first, each with as many clients as it
         says it has; and whether these are all and none hides clients."""
         heard = f"{time.time() - FORGET_AFTER_S:.0f}"
-        found, hiding = await self._ask(
+        found, hiding = await self._rounds.ask(
             [
                 ("ZRANGE", self._processes_of(channel), "0", str(MAX_PROCESSES), "REV", "WITHSCORES"),
                 ("ZRANGE", self._hiding_key, heard, "+inf", "BYSCORE", "LIMIT", "0", "1"),
@@ -376,7 +378,7 @@ class RedisPresence:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait until what changed here is written, and until the connection is free. Raises `unavailable`."""
+        """Wait until what changed here is written, and until few enough others ask. Raises `unavailable`."""
         if not self.connected:
             FAILED.inc()
             raise _away()
@@ -388,7 +390,7 @@ class RedisPresence:
             async with asyncio.timeout(DEADLINE_S) as limit:
                 await self._written_all()
                 others_first = True
-                async with self._lock:
+                async with self._places:
                     others_first = False
                     limit.reschedule(_now() + DEADLINE_S)
                     yield
@@ -413,39 +415,9 @@ class RedisPresence:
         except TimeoutError:
             raise _away() from None
 
-    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers. An error is among them only if a key is of another kind. Raises `unavailable`."""
-        if _now() < self._retry_at:
-            raise _away()
-        if not commands:
-            return []
-        answered = False
-        try:
-            if self._link is None:
-                self._link = await Link.open(self._address)
-            answers = await self._link.ask(commands)
-            _refuse_errors(answers)
-            answered = True
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
-            # As in `Keeper.use_one`, any error may come.
-            end_if_cancelled()
-            self._retry_at = _now() + RECONNECT_S
-            log.debug("presence cannot be read: %s", words(error))
-            raise _away() from None
-        finally:
-            if not answered:
-                await self._close_link()
-        return answers
-
     async def _broken(self, answer: object) -> GaplessError:
-        log.debug("an answer to something else: %s", words(answer))
-        await self._close_link()
+        await self._rounds.broken(answer)
         return _away()
-
-    async def _close_link(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            await close(link)
 
     # --- keys
 
@@ -484,10 +456,3 @@ def _away() -> GaplessError:
 def _crowded() -> GaplessError:
     CROWDED.inc()
     return unavailable("too many questions about presence are asked at once")
-
-
-def _refuse_errors(answers: Sequence[object]) -> None:
-    """Raise the first error, except that a key is of another kind."""
-    for answer in answers:
-        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-            raise answer

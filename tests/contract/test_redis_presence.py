@@ -14,6 +14,7 @@ import redis.asyncio
 from app.embedded import EmbeddedRedis
 from cache import link as link_module
 from cache import presence as presence_module
+from cache import rounds as rounds_module
 from cache.presence import RedisPresence
 from cache.presence_members import Command
 from subscriptions.domain.errors import Code, GaplessError
@@ -34,6 +35,7 @@ SOON_S = 0.6
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks and tries again often."""
     monkeypatch.setattr(presence_module, "RECONNECT_S", 0.02)
+    monkeypatch.setattr(rounds_module, "RETRY_S", 0.02)
     monkeypatch.setattr(presence_module, "PING_EVERY_S", 0.1)
 
 
@@ -315,52 +317,6 @@ async def test_a_frozen_redis_is_unavailable_and_comes_back(redis_url: str) -> N
     await eventually(lambda: shows(one, 2))
     await one.stop()
     await proxy.stop()
-
-
-async def test_a_wave_of_questions_is_answered(both: tuple[Process, Process]) -> None:
-    """Three hundred at once, each about another channel."""
-    one, _ = both
-    channels = [("default", f"c{number}") for number in range(300)]
-    crowd = [client() for _ in channels]
-    for channel, each in zip(channels, crowd, strict=True):
-        one.join([each], channel)
-    pages = await asyncio.gather(*(one.port.page(channel, "", 10) for channel in channels))
-    assert [page.clients for page in pages] == [[each] for each in crowd]
-
-
-async def test_a_crowd_is_not_taken_for_a_redis_that_does_not_answer(
-    both: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Redis answers late. Questions that wait behind the first end at their deadline, and one too many is
-    refused at once. When it has its turn, Redis has time of its own."""
-    one, _ = both
-    ask, asked, answer = link_module.Link.ask, asyncio.Event(), asyncio.Event()
-
-    async def late(link: link_module.Link, commands: list[Command]) -> list[Any]:
-        if commands[0][0] == "ZRANGE":
-            asked.set()
-            await answer.wait()
-        return await ask(link, commands)
-
-    monkeypatch.setattr(link_module.Link, "ask", late)
-    first = asyncio.create_task(one.port.page(CHANNEL, "", 1))
-    await asked.wait()
-    monkeypatch.setattr(presence_module, "MAX_READING", 4)
-    monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
-    refused = await asyncio.gather(*(one.port.stats(CHANNEL) for _ in range(4)), return_exceptions=True)
-    monkeypatch.setattr(presence_module, "DEADLINE_S", 1e6)
-    turned = asyncio.create_task(one.port.page(CHANNEL, "", 1))
-    await eventually(lambda: len(one.port._lock._waiters or ()) == 1)  # type: ignore[attr-defined]
-    monkeypatch.setattr(presence_module, "DEADLINE_S", 0.2)
-    answer.set()
-    answer.clear()
-    assert (await first).clients == []
-    with pytest.raises(GaplessError, match="Redis, which does not answer"):
-        await turned
-    for error in refused:
-        assert isinstance(error, GaplessError)
-        assert error.code is Code.UNAVAILABLE
-        assert error.detail == "too many questions about presence are asked at once"
 
 
 @pytest.fixture
