@@ -89,6 +89,9 @@ class Cycle(RequestResponseCycle):
         if self.flow.write_paused and not self.disconnected:
             await self._wait_behind(size_bytes)
         self.flow.written_bytes = size_bytes
+        if self.waiting_for_100_continue and self.more_body:
+            # Nobody knows whether the body comes: a client sends it after all, or goes on with a request.
+            self.keep_alive = False
         if self.keep_alive or not self.more_body or message.get("more_body") or not self.response_started:
             await super().send(message)
             return

@@ -86,6 +86,7 @@ class GaplessHttpProtocol(Turns):
     # With more attributes, instances of the base class would not share their keys. So new ones are slots: the
     # memory of a connection is needed ten thousand times.
     __slots__ = (
+        "_answering",
         "_begun",
         "_default_headers",
         "_extensions",
@@ -124,6 +125,7 @@ class GaplessHttpProtocol(Turns):
         """Called once when the connection is gone; a stream handler sets it instead of watching `receive`."""
         self.goodbye: bytes | None = None
         """The last bytes that a stream sends to a client that was too slow."""
+        self._answering: Cycle | None = None
         self._offers_websocket = False  # The request that began last does.
         self._default_headers: Headers = server_state.default_headers
         self._phase = _Phase.IDLE
@@ -188,8 +190,16 @@ class GaplessHttpProtocol(Turns):
         self._owe_no_more()
         if isinstance(exc, TimeoutError):
             CUT_OFF.labels("silent").inc()
+        # uvicorn tells only the request that came last.
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
         self._tell_lost()
+
+    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _tell_lost(self) -> None:
         told, self.on_lost = self.on_lost, None

@@ -340,6 +340,18 @@ def test_upload_continues_only_when_it_is_asked_for(server: Running) -> None:
         assert until(connection, b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("body", [b"", b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["none", "a request"])
+def test_an_upload_that_is_refused_unread_ends_the_connection(server: Running, body: bytes) -> None:
+    """What comes next may be the body or another request."""
+    with server.connect() as connection:
+        length = b"Content-Length: %d" % (len(body) + 1)
+        connection.sendall(post(length, b"Expect: 100-continue", path=b"/early"))
+        answer = until(connection, b"\r\n\r\n")
+        assert b"connection: close\r\n" in answer
+        connection.sendall(body)
+        assert b"HTTP/1.1" not in answer[8:] + everything(connection)
+
+
 async def test_the_small_event_wakes_all_and_gathers_none() -> None:
     event = Event()
     for _ in range(100):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.http_turns import MAX_PARTS, MAX_PIECE_BYTES, MAX_PIPELINED
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import GET, Patient, Running, everything, post, until
 
 BYTES = 240_000
@@ -77,6 +77,17 @@ def test_behind_an_answer_that_goes_on_few_requests_are_parsed_and_the_rest_coun
         assert queued <= MAX_PIPELINED + IN_A_PIECE
         assert 0 < waiting < BYTES - MAX_PIPELINED * len(GET)
         assert server.look(lambda: (server.shared.budget.held_bytes, end.flow.read_paused)) == (waiting, True)
+
+
+def test_a_request_with_others_behind_it_knows_when_its_connection_is_gone(server: Running) -> None:
+    """Or it writes to a connection that is closed, which is an error with a traceback."""
+    with server.connect() as connection:
+        connection.sendall(HELD + GET)
+        until(connection, b"hello")
+        end = server.end_of(connection)
+        wait_until(lambda: server.look(lambda: len(end.pipeline)) == 1)
+    assert server.application.disconnected.wait(PATIENCE_S)
+    assert server.look(lambda: server.server_state.total_requests) == 0
 
 
 def test_what_waits_behind_the_last_answer_is_not_carried_out(server: Running) -> None:
