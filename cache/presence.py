@@ -226,8 +226,9 @@ class RedisPresence:
         left: list[bytes] = []
         for client in changed:
             (joined if client.id in held else left).append(member(client))
-        come = {client.user.encode() for client in changed if client.user in held_users and client.user}
-        gone = {client.user.encode() for client in changed if client.user} - come
+        told = {client.counts_as for client in changed}
+        come = {user.encode() for user in told if user in held_users}
+        gone = {user.encode() for user in told} - come
         yield from (added(clients, some) for some in parts(joined))
         yield from (("ZREM", clients, *some) for some in parts(left))
         yield from (("SADD", users, *some) for some in parts(list(come)))

@@ -37,6 +37,11 @@ class ClientInfo(NamedTuple):
     user: str | None
     connected_at_us: int
 
+    @property
+    def counts_as(self) -> str:
+        """The user whom the numbers count: all clients without one are one, as for Centrifugo's clients."""
+        return self.user or ""
+
 
 class Change(NamedTuple):
     """A client joined a channel or left it."""
@@ -102,7 +107,7 @@ class Clients:
         return self._held.get(channel) or {}
 
     def users(self, channel: Channel) -> Mapping[str, int]:
-        """The users on a channel, each with the number of its clients there."""
+        """The users on a channel, each with the number of its clients there; "": clients without a user."""
         return self._users.get(channel) or {}
 
     def join(self, channel: Channel, client: ClientInfo) -> bool:
@@ -136,8 +141,8 @@ class Clients:
             del self._held[channel]
         _take_one(self._channels_of, client.id)
         users = self._users.get(channel)
-        if users is not None and client.user is not None:
-            _take_one(users, client.user)
+        if users is not None:
+            _take_one(users, client.counts_as)
             if not users:
                 del self._users[channel]
         return True
@@ -166,8 +171,7 @@ class Clients:
     def _show(self, channel: Channel, client: ClientInfo) -> None:
         self._held.setdefault(channel, {})[client.id] = client
         self._channels_of[client.id] += 1
-        if client.user is not None:
-            self._users.setdefault(channel, Counter())[client.user] += 1
+        self._users.setdefault(channel, Counter())[client.counts_as] += 1
 
     def _take_hidden(self, channel: Channel, id_: str) -> None:
         channels = self._hidden[id_]

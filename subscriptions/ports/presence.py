@@ -20,8 +20,8 @@ class PresencePage:
 
 @dataclass(frozen=True, slots=True)
 class PresenceStats:
-    """How many clients are on a channel, and how many users they are; a client without a user counts as
-    none. `complete` as for a page."""
+    """How many clients are on a channel, and how many users they are; all clients without a user count as
+    one. `complete` as for a page."""
 
     clients: int
     users: int

@@ -47,7 +47,7 @@ class MemoryPresence:
 
     async def stats(self, channel: Channel) -> PresenceStats:
         found = self._all(channel)
-        return PresenceStats(len(found), len({client.user for client in found} - {None}), self._complete)
+        return PresenceStats(len(found), len({client.counts_as for client in found}), self._complete)
 
     async def remove(self) -> None:
         self._hub.shown.remove(self._clients)

@@ -70,18 +70,21 @@ async def test_a_page_begins_after_its_cursor_whoever_comes_and_goes(both: tuple
 
 async def test_users_are_counted_once(both: tuple[Process, Process]) -> None:
     one, two = both
-    here = [client("u"), client("u"), client("v"), client()]
+    here = [client("u"), client("u"), client("v"), client(), client()]
     there = [client("u"), client("w")]
     one.join(here)
     two.join(there)
-    await eventually(lambda: shows(one, 6))
+    await eventually(lambda: shows(one, 7))
     stats = await one.port.stats(CHANNEL)
-    assert (stats.clients, stats.users) == (6, 3)
+    assert (stats.clients, stats.users) == (7, 4)
     one.leave(here[:1])
-    assert (await one.port.stats(CHANNEL)).users == 3
+    assert (await one.port.stats(CHANNEL)).users == 4
     one.leave(here[1:3])
     two.leave(there[:1])
-    await eventually(lambda: shows(one, 2))
+    await eventually(lambda: shows(one, 3))
+    assert (await one.port.stats(CHANNEL)).users == 2
+    one.leave(here[3:])
+    await eventually(lambda: shows(one, 1))
     assert (await one.port.stats(CHANNEL)).users == 1
 
 

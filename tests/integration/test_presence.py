@@ -89,12 +89,12 @@ async def test_all_ways_to_read_are_shown(server_url: str, channel: str) -> None
             found = await asked(server_url, channel)
             assert found["num_clients"] == len(found["clients"]) == 3
             assert {client["user"] for client in found["clients"]} == {None}
-            assert (found["num_users"], found["has_more"], found["cursor"]) == (0, False, None)
+            assert (found["num_users"], found["has_more"], found["cursor"]) == (1, False, None)
             assert (await asked(server_url, other))["num_clients"] == 1
             listed = (await told(one, "presence", channel))["presence"]
             assert listed == {c["client"]: {"client": c["client"], "user": ""} for c in found["clients"]}
             stats = await told(one, "presence_stats", channel)
-            assert stats == {"num_clients": 3, "num_users": 0}
+            assert stats == {"num_clients": 3, "num_users": 1}
         await eventually(lambda: shows(server_url, channel, 2))
         await one.ask("unsubscribe", channel=channel)
         await eventually(lambda: shows(server_url, channel, 1))
