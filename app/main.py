@@ -41,7 +41,9 @@ class Application:
             await self.service.stop()
 
     def _pages(self) -> FastAPI:
-        app = FastAPIOffline(title=openapi.TITLE, lifespan=self._lifespan, redirect_slashes=False)
+        app = FastAPIOffline(
+            title=openapi.TITLE, lifespan=self._lifespan, redirect_slashes=False, **pages.OFFLINE
+        )
         problem.install(app)
         pages.install(app)
         app.middleware("http")(_identify)

@@ -5,22 +5,39 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import FastAPI
-from starlette.responses import FileResponse, HTMLResponse
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from app import openapi
 from app.asyncapi import ASYNCAPI
 from app.program import CHECKOUT
 
 _BROWSER_PAGE: Final = CHECKOUT / "docs" / "browser.html"
+OFFLINE: Final[dict[str, Any]] = {"redoc_url": None, "favicon_url": "/favicon.svg"}
+"""Options of the framework's pages. ReDoc would ask its makers for a picture; no page asks a foreign host."""
+_ICON: Final = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
+<rect width="16" height="16" rx="3" fill="#0b6e4f"/>
+<path d="M3 5h10M3 8h10M3 11h10" stroke="#fff" stroke-width="1.6"/>
+</svg>
+"""
+_STYLE: Final = """:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
+a { color: light-dark(#0b6e4f, #5fd3a8); }
+input, button { font: inherit; padding: .2rem .5rem; }
+label input { width: 100%; box-sizing: border-box; }
+ol { padding-left: 3rem; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: .9rem; }
+"""
 _FRONT: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <title>Gapless</title>
+<link rel="icon" href="/favicon.svg">
+<link rel="stylesheet" href="/docs/style.css">
 <h1>Gapless</h1>
 <p>Ordered, durable delivery for chat and events.</p>
 <ul>
 <li><a href="/docs">/docs</a>: every route, with forms to try them</li>
-<li><a href="/docs/browser">/docs/browser</a>: a page that follows a channel</li>
+<li><a href="/docs/browser">/docs/browser</a>: a page that publishes to a channel and follows it</li>
 <li><a href="/openapi.json">/openapi.json</a>, <a href="/asyncapi.json">/asyncapi.json</a>: for programs</li>
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>: for
 operators</li>
@@ -36,6 +53,14 @@ def install(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def front() -> HTMLResponse:
         return HTMLResponse(_FRONT)
+
+    @app.get("/favicon.svg", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(_ICON, media_type="image/svg+xml")
+
+    @app.get("/docs/style.css", include_in_schema=False)
+    async def style() -> Response:
+        return Response(_STYLE, media_type="text/css")
 
     @app.get("/docs/browser", include_in_schema=False)
     async def browser() -> FileResponse:

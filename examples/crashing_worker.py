@@ -47,7 +47,8 @@ def main() -> None:
         print(f"{len(done)} jobs are done, by workers that lived {lives} lives")
         for letter in client.dead_letters(subscription=queue):
             job = letter.message.data["job"]
-            print(f"job {job} is a dead letter: {letter.reason} after {letter.attempts} attempts")
+            print(f"job {job} is a dead letter: {letter.reason} after {letter.attempts} attempts,")
+            print("of which 3 count: one that ends without a word beside other messages does not")
         client.delete_subscription(queue)
 
 

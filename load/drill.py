@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 from load.children import CHECKOUT, raise_file_limit
-from load.verdict import NO_VERDICT, Verdict
+from load.verdict import NO_VERDICT, NoVerdictError, Verdict
 
 RESULTS = CHECKOUT / "load" / "results"
 """The folder for the results of runs; git ignores it."""
@@ -60,6 +60,9 @@ def played(play: Callable[[], Verdict]) -> Verdict | None:
     raise_file_limit()
     try:
         return play()
+    except NoVerdictError as error:
+        say(f"no verdict: {error}")
+        return None
     except Exception:  # noqa: BLE001 (any failure is printed, and means that there is no verdict)
         say(f"no verdict: {traceback.format_exc()}")
         return None

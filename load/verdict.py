@@ -14,6 +14,10 @@ CLEAN, BROKEN, NO_VERDICT = 0, 1, 2
 """The exit codes of every drill: no breach, a breach, and no verdict."""
 
 
+class NoVerdictError(Exception):
+    """The run says nothing about the service; the text says why, for a person."""
+
+
 class Breach(StrEnum):
     """The kinds of breaches of a guarantee. Each drill looks for some; all use the same words."""
 

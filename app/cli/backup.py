@@ -72,10 +72,12 @@ def restore(
 ) -> None:
     """Restore the data of the embedded Postgres from a backup. The service must be stopped."""
     from app.embedded import EmbeddedPostgres, HomeLock
+    from app.embedded.backup import major_of_backup
     from app.embedded.backup import restore as restore_into
 
     settings = _embedded(settings_from(home=home))
     with _told():
+        major_of_backup(source.absolute())  # Nobody should stop a service for a name that is misspelt.
         server = EmbeddedPostgres(settings.home.absolute())
         lock = HomeLock(server.home)
         lock.take()

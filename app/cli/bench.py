@@ -27,8 +27,8 @@ Examples:
   gapless bench --only publish --short
   gapless bench --json figures.json
 
-It starts its own servers. The machine must be idle otherwise. Exit code 1: a goal was missed; 2: a
-measurement failed.
+It starts its own servers. The machine must be idle otherwise. Exit code 1: a goal was missed; 2: no verdict,
+because a measurement failed, or missed a goal while other programs used the machine.
 """
 
 

@@ -57,6 +57,8 @@ def back_up(server: EmbeddedPostgres, target: Path, *, dump: bool) -> None:
     target = target.absolute()
     if target.exists():
         raise EmbeddedError(f"{target} exists already; choose a new name")
+    if not target.parent.is_dir():
+        raise EmbeddedError(f"{target.parent} is no folder yet: make it first (mkdir -p {target.parent})")
     tools = find_postgres(cluster.major_of(server.data))
     with in_words(target.parent):
         partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=target.parent))
@@ -79,11 +81,9 @@ def restore(server: EmbeddedPostgres, source: Path, *, replace: bool) -> Path | 
     stopped. If the process is killed before that, nothing has changed; after that, the next start finishes
     the restore.
     """
+    major = major_of_backup(source)
     if server.data.exists() and not replace:
         raise EmbeddedError(f"{server.home} holds data already; say --replace to put it aside")
-    major = cluster.major_of(source)
-    if major is None and not (source / DUMP).is_file():
-        raise EmbeddedError(f"{source} is not a backup made by gapless backup")
     with in_words(server.home):
         server.end_leftovers()
         tools = find_postgres(major)
@@ -101,6 +101,16 @@ def restore(server: EmbeddedPostgres, source: Path, *, replace: bool) -> Path | 
             raise
         cluster.decide(partial, server.data)
         return cluster.take_up(server.data)
+
+
+def major_of_backup(source: Path) -> int | None:
+    """The version of Postgres that a base backup needs; None for a dump. Raises `EmbeddedError`."""
+    if not source.exists():
+        raise EmbeddedError(f"there is no {source}")
+    major = cluster.major_of(source)
+    if major is None and not (source / DUMP).is_file():
+        raise EmbeddedError(f"{source} is not a backup made by gapless backup")
+    return major
 
 
 def _copy(server: EmbeddedPostgres, tools: PostgresBinaries, target: Path) -> None:

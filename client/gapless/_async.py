@@ -15,6 +15,7 @@ from gapless._history import HistoryStream
 from gapless._interest import SubscribeOptions
 from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Payload, Published, Retention
+from gapless._options import known
 from gapless._publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._read import UNSET, HistoryOptions, HistoryQuery, Unset
 from gapless._reader import reader
@@ -71,11 +72,14 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
         that time is past.
         """
         times = {"delay": delay, "deliver_at": deliver_at}
-        options |= {name: time for name, time in times.items() if time is not None}
+        given = {name: time for name, time in times.items() if time is not None}
+        form = MessageOptions if ephemeral else ScheduleOptions if given else PublishOptions
+        known("publish", form, options, "ephemeral", *times)
+        options |= given
         if ephemeral:
             await self._call(_publish.publish_ephemeral(channel, data, **options))
             return None
-        if options.keys() & times:
+        if given:
             return await self._call(_scheduled.schedule(channel, data, self._effects.new_key, **options))
         return await self._call(_publish.publish(channel, data, self._effects.new_key, **options))
 
@@ -151,13 +155,14 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
         self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
     ) -> AsyncIterator[Page]:
         """The pages of a channel's history. Raises `CursorExpired` if retention removed what it asks for."""
-        return self._slices(_read.history_pages(HistoryQuery(channel, **options), page_size))
+        query = HistoryQuery(channel, **known("history", HistoryOptions, options, "page_size"))
+        return self._slices(_read.history_pages(query, page_size))
 
     def iter_history(
         self, channel: str, *, limit: int | None = None, **options: Unpack[HistoryOptions]
     ) -> AsyncStream[Message]:
         """A channel's history as one stream of messages, in constant memory, resumed after a break."""
-        query = HistoryQuery(channel, **options)
+        query = HistoryQuery(channel, **known("iter_history", HistoryOptions, options, "limit"))
         core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
         return AsyncStream(core, self._pool, self._config, self._effects)
 

@@ -23,6 +23,7 @@ from gapless._errors import GaplessError, apart
 from gapless._forks import OneProcess
 from gapless._lost import Gap
 from gapless._models import Ephemeral, Message, Payload, Published, published_from
+from gapless._options import known
 from gapless._publish import ConnectedPublishOptions, MessageOptions, command_members
 from gapless._pushes import (
     ConnectedConsumeOptions,
@@ -160,6 +161,7 @@ class AsyncConnection(OneProcess):
         self._use()
         if self.closed:
             raise RuntimeError("this connection is closed")
+        known("publish", MessageOptions if ephemeral else ConnectedPublishOptions, options, "ephemeral")
         command = Command.of("publish", command_members(channel, data, ephemeral=ephemeral, **options))
         async with self._slots:
             self._in_flight += 1
@@ -216,7 +218,7 @@ class AsyncConnection(OneProcess):
         A connection can be one member of each subscription, of 32 in all: a second consumer of the same one
         raises `Conflict`. When the connection is lost, all its leases end.
         """
-        asked = Consumption(subscription, **options)
+        asked = Consumption(subscription, **known("consume", ConnectedConsumeOptions, options))
         pushes = PushMembership(asked, self.config, self.effects)
         member = AsyncMember(pushes, AsyncPushStream(pushes, self), self._call, self.effects)
         return AsyncConsumer(member, asked, self.config.timeout_seconds)

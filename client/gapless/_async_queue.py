@@ -14,6 +14,7 @@ from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_
 from gapless._delivery import Delivery, Leased, Outstanding, Receipt, Settled, State
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
+from gapless._options import known
 from gapless._transactions import Committed
 
 
@@ -26,7 +27,7 @@ class AsyncQueue(AsyncCalls):
         `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
         subscription (`NotFound`), the error is raised when the consumer is first read or entered.
         """
-        asked = Consumption(subscription, **options)
+        asked = Consumption(subscription, **known("consume", ConsumeOptions, options))
         consuming = Consuming(asked, self._config, self._effects)
         stream = AsyncStream(consuming, self._pool, self._config, self._effects)
         member = AsyncMember(consuming, stream, self._call, self._effects)
@@ -44,6 +45,7 @@ class AsyncQueue(AsyncCalls):
 
         It is `AsyncConsumer.work` of a consumer that reads two deliveries ahead for each handler.
         """
+        known("work", ConsumeOptions, options, "concurrency")
         options.setdefault("prefetch", prefetch_for(concurrency))
         async with self.consume(subscription, **options) as consumer:
             await consumer.work(handler, concurrency=concurrency)

@@ -35,6 +35,8 @@ class Config:
         Raises `ValueError` when the address is not an http or https URL, or the timeout is not positive.
         """
         url = (base_url or os.environ.get("GAPLESS_URL") or DEFAULT_URL).rstrip("/")
+        if "://" not in url:
+            raise ValueError(f"the address {url!r} lacks its scheme: write http://{url}")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"not the address of a service: {url!r}")

@@ -14,6 +14,7 @@ from gapless._errors import GaplessError, ProtocolError
 from gapless._interest import Interest
 from gapless._leases import Lease
 from gapless._lost import Gap
+from gapless._options import known
 from gapless._reading import Item, OnGap, Reading
 from gapless._stream import Resumable
 
@@ -199,7 +200,7 @@ def push_reader(
             why = "the server's pings are for all of a connection" if name == "heartbeat" else "no such start"
             raise ValueError(f"WebSocket has no {name} ({why}): use subscribe of the client")
     return PushReader(
-        Interest(channels, **options),
+        Interest(channels, **known("subscribe", ConnectedSubscribeOptions, options, "on_gap", "ephemeral")),
         on_gap=on_gap,
         ephemeral=ephemeral,
         give_up_after=give_up_after,

@@ -8,7 +8,8 @@ from typing import Any
 from gapless._call import Request
 from gapless._config import Config
 from gapless._effects import Effects
-from gapless._interest import Interest
+from gapless._interest import Interest, SubscribeOptions
+from gapless._options import known
 from gapless._reading import Item, OnGap, Reading
 from gapless._retry import Reply
 from gapless._sse import SSEParser
@@ -55,7 +56,7 @@ def reader(
 ) -> Reader:
     """A reader for the arguments of `subscribe`. Raises `ValueError` if they do not fit."""
     return Reader(
-        Interest(channels, **options),
+        Interest(channels, **known("subscribe", SubscribeOptions, options, "on_gap", "ephemeral")),
         on_gap=on_gap,
         ephemeral=ephemeral,
         give_up_after=give_up_after,

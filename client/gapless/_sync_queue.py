@@ -11,6 +11,7 @@ from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_
 from gapless._delivery import Delivery, Leased, Outstanding, Receipt, Settled, State
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
+from gapless._options import known
 from gapless._sync_calls import SyncCalls
 from gapless._sync_consumer import SyncConsumer, SyncDelivery, SyncHandler
 from gapless._sync_member import SyncMember
@@ -27,7 +28,7 @@ class SyncQueue(SyncCalls):
         `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
         subscription (`NotFound`), the error is raised when the consumer is first read or entered.
         """
-        asked = Consumption(subscription, **options)
+        asked = Consumption(subscription, **known("consume", ConsumeOptions, options))
         consuming = Consuming(asked, self._config, self._effects)
         stream = SyncStream(consuming, self._pool, self._config, self._effects)
         member = SyncMember(consuming, stream, self._call, self._effects)
@@ -45,6 +46,7 @@ class SyncQueue(SyncCalls):
 
         It is `SyncConsumer.work` of a consumer that reads two deliveries ahead for each handler.
         """
+        known("work", ConsumeOptions, options, "concurrency")
         options.setdefault("prefetch", prefetch_for(concurrency))
         with self.consume(subscription, **options) as consumer:
             consumer.work(handler, concurrency=concurrency)

@@ -36,6 +36,8 @@ def require_server(url: str) -> None:
     """Raises `Failure` if no server answers. A command that reconnects for ever would hide that."""
     import httpx
 
+    with connected(url):
+        pass  # It refuses what is no address.
     try:
         httpx.get(url.rstrip("/") + "/healthz", timeout=PROBE_TIMEOUT_S)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:

@@ -2,6 +2,7 @@
 
 MAX_PAGE = 1000
 """The most items of one answer of a list or a history."""
+MAX_ID = 2**53 - 1
 MAX_LAST = 1000
 MAX_PREFETCH = 1000
 MAX_MESSAGES = 1000

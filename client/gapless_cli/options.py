@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gapless_cli.failures import usage
+from gapless_cli.limits import MAX_ID
 
 DEFAULT_URL = ""
 """No address was given: the callback of `Url` finds it."""
@@ -37,7 +38,7 @@ Url = Annotated[
 ]
 Types = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="Only this key; may be repeated.")]
-After = Annotated[int | None, typer.Option("--after", min=0, help="Only messages after this id.")]
+After = Annotated[int | None, typer.Option("--after", min=0, max=MAX_ID, help="Only messages after this id.")]
 Since = Annotated[
     str | None, typer.Option("--since", help="Only from this time on: RFC 3339, or an age: 10m, 2h, 1d.")
 ]

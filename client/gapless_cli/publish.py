@@ -112,11 +112,13 @@ def _answer(answer: Published | Scheduled) -> dict[str, Any]:
 def _payload(data: str | None, text: bool, binary: str | None) -> Any:
     if binary is not None:
         return _bytes_of(binary)
-    where = "DATA"
+    where, advice = "DATA", "; --text publishes it as it is"
     if data in (None, "-"):
         where, data = "stdin", _stdin_text()
+        if len(data.splitlines()) > 1:
+            advice = "; --lines publishes one message for each line"
     assert data is not None
-    return data.removesuffix("\n") if text else parse(data, where, "; --text publishes it as it is")
+    return data.removesuffix("\n") if text else parse(data, where, advice)
 
 
 def _stdin_text() -> str:

@@ -69,7 +69,7 @@ def follow(
     tell_log()
     with until_closed(), connected(url) as client:
         stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, **starts, **filters)
-        printer = Printer(stream, data_only, interrupts)
+        printer = Printer(stream, url, data_only, interrupts)
         gone = when_reader_leaves(stream.close)
         try:
             printer.run(count)
@@ -83,11 +83,12 @@ class Printer:
     """Prints a stream. `cursor` is the id of the last message that was printed, not merely received."""
 
     def __init__(
-        self, stream: SyncStream[Message | Gap | Ephemeral], data_only: bool, interrupts: Interrupts
+        self, stream: SyncStream[Message | Gap | Ephemeral], url: str, data_only: bool, interrupts: Interrupts
     ) -> None:
         self._interrupts = interrupts
         self.cursor: int | None = None
         self._stream = stream
+        self._url = url
         self._data_only = data_only
 
     def run(self, count: int | None) -> None:
@@ -96,6 +97,7 @@ class Printer:
         from gapless_cli.output import data_json, ephemeral_json, message_json, write_line
 
         with self._stream:
+            say(f"connected to {self._url}")
             self.cursor = self._stream.cursor
             for item in self._stream:
                 if isinstance(item, Gap):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from gapless_cli.output import moment, until_closed, write_line
 from gapless_cli.terminal import printable
@@ -18,7 +18,10 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column: its title, the text of its cells, and whether it is a number."""
+    """One column: its title, the text of its cells, and whether it is a number.
+
+    Numbers and the first column are what the next command is given: they stay whole on any terminal.
+    """
 
     title: str
     text: Callable[[T], str]
@@ -62,16 +65,23 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
 
 def _show_table(items: Iterable[T], columns: Sequence[Column[T]]) -> None:
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    # As plain text: square brackets in a name or an error must not become a style.
+    rows = [[Text(printable(column.text(item))) for column in columns] for item in items]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.number else "left")
-    for item in items:
-        # As plain text: square brackets in a name or an error must not become a style.
-        table.add_row(*(Text(printable(column.text(item))) for column in columns))
-    Console().print(table)
+    for place, column in enumerate(columns):
+        whole = max((row[place].cell_len for row in rows), default=0) if column.number or not place else 0
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        table.add_column(column.title, justify=justify, overflow="fold", min_width=whole or None)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    # The lines of a terminal that is too narrow even so are wrapped by it, which cuts nothing.
+    console.width = max(console.width, Measurement.get(console, console.options, table).minimum)
+    console.print(table, soft_wrap=True)
 
 
 def number(value: int | None) -> str:

@@ -20,7 +20,7 @@ from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
 from load.drill import say
 from load.figure import Figure, UnfitError, show, verdict_on
-from load.verdict import Verdict
+from load.verdict import NoVerdictError, Verdict
 
 Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
@@ -74,27 +74,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(options: argparse.Namespace) -> Verdict:
-    """Run the chosen benchmarks in turn. Raises RuntimeError if one failed and no goal was missed."""
+    """Run the chosen benchmarks in turn. Raises NoVerdictError as `judge` does."""
     benches = ALL | {"bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds)}
     figures: list[Figure] = []
+    sound: list[Figure] = []
     failures: list[str] = []
     shares: dict[str, float] = {}
     for name in options.only or ALL:
-        noise = Noise()
+        noise, found = Noise(), []
         try:
-            figures += uvloop.run(benches[name](options.short))
+            found = uvloop.run(benches[name](options.short))
         except (UnfitError, RuntimeError, OSError, TimeoutError) as error:
             failures.append(f"{name} failed: {error!r}")
             say(failures[-1])
         share = shares[name] = noise.share()
-        warning = ": the figures above are disturbed" if share > DISTURBED else ""
+        figures += found
+        sound += [] if share > DISTURBED else found
+        warning = ": its figures are disturbed" if share > DISTURBED else ""
         say(f"{name}: other programs used {share:.0%} of the machine{warning}")
     show(figures)
     if options.json:
         save(figures, failures, shares, options.json)
+    return judge(figures, sound, failures)
+
+
+def judge(figures: list[Figure], sound: list[Figure], failures: list[str]) -> Verdict:
+    """The verdict on the figures. `sound` are those that nothing disturbed: if none of them missed a goal and
+    others did, or benchmarks failed, this raises NoVerdictError."""
     verdict = verdict_on(figures)
-    if failures and verdict.ok:
-        raise RuntimeError("; ".join(failures))
+    if verdict_on(sound).ok:
+        if not verdict.ok:
+            failures = [*failures, "goals were missed while other programs used the machine: run it idle"]
+        if failures:
+            raise NoVerdictError("; ".join(failures))
     return verdict
 
 

@@ -109,6 +109,9 @@ def test_help_of_the_jobs_needs_no_spark_and_is_theirs(run: Run, command: str) -
         (("channels", "set", "x"), "say what to set"),
         (("channels", "set", "x", "--max-age", "0.5s"), "whole seconds"),
         (("history", "x", "--url", "ftp://x"), "not the address of a service"),
+        (("history", "x", "--url", "127.0.0.1:8080"), "write http://127.0.0.1:8080"),
+        (("subscribe", "x", "--url", "localhost:8080"), "write http://localhost:8080"),
+        (("consume", "x", "--url", "db.example.org"), "write http://db.example.org"),
         (("import", "/nowhere.jsonl"), "cannot read /nowhere.jsonl"),
     ],
 )

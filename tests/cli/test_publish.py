@@ -42,6 +42,12 @@ def test_where_the_data_comes_from(run: Run, tmp_path: Path) -> None:
     assert b64decode(binary["data_base64"]) == b"\x00\xff"
 
 
+def test_several_lines_are_asked_for_as_lines(run: Run) -> None:
+    for several in ('{"n": 1}\n{"n": 2}\n', "one\ntwo\n"):
+        assert "--lines publishes" in run("publish", "cli.several", input=several, code=2).stderr
+    assert "--text publishes" in run("publish", "cli.several", input="one\n", code=2).stderr
+
+
 def test_conditions(run: Run) -> None:
     first = run(
         "publish", "cli.conditions", "1", "--expected-last-seq", "0", "--idempotency-key", "c1"

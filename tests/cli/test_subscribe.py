@@ -71,6 +71,9 @@ def test_a_refused_subscription_is_told(run: Run) -> None:
     assert "invalid_request" in run("subscribe", "bad name", code=1).stderr
     future = run("subscribe", "sub.future", "--after", "9000000000000000", code=1).stderr
     assert future.count("\n") == 1
+    assert "Last-Event-ID" not in future
+    for command in ("subscribe", "history"):
+        assert "'--after'" in run(command, "sub.future", "--after", "9" * 17, code=2).stderr
 
 
 def test_ephemeral_messages_are_told_beside(start: Start, run: Run, server_url: str) -> None:
@@ -92,7 +95,16 @@ def test_head_ends_it_although_nothing_more_comes(start: Start, server_url: str)
         process.stdout.close()
         assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == f"gapless: connected to {server_url}\n"
+
+
+def test_a_quiet_channel_is_known_to_be_followed(start: Start, server_url: str) -> None:
+    with start("subscribe", "sub.quiet") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"gapless: connected to {server_url}\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
 
 
 def test_a_long_history_cut_off_by_head_is_no_error(start: Start, server_url: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from gapless_cli.tables import Column, show
 from gapless_cli.terminal import printable, printable_json, printable_lines
 
 from tests.cli.conftest import COMMAND, Run, environment
@@ -31,6 +32,27 @@ def test_what_a_terminal_obeys_becomes_an_escape_and_nothing_else_does() -> None
         shown = printable_json(json.dumps({value: value}, ensure_ascii=False, indent=1).encode())
         assert not obeyed(shown.decode())
         assert json.loads(shown) == {value: value}
+
+
+def test_a_narrow_terminal_cuts_nothing_and_breaks_no_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = ["1795614727733248", "1795614727733249"]
+    columns: list[Column[str]] = [
+        Column("subscription", lambda _: "billing-of-the-northern-shops"),
+        Column("message", lambda one: one, True),
+        Column("channel", lambda _: "orders.eu.north.oslo.2026"),
+        Column("other", lambda one: one[::-1], True),
+        Column("last error", lambda _: "x" * 60),
+    ]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    show(ids, str, columns)
+    shown = capsys.readouterr().out
+    for one in ("billing-of-the-northern-shops", *ids, *(one[::-1] for one in ids)):
+        assert one in shown
+    assert "…" not in shown
+    assert shown.count("x") == len(ids) * 60
 
 
 def on_a_terminal(home: Path, url: str, *arguments: str) -> str:

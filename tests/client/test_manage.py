@@ -253,6 +253,16 @@ def test_a_setting_that_is_none_is_refused_here(face: Face, method: str) -> None
         face.call(method, "orders", channels=["a"], ack_weight=3)
 
 
+@pytest.mark.parametrize("method", ["subscribe", "history", "iter_history", "consume", "publish", "work"])
+def test_an_option_that_is_none_is_told_of_the_method_that_was_called(face: Face, method: str) -> None:
+    face.connect(handler=Answers())
+    calling = face.call if method in ("publish", "work") else face.open
+    with pytest.raises(
+        TypeError, match=rf"^{method}\(\) got an unexpected keyword argument 'start': its opt"
+    ):
+        calling(method, "a", *(["b"] if calling == face.call else []), start="earliest")
+
+
 def test_another_definition_under_the_name_is_a_conflict(face: Face) -> None:
     face.connect(handler=Answers(problem(409, "conflict"), status=409))
     with pytest.raises(Conflict):

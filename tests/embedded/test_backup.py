@@ -102,6 +102,8 @@ def test_a_service_that_is_stopped_is_backed_up_too(served: EmbeddedPostgres, ga
     gapless("restore", target, "--home", elsewhere)
     assert gapless("psql", "--home", elsewhere, "-Atc", STORED).stdout == "1\n"
     assert "exists already" in gapless("backup", target, code=1).stderr
+    missing = target / "no" / "such"
+    assert f"mkdir -p {missing.parent}" in gapless("backup", missing, code=1).stderr
 
 
 def test_a_restore_that_cannot_be_done_changes_nothing(
@@ -110,7 +112,10 @@ def test_a_restore_that_cannot_be_done_changes_nothing(
     target = tmp_path / "monday"
     gapless("backup", target)
     assert "served by another Gapless" in gapless("restore", target, "--replace", code=1).stderr
+    missing = tmp_path / "tuesday"
+    assert f"there is no {missing}" in gapless("restore", missing, code=1).stderr
     stop(served)
+    assert f"there is no {missing}" in gapless("restore", missing, code=1).stderr
     assert "is not a backup" in gapless("restore", tmp_path, "--replace", code=1).stderr
     spoilt = max((target / "base").rglob("*"), key=lambda path: path.stat().st_size)
     with spoilt.open("r+b") as file:

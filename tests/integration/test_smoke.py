@@ -19,6 +19,16 @@ def test_the_address_itself_says_what_is_there_and_where_to_go(server_url: str) 
         assert [link for link in links if client.get(link).status_code != 200] == []
 
 
+def test_no_page_asks_another_host_for_anything(server_url: str) -> None:
+    with httpx.Client(base_url=server_url, timeout=PATIENCE_S) as client:
+        for page in ("/", "/docs", "/docs/browser"):
+            asked = re.findall('(?:href|src)="([^"]*)"', client.get(page).text)
+            assert "/favicon.svg" in asked
+            assert [one for one in asked if not re.match("/(?!/)", one)] == []
+            assert [one for one in asked if client.get(one).status_code != 200] == []
+        assert client.get("/redoc").status_code == 404, "its script asks its makers for a picture"
+
+
 def test_what_is_published_is_read_and_followed(server_url: str) -> None:
     with httpx.Client(base_url=server_url, timeout=PATIENCE_S) as client:
         answer = client.post("/v1/channels/smoke.one/messages", json={"data": {"text": "hello"}})

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from load.bench import faces, fanout, latency
+from load.bench.__main__ import judge
 from load.bench.herd import COUNTER, caused
 from load.figure import Figure, UnfitError, Word, versus
+from load.verdict import BROKEN, CLEAN, NoVerdictError
 from tests.load.fake_service import FakeService
 
 
@@ -30,6 +32,17 @@ def test_a_figure_is_the_median_of_the_rounds_ratios() -> None:
 def test_less_can_be_better() -> None:
     assert Figure("x", 3, None, "ms", 3, 2, False, "").word is Word.SHORT
     assert Figure("x", 2, None, "ms", 2, 2, False, "").word is Word.PASS
+
+
+def test_a_goal_that_is_missed_on_a_disturbed_machine_is_no_verdict() -> None:
+    met, missed = (Figure("x", ours, None, "ms", ours, 2, False, "") for ours in (2, 3))
+    with pytest.raises(NoVerdictError, match="other programs used the machine"):
+        judge([met, missed], [met], [])
+    assert judge([met, missed], [met, missed], []).exit_code == BROKEN
+    assert judge([missed, missed], [missed], ["queue failed"]).exit_code == BROKEN
+    assert judge([met, met], [], []).exit_code == CLEAN, "a disturbance makes nothing faster"
+    with pytest.raises(NoVerdictError, match="queue failed"):
+        judge([met], [met], ["queue failed"])
 
 
 @pytest.mark.usefixtures("steps")

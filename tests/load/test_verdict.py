@@ -11,7 +11,7 @@ import pytest
 from load import drill
 from load.children import CHECKOUT
 from load.sequence import check_sequence
-from load.verdict import BROKEN, CLEAN, EXAMPLES, NO_VERDICT, USUAL, Breach, Verdict
+from load.verdict import BROKEN, CLEAN, EXAMPLES, NO_VERDICT, USUAL, Breach, NoVerdictError, Verdict
 from tests.patience import PATIENCE_S
 
 DRILLS = [
@@ -72,6 +72,11 @@ def test_the_exit_code_says_clean_broken_or_no_verdict(capsys: pytest.CaptureFix
     def fails() -> Verdict:
         raise RuntimeError("the run went wrong")
 
+    def disturbed() -> Verdict:
+        raise NoVerdictError("something else ran")
+
+    assert drill.conclude(drill.played(disturbed)) == NO_VERDICT
+    assert capsys.readouterr().out == "no verdict: something else ran\n"
     assert drill.conclude(drill.played(Verdict)) == CLEAN == 0
     assert drill.conclude(drill.played(lambda: broken("a"))) == BROKEN == 1
     assert drill.conclude(drill.played(fails)) == NO_VERDICT == 2
