@@ -23,17 +23,17 @@ class Repeats(logging.Filter):
         self._kinds: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         """When a kind was let through, and how many were left out since."""
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this record is logged."""
-        if record.levelno != logging.WARNING:
+    def filter(self, said: logging.LogRecord) -> bool:
+        """Whether this is logged."""
+        if said.levelno != logging.WARNING:
             return True
-        kind, now = (record.name, str(record.msg)), self._clock()
+        kind, now = (said.name, str(said.msg)), self._clock()
         told_at, left_out = self._kinds.pop(kind, (-EVERY_S, 0))
         if now - told_at < EVERY_S:
             self._kinds[kind] = (told_at, left_out + 1)
             return False
         if left_out:
-            record.left_out = left_out
+            said.left_out = left_out
         self._kinds[kind] = (now, 0)
         if len(self._kinds) > MAX_KINDS:
             self._kinds.popitem(last=False)

@@ -220,7 +220,7 @@ class AsyncLink(Forkable):
         inlet.leave()
         # The end of a member that was refused would end the one that has its name.
         if self.end is None and inlet.may_be_open and not inlet.overrun:
-            self._say(inlet.ending.mute_line())
+            self._say_unasked(inlet.ending)
 
     async def aclose(self) -> None:
         """Closes it, once the commands under way have their replies, or after the timeout."""
@@ -251,7 +251,7 @@ class AsyncLink(Forkable):
                     if line and (full := self._take(line)) is not None and not await full.room():
                         full.overrun = True
                         full.news.set()
-                        self._say(full.ending.mute_line())
+                        self._say_unasked(full.ending)
         except ConnectionClosed as closed:
             said = closed.rcvd if closed.rcvd_then_sent or closed.sent is None else closed.sent
             self._finish(end_of(None if said is None else said.code, "" if said is None else said.reason))
@@ -302,6 +302,11 @@ class AsyncLink(Forkable):
         self._forget(number)
 
     # What goes.
+
+    def _say_unasked(self, command: Command) -> None:
+        """Sends a command whose reply nobody waits for."""
+        self._last_id = next(self._ids)
+        self._say(command.line(self._last_id))
 
     def _say(self, line: bytes) -> None:
         self._first.append((line, None))

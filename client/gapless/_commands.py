@@ -84,10 +84,6 @@ class Command:
         """The command as it is sent."""
         return b'{"id":%d,"%b":%b}' % (command_id, self.method.encode(), self.content)
 
-    def mute_line(self) -> bytes:
-        """The command as it is sent if no reply is wanted."""
-        return b'{"%b":%b}' % (self.method.encode(), self.content)
-
 
 def read_line(line: str) -> dict[str, Any]:
     """A reply, a push, or (empty) a ping. Raises `ProtocolError`."""

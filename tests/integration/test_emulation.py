@@ -189,7 +189,7 @@ async def test_what_is_malformed_is_refused_and_the_third_ends_the_stream(
         for _ in range(3):
             assert (await client.next())["error"]["code"] == 107
         said = await client.next()
-        assert said["push"]["disconnect"]["code"] == 1008
+        assert said["push"]["disconnect"]["code"] == 3501
         with pytest.raises(StopAsyncIteration):
             await client.next()
 

@@ -74,7 +74,7 @@ async def test_a_page_of_history_tells_it_too(past: Past) -> None:
 async def test_the_client_raises_once_and_goes_on(past: Past) -> None:
     async with gapless.AsyncClient(past.url) as client:
         subscription = client.subscribe("a", after=past.seen[4])
-        with pytest.raises(gapless.HistoryLost, match="the primary changed") as told:
+        with pytest.raises(gapless.HistoryLost, match="the history of a has changed") as told:
             await anext(subscription)
         assert told.value.gap is not None
         assert told.value.gap.ids == (past.seen[3], past.seen[4])
