@@ -77,7 +77,7 @@ def test_a_client_is_on_a_channel_while_one_of_its_subscriptions_is(steps: list[
             assert not clients.leave(CHANNEL, some[number])
         there = {some[n].id: some[n] for n, count in open_.items() if count}
         assert dict(clients.of(CHANNEL)) == there
-        users = [client.user for client in there.values() if client.user]
+        users = [client.user or "" for client in there.values()]
         assert dict(clients.users(CHANNEL)) == {user: users.count(user) for user in users}
         assert clients.channels == ([CHANNEL] if there else [])
 
