@@ -94,7 +94,7 @@ class Pusher:
         losses = list(self._member.losses)
         for loss in losses:
             what = (loss.missed, loss.channel, self._member.group.subscription.name)
-            log.warning("retention took %d messages of %s before they were posted for %s", *what)
+            log.error("retention took %d messages of %s before they were posted for %s", *what)
         self._member.told(losses)
 
     async def _break_off(self) -> None:

@@ -95,6 +95,7 @@ _ChannelOrPattern = Annotated[
     ),
 ]
 _Unused = Annotated[str, Meta(max_length=4096, description="Accepted, and without effect.")]
+_Ticket = Annotated[str, Meta(max_length=4096, description="A credential; refused, as there are none yet.")]
 
 
 class NamesQuery(msgspec.Struct):
@@ -158,7 +159,7 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
     last_event_id: (
         Annotated[LogCursor, Meta(description="As the header of that name, which overrides it.")] | UnsetType
     ) = msgspec.field(name="lastEventId", default=UNSET)
-    ticket: _Unused = ""
+    ticket: _Ticket = ""
     unused: _Unused = msgspec.field(name="_", default="")
 
 
@@ -176,7 +177,7 @@ class ConsumeQuery(msgspec.Struct):
         DEFAULT_PREFETCH
     )
     heartbeat: Heartbeat = 15
-    ticket: _Unused = ""
+    ticket: _Ticket = ""
     unused: _Unused = msgspec.field(name="_", default="")
 
 

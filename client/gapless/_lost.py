@@ -27,7 +27,7 @@ class Gap:
             )
         where = f" of {self.channel}" if self.channel else ""
         return (
-            f"the history{where} has changed (a standby took over, or the database was restored). What was"
-            " read with ids from {} to {} may not be in the log any more: undo what it led to, or publish it"
-            " again; it goes on with what is there".format(*self.ids)
+            f"the history{where} has changed (a standby took over, or the database was restored). Messages"
+            " that were read with ids from {} to {} may not be in the log any more: undo their effects, or"
+            " publish them again. Reading goes on with the messages that are there".format(*self.ids)
         )

@@ -33,11 +33,10 @@ def connected(url: str) -> Iterator[Client]:
 
 
 def require_server(url: str) -> None:
-    """Raises `Failure` if no server answers. A command that reconnects for ever would hide that."""
+    """Raises `Failure` if no server answers. A command that reconnects for ever would hide that. It is called
+    in the block of `connected`, which refuses what is no address."""
     import httpx
 
-    with connected(url):
-        pass  # It refuses what is no address.
     try:
         httpx.get(url.rstrip("/") + "/healthz", timeout=PROBE_TIMEOUT_S)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:

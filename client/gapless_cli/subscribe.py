@@ -64,10 +64,10 @@ def follow(
 
     if sum(start is not None for start in starts.values()) > 1:
         raise usage("give one of --after, --last, --since and --from: they all say where to start")
-    require_server(url)
     interrupts = Interrupts()
     tell_log()
     with until_closed(), connected(url) as client:
+        require_server(url)
         stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, **starts, **filters)
         printer = Printer(stream, url, data_only, interrupts)
         gone = when_reader_leaves(stream.close)

@@ -83,8 +83,8 @@ begin
     from gapless.log l;
 end $$;
 
--- How far the WAL went that the last crash left: a recovery ends with a checkpoint. If another checkpoint has come
--- since, a larger number.
+-- How far the WAL went that the last crash left, because a recovery ends with a checkpoint. After a further checkpoint
+-- it returns a larger number.
 create or replace function gapless_internal.recovered() returns bigint
 language sql volatile as $$
     select (c.redo_lsn - '0/0'::pg_catalog.pg_lsn)::bigint from pg_catalog.pg_control_checkpoint() c

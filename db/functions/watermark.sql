@@ -19,8 +19,8 @@ $$;
 -- commits, up to 15 s later in an idle database. So a tick that finds the WAL unflushed, and no transaction
 -- that could still publish, commits a few bytes itself; the next tick sees them flushed.
 --
--- After a crash since the fence p_known, `flushed` is no more than what the crash left. A caller that has seen more of
--- it flushed before has seen what is not here: this is a copy of the files, from a moment before.
+-- After a crash since the fence p_known, `flushed` is no more than what the crash left. A caller that saw more flushed
+-- before saw commits that are not here: these are copied files, of an earlier moment.
 --
 -- `newest` is the newest id that a message had when a fence was put up: the smallest of all fences above the
 -- number p_known, or that of the last one. Between two of them other sessions may have published.

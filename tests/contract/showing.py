@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from cache.presence import RedisPresence
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
@@ -80,3 +81,14 @@ class Process:
     async def stop(self) -> None:
         await self.kill()
         await self.port.remove()
+
+
+@asynccontextmanager
+async def pair(opens: Open) -> AsyncIterator[tuple[Process, Process]]:
+    """Two processes, connected."""
+    both = Process(opens), Process(opens)
+    for process in both:
+        await process.connected()
+    yield both
+    for process in both:
+        await process.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory_presence import MemoryPresenceHub
-from tests.contract.showing import CHANNEL, Open, Process, client, through
+from tests.contract.showing import CHANNEL, Open, Process, client, pair, through
 from tests.patience import eventually
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -24,13 +24,8 @@ def opens(request: pytest.FixtureRequest) -> Open:
 
 @pytest.fixture
 async def both(opens: Open) -> AsyncIterator[tuple[Process, Process]]:
-    """Two processes."""
-    one, two = Process(opens), Process(opens)
-    await one.connected()
-    await two.connected()
-    yield one, two
-    await one.stop()
-    await two.stop()
+    async with pair(opens) as processes:
+        yield processes
 
 
 async def test_a_process_sees_its_own_clients_at_once(both: tuple[Process, Process]) -> None:

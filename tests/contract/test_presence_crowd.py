@@ -13,7 +13,7 @@ from cache import presence as presence_module
 from cache.presence import RedisPresence
 from cache.presence_members import Command
 from subscriptions.domain.errors import Code, GaplessError
-from tests.contract.showing import CHANNEL, Process, client, through
+from tests.contract.showing import CHANNEL, Process, client, pair, through
 from tests.patience import eventually
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -21,13 +21,8 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 @pytest.fixture
 async def both(redis_url: str) -> AsyncIterator[tuple[Process, Process]]:
-    """Two processes."""
-    one, two = Process(through(redis_url)), Process(through(redis_url))
-    await one.connected()
-    await two.connected()
-    yield one, two
-    await one.stop()
-    await two.stop()
+    async with pair(through(redis_url)) as processes:
+        yield processes
 
 
 async def test_a_wave_of_questions_is_answered(both: tuple[Process, Process]) -> None:

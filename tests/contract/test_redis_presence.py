@@ -22,7 +22,7 @@ from subscriptions.domain.presence import ClientInfo, Clients
 from tests.contract.freezing_proxy import FreezingProxy
 from tests.contract.hostile_redis import BEHAVIOURS, HostileRedis
 from tests.contract.limits import short_limits
-from tests.contract.showing import CHANNEL, Process, client, through
+from tests.contract.showing import CHANNEL, Process, client, pair, through
 from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -49,13 +49,8 @@ async def admin(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 
 @pytest.fixture
 async def both(redis_url: str) -> AsyncIterator[tuple[Process, Process]]:
-    """Two processes."""
-    one, two = Process(through(redis_url)), Process(through(redis_url))
-    await one.connected()
-    await two.connected()
-    yield one, two
-    await one.stop()
-    await two.stop()
+    async with pair(through(redis_url)) as processes:
+        yield processes
 
 
 async def keys(admin: redis.asyncio.Redis, process: Process) -> list[bytes]:

@@ -68,10 +68,10 @@ def consume(
     from gapless_cli.queues.tally import Tally
     from gapless_cli.subscribe import tell_log
 
-    require_server(url)
     tally = Tally()
     tell_log()
     with until_closed(), connected(url) as client:
+        require_server(url)
         if not ack:
             _look(client.look(name, "ready", page_size=min(count or 100, MAX_PAGE)), count, data_only, tally)
             return
