@@ -311,11 +311,11 @@ class Service:
         assert self._settings.redis_url is not None, "the supervisor has filled this in"
         return RedisBus(self._settings.redis_url, f"gapless:{identity}:hints", node, heard, maybe_missed)
 
-    def _open_presence(self, identity: str, clients: Clients) -> RedisPresence:
+    def _open_presence(self, identity: str, process: str, clients: Clients) -> RedisPresence:
         settings = self._settings
         assert settings.redis_url is not None, "the supervisor has filled this in"
         topic = f"gapless:{identity}:presence"
-        return RedisPresence(settings.redis_url, topic, clients, settings.presence_expiry)
+        return RedisPresence(settings.redis_url, topic, process, clients, settings.presence_expiry)
 
 
 def _now_us() -> int:

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from prometheus_client import Counter
 from redis.exceptions import RedisError, ResponseError
 
-from cache.keeping import Keeper, close, end_if_cancelled, words
+from cache.keeping import Keeper, close, end_if_cancelled
 from cache.link import Address, Link, LinkError
-from cache.presence_members import Command, added, client_of, heard_with, member, parts, said_with
+from cache.presence_members import PROCESS, Command, added, client_of, heard_with, member, parts, said_with
+from cache.processes import Processes
 from cache.rounds import MAX_ARGUMENTS, Rounds, refuse_errors
 from subscriptions.domain.errors import GaplessError, unavailable
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
@@ -40,6 +39,11 @@ RECONNECT_S = 1.0
 GATHER_S = 0.1
 """Joins and leaves are gathered for this long, unless somebody asks."""
 PING_EVERY_S = 1.0
+"""How often the process says that it lives, and looks who else does; after a tenth of the expiry, if that is
+less."""
+LOST_AFTER: Final = 0.4
+"""After this part of the expiry without a sign of life a process counts as lost. It renewed what it has shown
+a third of the expiry before that sign at most, so there is time to read it."""
 BEATS: Final = 3
 """The process renews its keys so often before they would expire."""
 FORGET_AFTER_S: Final = 300
@@ -72,20 +76,20 @@ REWRITTEN = Counter(
     "gapless_presence_rewritten_total", "Channels whose clients were written to Redis again, as a whole."
 )
 
-_PROCESS = re.compile(rb"[0-9a-f]{16}")
-
 
 class RedisPresence:
     """Implements `PresencePort`. `topic` begins the names of all keys; they expire `expiry_s` seconds after
-    the process renewed them last."""
+    the process renewed them last. `process` names this one: 16 hexadecimal digits."""
 
-    def __init__(self, url: str, topic: str, clients: Clients, expiry_s: float) -> None:
+    def __init__(self, url: str, topic: str, process: str, clients: Clients, expiry_s: float) -> None:
         self._address = Address(url)
         self._topic = topic
         self._clients = clients
         self._expiry_ms = str(int(expiry_s * 1000))
         self._beat_s = expiry_s / BEATS
-        self._process = secrets.token_hex(8)
+        self._process = process
+        self._ping_every_s = min(PING_EVERY_S, expiry_s / 10)
+        self._others = Processes(topic, process, LOST_AFTER * expiry_s)
         self._changed: dict[Channel, dict[str, ClientInfo]] = {}
         self._whole: set[Channel] = set()
         self._written: dict[Channel, tuple[int, int]] = {}
@@ -98,6 +102,7 @@ class RedisPresence:
         self._places = asyncio.Semaphore(MAX_TOGETHER)
         self._reading = 0
         self._writing = False
+        self._tried = asyncio.Event()
         self.connected = False
 
     def __repr__(self) -> str:
@@ -133,6 +138,7 @@ class RedisPresence:
                 async with asyncio.timeout(FLUSH_TIMEOUT_S):
                     await self._send(link, self._removals(list(self._written)))
                     await self._send(link, self._hiding(hides=False))
+                    await self._send(link, self._others.removal())
             finally:
                 await close(link)
 
@@ -144,10 +150,11 @@ class RedisPresence:
         while True:
             self._asked.clear()
             if _now() >= ping_at:
-                await _ping(link)
-                ping_at = _now() + PING_EVERY_S
+                await self._others.look(link)
+                ping_at = _now() + self._ping_every_s
             await self._flush(link)
             self.connected = True
+            self._tried.set()
             if _now() >= beat_at:
                 await self._beat(link)
                 beat_at = _now() + self._beat_s
@@ -158,6 +165,7 @@ class RedisPresence:
 
     def _ended(self) -> None:
         self.connected = self._writing = False
+        self._tried.set()
         flushed, self._flushed = self._flushed, []
         for future in flushed:
             if not future.done():
@@ -301,7 +309,40 @@ class RedisPresence:
         if part:
             refuse_errors(await link.ask(part))
 
+    # --- processes that died
+
+    async def lost(self) -> str:
+        """The next process that died. Its clients are on no page any more."""
+        return await self._others.newly_gone.get()
+
+    async def left_behind(
+        self, process: str, channels: Sequence[Channel], limit: int
+    ) -> dict[Channel, list[ClientInfo]]:
+        """Clients that the process had on these channels, at most `limit` of each. Raises `unavailable`."""
+        asked: list[Command] = [
+            ("ZRANGE", self._clients_of(channel, process), "0", str(limit - 1)) for channel in channels
+        ]
+        found: dict[Channel, list[ClientInfo]] = {}
+        for channel, members in zip(channels, await self._rounds.ask(asked, len(asked) * limit), strict=True):
+            if isinstance(members, list) and members:
+                clients = [client_of(each) for each in members[:limit]]
+                found[channel] = [client for client in clients if client is not None]
+        return found
+
+    async def doubt(self, process: str) -> None:
+        """Tell a process, should it live, that its clients were said to have left. Raises `unavailable`."""
+        await self._rounds.ask(self._others.doubting(process))
+
+    def was_doubted(self) -> bool:
+        """Whether others said that the clients of this process have left, since this was asked before."""
+        doubted, self._others.doubted = self._others.doubted, False
+        return doubted
+
     # --- asking about all processes
+
+    async def opened(self) -> None:
+        """Wait until the storage was reached, or the first try to reach it failed."""
+        await self._tried.wait()
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
         """Clients of all processes. Raises `unavailable`."""
@@ -359,7 +400,7 @@ class RedisPresence:
 
     async def _processes(self, channel: Channel) -> tuple[dict[str, int | None], bool]:
         """The processes with clients on the channel, those heard last first, each with as many clients as it
-        says it has; and whether these are all and none hides clients."""
+        says it has, but none that died; and whether these are all and none hides clients."""
         heard = f"{time.time() - FORGET_AFTER_S:.0f}"
         found, hiding = await self._rounds.ask(
             [
@@ -373,9 +414,13 @@ class RedisPresence:
         if not isinstance(found, list) or len(found) > 2 * (MAX_PROCESSES + 1):
             raise await self._broken(found)
         complete &= len(found) <= 2 * MAX_PROCESSES
-        names = [each if isinstance(each, bytes) else b"" for each in found[: 2 * MAX_PROCESSES : 2]]
-        said = map(said_with, found[1::2])
-        return {n.decode(): c for n, c in zip(names, said, strict=False) if _PROCESS.fullmatch(n)}, complete
+        processes: dict[str, int | None] = {}
+        for name, score in zip(found[: 2 * MAX_PROCESSES : 2], found[1::2], strict=False):
+            if isinstance(name, bytes) and PROCESS.fullmatch(name):
+                processes[name.decode()] = said_with(score)
+        for gone in self._others.gone.intersection(processes):
+            del processes[gone]
+        return processes, complete
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -442,12 +487,6 @@ class RedisPresence:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _ping(link: Link) -> None:
-    (answer,) = await link.ask([("PING",)])
-    if answer != b"PONG":
-        raise answer if isinstance(answer, Exception) else LinkError(f"unexpected answer: {words(answer)}")
 
 
 def _away() -> GaplessError:

@@ -22,6 +22,7 @@ LATEST_US: Final = 250_000_000_000_000_000
 
 REFUSED = Counter("gapless_presence_refused_total", "Clients in Redis that no service has written.")
 
+PROCESS = re.compile(rb"[0-9a-f]{16}")
 _ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_USER_CHARACTERS = 1024
 _encode = msgspec.json.Encoder().encode

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 MAX_CHANGES: Final = 100
-"""Joins and leaves of one channel that are told one by one at a time; beyond it only their count is."""
+"""Joins and leaves of one channel that are told at a time, one by one. The others wait for the next time."""
 MAX_CROWD: Final = 1000
-"""With more clients than this on a channel, joins and leaves are not told one by one."""
+"""With more clients than this on a channel, joins and leaves are not told one by one, nor when more wait."""
 COUNT_EVERY_S: Final = 1.0
 """At most one count of a channel is told in this time."""
 MAX_CHANNELS_OF_CLIENT: Final = 256
@@ -223,7 +223,7 @@ class Announcer:
             del self._changes[change.client]
             return
         self._changes[change.client] = change
-        if len(self._changes) > MAX_CHANGES:
+        if len(self._changes) > MAX_CROWD:
             self.crowd()
 
     def crowd(self) -> None:
@@ -238,9 +238,8 @@ class Announcer:
         if clients > MAX_CROWD:
             self.crowd()
         if not self._crowded:
-            changes = tuple(self._changes.values())
-            self._changes.clear()
-            return changes
+            told = list(self._changes)[:MAX_CHANGES]
+            return tuple(self._changes.pop(client) for client in told)
         if now - self._counted_at < COUNT_EVERY_S:
             return None
         self._crowded, self._counted_at = False, now

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
 
 from subscriptions.domain.errors import GaplessError, unavailable
 from subscriptions.domain.presence import (
     MAX_CHANGES,
+    MAX_CROWD,
     Announcer,
     Change,
     Channel,
@@ -30,6 +33,8 @@ from subscriptions.ports import Clock, PresencePage, PresencePort, PresenceStats
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 TICK_S = 0.1
 """Joins and leaves are gathered for this long."""
 AT_ONCE = 50
@@ -43,12 +48,16 @@ MAX_WAITING = 20_000
 MAX_LOOKS = 1000
 """Hidden clients for which a place is looked for in each tick. That takes about a millisecond."""
 MAX_ORIGINS = 256
+LOST_AT_ONCE = 16
+"""Channels about which is asked together which clients a lost process had."""
+OPEN_TIMEOUT_S = 5.0
+"""The first questions in a process wait so long until presence can be asked."""
 REMOTE_S = 60.0
 """The number of clients that another process told counts for this long."""
 
-OpenPresence = Callable[[str, Clients], PresencePort]
-"""(identity of the log's history, clients of this process) → a port that shows them beside those of processes
-with this identity."""
+OpenPresence = Callable[[str, str, Clients], PresencePort]
+"""(identity of the log's history, name of this process, its clients) → a port that shows them beside those of
+processes with this identity."""
 
 
 class PresenceWire(Protocol):
@@ -89,6 +98,15 @@ class _Audience:
         for change in hint.changes[:MAX_CHANGES]:
             self.announcer.add(Change(*change))
 
+    def lose(self, process: str, clients: Sequence[ClientInfo], at_us: int) -> None:
+        """Another process died, with these clients."""
+        self.remote.pop(process, None)
+        if len(clients) > MAX_CROWD:
+            self.announcer.crowd()
+            return
+        for client in clients:
+            self.announcer.add(Change(client.id, client.user, False, at_us))
+
     def elsewhere(self, now: float) -> int:
         """The clients in other processes, as far as they are known."""
         return sum(clients for clients, at in self.remote.values() if now - at < REMOTE_S)
@@ -115,6 +133,8 @@ class Presence:
         self._clock = clock
         self._now_us = now_us
         self._port: PresencePort | None = None
+        self._opened = asyncio.Event()
+        self._open_by: float | None = None
         self._showing: asyncio.Task[None] | None = None
         self._identity = ""
         self._audiences: dict[Channel, _Audience] = {}
@@ -165,12 +185,20 @@ class Presence:
         return await self._stats(channel)
 
     async def _read_page(self, asked: tuple[Channel, str, int]) -> PresencePage:
-        return await self._connected().page(*asked)
+        return await (await self._connected()).page(*asked)
 
     async def _read_stats(self, channel: Channel) -> PresenceStats:
-        return await self._connected().stats(channel)
+        return await (await self._connected()).stats(channel)
 
-    def _connected(self) -> PresencePort:
+    async def _connected(self) -> PresencePort:
+        loop = asyncio.get_running_loop()
+        if self._open_by is None:
+            self._open_by = loop.time() + OPEN_TIMEOUT_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._open_by):
+                await self._opened.wait()
+                assert self._port is not None
+                await self._port.opened()
         if self._port is None or not self._port.connected:
             raise unavailable("presence needs Redis, which cannot be reached")
         return self._port
@@ -183,6 +211,9 @@ class Presence:
         if audience is not None:
             audience.announcer.add(change)
             self._due.add(channel)
+        self._hint(channel, change)
+
+    def _hint(self, channel: Channel, change: Change) -> None:
         if not self._exchange.heard:
             return
         announcer = self._outgoing.get(channel)
@@ -203,6 +234,8 @@ class Presence:
                 self._follow_history()
                 for channel, client in self.clients.fill(MAX_LOOKS):
                     self._changed(channel, client, joined=True)
+                if self._port is not None and self._port.was_doubted():
+                    self._hint_all()
                 self._exchange.changed_presence(self._hints())
                 await self._tell_readers()
         finally:
@@ -225,8 +258,35 @@ class Presence:
         if self._showing is not None:
             self._showing.cancel()
         self._identity = identity
-        self._port = self._open_port(identity, self.clients)
-        self._showing = asyncio.create_task(self._port.run())
+        self._port = self._open_port(identity, self._exchange.node, self.clients)
+        self._opened.set()
+        self._showing = asyncio.create_task(self._show(self._port))
+
+    async def _show(self, port: PresencePort) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(port.run())
+            tasks.create_task(self._tell_of_lost(port))
+
+    async def _tell_of_lost(self, port: PresencePort) -> None:
+        """Tell the readers of this process that the clients of processes that died have left."""
+        while True:
+            process = await port.lost()
+            channels = list(self._audiences)
+            for first in range(0, len(channels), LOST_AT_ONCE):
+                some = channels[first : first + LOST_AT_ONCE]
+                left = await _patiently(partial(port.left_behind, process, some, MAX_CROWD + 1))
+                for channel, clients in left.items():
+                    audience = self._audiences.get(channel)
+                    if audience is not None:
+                        audience.lose(process, clients, self._now_us())
+                        self._due.add(channel)
+            await _patiently(partial(port.doubt, process))
+
+    def _hint_all(self) -> None:
+        """Others said that the clients of this process have left. Say that they are here."""
+        for channel in self.clients.channels:
+            for client in self.clients.of(channel).values():
+                self._hint(channel, Change(client.id, client.user, True, self._now_us()))
 
     async def _tell_readers(self) -> None:
         due = [channel for channel in self._due if channel in self._audiences]
@@ -293,6 +353,15 @@ class Presence:
                     self.dropped += 1
             if first + AT_ONCE < len(readers):
                 await asyncio.sleep((self._clock() - began) * REST)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again until there is an answer."""
+    while True:
+        try:
+            return await ask()
+        except GaplessError:
+            await asyncio.sleep(TICK_S)
 
 
 class _Batch:

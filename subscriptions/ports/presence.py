@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +44,30 @@ class PresencePort(Protocol):
 
     def changed(self, channel: Channel, client: ClientInfo) -> None:
         """The client joined or left, and this process's `Clients` say so already. Never waits."""
+        ...
+
+    async def opened(self) -> None:
+        """Wait until it is connected, or until the first try to connect failed."""
+        ...
+
+    async def lost(self) -> str:
+        """The name of the next process that died without a word. Its clients are on no page any more."""
+        ...
+
+    async def left_behind(
+        self, process: str, channels: Sequence[Channel], limit: int
+    ) -> Mapping[Channel, Sequence[ClientInfo]]:
+        """The clients that a lost process had on these channels, at most `limit` of each. Raises
+        `unavailable`."""
+        ...
+
+    async def doubt(self, process: str) -> None:
+        """Tell a lost process that its clients were said to have left: it may only have been cut off. Raises
+        `unavailable`."""
+        ...
+
+    def was_doubted(self) -> bool:
+        """Whether others said that the clients of this process have left, since this was asked before."""
         ...
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from subscriptions.domain.errors import unavailable
 from subscriptions.domain.presence import Channel, ClientInfo, Clients
@@ -15,9 +16,18 @@ class MemoryPresenceHub:
     def __init__(self) -> None:
         self.away = False
         self.shown: list[Clients] = []
+        self.ports: list[MemoryPresence] = []
 
-    def open(self, topic: str, clients: Clients) -> MemoryPresence:
-        return MemoryPresence(self, clients)
+    def open(self, topic: str, process: str, clients: Clients) -> MemoryPresence:
+        return MemoryPresence(self, process, clients)
+
+    def lose(self, port: MemoryPresence) -> None:
+        """It died; the others see it at once."""
+        self.shown.remove(port.clients)
+        self.ports.remove(port)
+        for other in self.ports:
+            other.gone[port.process] = port.clients
+            other.newly_gone.put_nowait(port.process)
 
     async def cut(self) -> None:
         """Everybody is cut off, and comes back."""
@@ -26,20 +36,51 @@ class MemoryPresenceHub:
 class MemoryPresence:
     """Implements `PresencePort`; made by `MemoryPresenceHub.open`."""
 
-    def __init__(self, hub: MemoryPresenceHub, clients: Clients) -> None:
+    def __init__(self, hub: MemoryPresenceHub, process: str, clients: Clients) -> None:
         self._hub = hub
-        self._clients = clients
+        self.process = process
+        self.clients = clients
+        self.gone: dict[str, Clients] = {}
+        self.newly_gone: asyncio.Queue[str] = asyncio.Queue()
+        self._doubted = False
+        self._tried = asyncio.Event()
 
     @property
     def connected(self) -> bool:
-        return self._clients in self._hub.shown and not self._hub.away
+        return self in self._hub.ports and not self._hub.away
 
     async def run(self) -> None:
-        self._hub.shown.append(self._clients)
-        await asyncio.Event().wait()
+        self._hub.shown.append(self.clients)
+        self._hub.ports.append(self)
+        self._tried.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._hub.lose(self)
 
     def changed(self, channel: Channel, client: ClientInfo) -> None:
         """The hub sees the clients themselves."""
+
+    async def opened(self) -> None:
+        await self._tried.wait()
+
+    async def lost(self) -> str:
+        return await self.newly_gone.get()
+
+    async def left_behind(
+        self, process: str, channels: Sequence[Channel], limit: int
+    ) -> dict[Channel, list[ClientInfo]]:
+        clients = self.gone[process]
+        return {channel: list(clients.of(channel).values())[:limit] for channel in channels}
+
+    async def doubt(self, process: str) -> None:
+        for port in self._hub.ports:
+            if port.process == process:
+                port._doubted = True
+
+    def was_doubted(self) -> bool:
+        doubted, self._doubted = self._doubted, False
+        return doubted
 
     async def page(self, channel: Channel, after: str, limit: int) -> PresencePage:
         found = sorted(client for client in self._all(channel) if client.id > after)
@@ -50,7 +91,7 @@ class MemoryPresence:
         return PresenceStats(len(found), len({client.counts_as for client in found}), self._complete)
 
     async def remove(self) -> None:
-        self._hub.shown.remove(self._clients)
+        """It does not run, so nothing is left of it."""
 
     @property
     def _complete(self) -> bool:

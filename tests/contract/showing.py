@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -13,18 +14,20 @@ from subscriptions.domain.presence import Channel, ClientInfo, Clients
 from subscriptions.ports import PresencePort
 from tests.patience import PATIENCE_S, cancel, eventually
 
+PING_EVERY_S = 0.1
 CHANNEL: Channel = ("default", "a.b")
 
-Open = Callable[[str, Clients], PresencePort]
+Open = Callable[[str, str, Clients], PresencePort]
 
 
 def through(url: str, expiry_s: float = PATIENCE_S, beat_s: float = 0.1) -> Open:
     """Opens presence in this Redis. What a process shows does not expire because the machine is busy, and is
     looked after often all the same."""
 
-    def opened(topic: str, clients: Clients) -> RedisPresence:
-        made = RedisPresence(url, topic, clients, expiry_s)
+    def opened(topic: str, process: str, clients: Clients) -> RedisPresence:
+        made = RedisPresence(url, topic, process, clients, expiry_s)
         made._beat_s = beat_s
+        made._ping_every_s = min(made._ping_every_s, PING_EVERY_S)
         return made
 
     return opened
@@ -44,7 +47,8 @@ class Process:
 
     def __init__(self, opens: Open) -> None:
         self.clients = Clients()
-        self.port = opens(topic_of_this_test(), self.clients)
+        self.name = secrets.token_hex(8)
+        self.port = opens(topic_of_this_test(), self.name, self.clients)
         self.task = asyncio.create_task(self.port.run())
 
     async def connected(self) -> None:

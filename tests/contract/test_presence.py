@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cache.presence import RedisPresence
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory_presence import MemoryPresenceHub
 from tests.contract.showing import CHANNEL, Open, Process, client, pair, through
@@ -160,6 +161,39 @@ async def test_an_answer_says_where_clients_may_be_missing(both: tuple[Process, 
     await eventually(is_complete)
     one.task = asyncio.create_task(one.port.run())
     await one.connected()
+
+
+async def test_the_clients_of_a_process_that_died_can_be_said_to_have_left(opens: Open) -> None:
+    """The others learn which these were, and show them no more, long before they expire."""
+    elsewhere = ("default", "elsewhere")
+    async with pair(opens) as (one, two):
+        if isinstance(two.port, RedisPresence):
+            two.port._others._lost_after_s = 1.5
+        here, there, other = [client() for _ in range(3)], client("u"), client()
+        one.join(here)
+        one.join([other], elsewhere)
+        two.join([there])
+        await eventually(lambda: shows(two, 4))
+        await one.kill()
+        while await two.port.lost() != one.name:
+            """A busy machine may take a process for lost that lives."""
+        left = await two.port.left_behind(one.name, [CHANNEL, elsewhere, ("default", "none")], 1000)
+        assert {channel: sorted(clients) for channel, clients in left.items() if clients} == {
+            CHANNEL: sorted(here),
+            elsewhere: [other],
+        }
+        assert len((await two.port.left_behind(one.name, [CHANNEL], 2))[CHANNEL]) == 2
+        assert await two.all() == [there]
+        assert (await two.port.stats(CHANNEL)).clients == 1
+
+
+async def test_a_process_that_was_taken_for_lost_learns_it(both: tuple[Process, Process]) -> None:
+    one, two = both
+    assert not one.port.was_doubted()
+    await two.port.doubt(one.name)
+    await eventually(lambda: one.port.was_doubted())
+    assert not one.port.was_doubted()
+    assert not two.port.was_doubted()
 
 
 async def test_it_cannot_be_asked_before_it_runs(opens: Open) -> None:

@@ -36,7 +36,6 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks and tries again often."""
     monkeypatch.setattr(presence_module, "RECONNECT_S", 0.02)
     monkeypatch.setattr(rounds_module, "RETRY_S", 0.02)
-    monkeypatch.setattr(presence_module, "PING_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -54,10 +53,12 @@ async def both(redis_url: str) -> AsyncIterator[tuple[Process, Process]]:
 
 
 async def keys(admin: redis.asyncio.Redis, process: Process) -> list[bytes]:
-    """The keys of a process, and those of the processes."""
+    """The keys of all processes but those that name the processes."""
     assert isinstance(process.port, RedisPresence)
-    found = await admin.keys(process.port._topic.replace("[", "?").replace("]", "?") + "*")
-    return sorted(key for key in found if isinstance(key, bytes))
+    topic = process.port._topic
+    found = await admin.keys(topic.replace("[", "?").replace("]", "?") + "*")
+    alive = f"{topic}/alive".encode()
+    return sorted(key for key in found if isinstance(key, bytes) and not key.startswith(alive))
 
 
 async def test_clients_of_a_process_that_died_expire(redis_url: str) -> None:
@@ -94,7 +95,7 @@ async def test_a_process_that_lives_renews_its_clients(
 
 
 def test_clients_are_renewed_well_before_they_expire() -> None:
-    port = RedisPresence("redis://127.0.0.1:1", "t", Clients(), 30.0)
+    port = RedisPresence("redis://127.0.0.1:1", "t", "0" * 16, Clients(), 30.0)
     assert 0 < port._beat_s <= 30.0 / 2
 
 
@@ -381,7 +382,7 @@ async def test_no_failure_of_redis_ends_presence(redis_url: str, name: str) -> N
 async def test_what_waits_is_bounded(redis_url: str) -> None:
     """Joins that nobody takes are not held beside the clients themselves."""
     clients = Clients()
-    port = RedisPresence(redis_url, "t", clients, 30.0)
+    port = RedisPresence(redis_url, "t", "0" * 16, clients, 30.0)
     for _ in range(2000):
         port.changed(CHANNEL, client())
     assert not port._changed

@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
+import pytest
 
 from app.websocket.presence import MAX_CLIENTS, read_presence, read_presence_stats
 from app.wire.encode import encode_message
+from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.presence import (
     FEW_CHANNELS,
     MAX_CHANGES,
@@ -166,12 +168,57 @@ async def test_a_client_is_not_told_of_itself() -> None:
         assert one.told == [f"+{other.id}"]
 
 
-async def test_too_many_at_once_are_counted_in_all_processes() -> None:
+async def test_a_crowd_is_told_one_by_one_in_all_processes() -> None:
+    """Clients that keep a list of who is there know no other way."""
     async with hosts() as (one, two, _):
         await one.read(client())
-        await two.crowd(MAX_CHANGES + 1)
-        await eventually(lambda: one.told)
-        assert one.told == [f"={MAX_CHANGES + 2}"]
+        silent = await two.crowd(0)
+        crowd = [client() for _ in range(3 * MAX_CHANGES)]
+        for each in crowd:
+            two.presence.join(each, silent, None)
+        await eventually(lambda: len(one.told) == len(crowd))
+        for each in crowd:
+            two.presence.leave(each, silent)
+        await eventually(lambda: len(one.told) == 2 * len(crowd))
+        assert set(one.told) == {f"{sign}{each.id}" for sign in "+-" for each in crowd}
+
+
+async def test_the_clients_of_a_process_that_died_leave() -> None:
+    async with hosts() as (one, two, _):
+        await one.read(client())
+        silent = await two.crowd(0)
+        crowd = [client() for _ in range(3 * MAX_CHANGES)]
+        for each in crowd:
+            two.presence.join(each, silent, None)
+        await eventually(lambda: len(one.told) == len(crowd))
+        one.told.clear()
+        assert two.presence._showing is not None
+        await cancel(two.presence._showing)
+        await eventually(lambda: len(one.told) == len(crowd))
+        assert set(one.told) == {f"-{each.id}" for each in crowd}
+
+
+async def test_a_process_that_was_taken_for_lost_says_that_its_clients_are_there() -> None:
+    async with hosts() as (one, two, _):
+        await one.read(client())
+        here = client()
+        two.presence.join(here, await two.crowd(0), None)
+        await eventually(lambda: one.told == [f"+{here.id}"])
+        assert one.presence._port is not None
+        await one.presence._port.doubt(two.exchange.node)
+        await eventually(lambda: one.told == [f"+{here.id}", f"+{here.id}"])
+
+
+async def test_a_question_in_a_process_that_just_started_waits() -> None:
+    """Until presence was reached, or could not be."""
+    log, bus, hub = MemoryLog(), MemoryHub(), MemoryPresenceHub()
+    host = Host(log, bus, hub)
+    asked = asyncio.create_task(host.presence.page(("default", "a"), "", 10))
+    async with host.running():
+        assert (await asked).clients == []
+        hub.away = True
+        with pytest.raises(GaplessError):
+            await host.presence.page(("default", "a"), "", 10)
 
 
 async def test_a_large_channel_is_only_counted() -> None:

@@ -19,6 +19,7 @@ from app.wire.receipts import ReceiptCodec
 from load.websocket import Messages
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
+from subscriptions.engine.presence import OPEN_TIMEOUT_S
 from subscriptions.engine.publisher import Publisher
 from tests.contract.memory import MemoryHistory
 from tests.contract.memory_bus import MemoryHub
@@ -86,7 +87,7 @@ def test_commands_of_a_client_that_left_in_the_same_turn_are_not_begun(
         session.received(b"\n".join(lines))
         if leaves:
             session.dropped()
-        await asyncio.sleep(5)
+        await asyncio.sleep(2 * OPEN_TIMEOUT_S)
         assert session._replies.is_empty
         session.dropped()
         await cancel(world.running)
