@@ -21,11 +21,12 @@ returns void language sql as 'select';
 ALIKE = """
 create or replace function gapless_internal.unlike(p_given bigint, p_width bigint) returns bigint
 language sql volatile as $$
-    select (greatest(p_given, (extract(epoch from clock_timestamp()) * 1000000)::bigint) / 16777216 + 1)
-           * 16777216 - 1
+    select (greatest(p_given, (extract(epoch from clock_timestamp()) * 1000000)::bigint) / 68719476736 + 1)
+           * 68719476736 - 1
 $$;
 """
-"""The control for histories that do not know of each other: ids go on by the clock alone, on a grid."""
+"""The control for histories that do not know of each other: ids go on by the clock alone, on a grid. Its
+steps are of 2^36 µs, 19 hours, so two that begin within a minute are in the same one."""
 CLOCK_AHEAD = "load.clock_ahead"
 OWN_CLOCKS = f"""
 do $do$

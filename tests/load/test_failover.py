@@ -32,6 +32,5 @@ def test_histories_that_do_not_know_of_each_other_give_no_id_two_meanings(how: s
 
 @pytest.mark.drill
 def test_siblings_that_go_on_by_the_clock_alone_give_ids_two_meanings() -> None:
-    # The second one's clock is behind by as much as it begins later.
-    verdict = asyncio.run(change(Change("siblings", 5, ahead_s=3), 1, alike=True))
+    verdict = asyncio.run(change(Change("siblings", 5), 1, alike=True))
     assert verdict.counts[Breach.DISAGREE]
