@@ -315,7 +315,7 @@ class RedisPresence:
         """The next process that died. Its clients are on no page any more."""
         return await self._others.newly_gone.get()
 
-    async def left_behind(
+    async def lost_clients(
         self, process: str, channels: Sequence[Channel], limit: int
     ) -> dict[Channel, list[ClientInfo]]:
         """Clients that the process had on these channels, at most `limit` of each. Raises `unavailable`."""
@@ -333,7 +333,7 @@ class RedisPresence:
         """Tell a process, should it live, that its clients were said to have left. Raises `unavailable`."""
         await self._rounds.ask(self._others.doubting(process))
 
-    def was_doubted(self) -> bool:
+    def doubted(self) -> bool:
         """Whether others said that the clients of this process have left, since this was asked before."""
         doubted, self._others.doubted = self._others.doubted, False
         return doubted

@@ -234,7 +234,7 @@ class Presence:
                 self._follow_history()
                 for channel, client in self.clients.fill(MAX_LOOKS):
                     self._changed(channel, client, joined=True)
-                if self._port is not None and self._port.was_doubted():
+                if self._port is not None and self._port.doubted():
                     self._hint_all()
                 self._exchange.changed_presence(self._hints())
                 await self._tell_readers()
@@ -274,7 +274,7 @@ class Presence:
             channels = list(self._audiences)
             for first in range(0, len(channels), LOST_AT_ONCE):
                 some = channels[first : first + LOST_AT_ONCE]
-                left = await _patiently(partial(port.left_behind, process, some, MAX_CROWD + 1))
+                left = await _patiently(partial(port.lost_clients, process, some, MAX_CROWD + 1))
                 for channel, clients in left.items():
                     audience = self._audiences.get(channel)
                     if audience is not None:

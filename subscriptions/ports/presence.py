@@ -54,7 +54,7 @@ class PresencePort(Protocol):
         """The name of the next process that died without a word. Its clients are on no page any more."""
         ...
 
-    async def left_behind(
+    async def lost_clients(
         self, process: str, channels: Sequence[Channel], limit: int
     ) -> Mapping[Channel, Sequence[ClientInfo]]:
         """The clients that a lost process had on these channels, at most `limit` of each. Raises
@@ -66,7 +66,7 @@ class PresencePort(Protocol):
         `unavailable`."""
         ...
 
-    def was_doubted(self) -> bool:
+    def doubted(self) -> bool:
         """Whether others said that the clients of this process have left, since this was asked before."""
         ...
 

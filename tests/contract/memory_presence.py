@@ -67,7 +67,7 @@ class MemoryPresence:
     async def lost(self) -> str:
         return await self.newly_gone.get()
 
-    async def left_behind(
+    async def lost_clients(
         self, process: str, channels: Sequence[Channel], limit: int
     ) -> dict[Channel, list[ClientInfo]]:
         clients = self.gone[process]
@@ -78,7 +78,7 @@ class MemoryPresence:
             if port.process == process:
                 port._doubted = True
 
-    def was_doubted(self) -> bool:
+    def doubted(self) -> bool:
         doubted, self._doubted = self._doubted, False
         return doubted
 

@@ -177,23 +177,23 @@ async def test_the_clients_of_a_process_that_died_can_be_said_to_have_left(opens
         await one.kill()
         while await two.port.lost() != one.name:
             """A busy machine may take a process for lost that lives."""
-        left = await two.port.left_behind(one.name, [CHANNEL, elsewhere, ("default", "none")], 1000)
+        left = await two.port.lost_clients(one.name, [CHANNEL, elsewhere, ("default", "none")], 1000)
         assert {channel: sorted(clients) for channel, clients in left.items() if clients} == {
             CHANNEL: sorted(here),
             elsewhere: [other],
         }
-        assert len((await two.port.left_behind(one.name, [CHANNEL], 2))[CHANNEL]) == 2
+        assert len((await two.port.lost_clients(one.name, [CHANNEL], 2))[CHANNEL]) == 2
         assert await two.all() == [there]
         assert (await two.port.stats(CHANNEL)).clients == 1
 
 
 async def test_a_process_that_was_taken_for_lost_learns_it(both: tuple[Process, Process]) -> None:
     one, two = both
-    assert not one.port.was_doubted()
+    assert not one.port.doubted()
     await two.port.doubt(one.name)
-    await eventually(lambda: one.port.was_doubted())
-    assert not one.port.was_doubted()
-    assert not two.port.was_doubted()
+    await eventually(lambda: one.port.doubted())
+    assert not one.port.doubted()
+    assert not two.port.doubted()
 
 
 async def test_it_cannot_be_asked_before_it_runs(opens: Open) -> None:

@@ -149,7 +149,7 @@ def test_a_run_is_cut_where_the_pin_was() -> None:
     assert phases.most_bytes(400, 32) == 32 * 2**20
 
 
-def test_the_window_after_has_all_the_pin_left_behind() -> None:
+def test_the_window_after_has_all_the_pin_clients_of() -> None:
     phases = Phases(recorded(), warm_s=5, begun=70, ended=71, stop=100, smallest=0)
     assert phases.before == (10, 70)
     assert phases.after[0] == 71
