@@ -43,7 +43,7 @@ PING_EVERY_S = 1.0
 less."""
 LOST_AFTER: Final = 0.4
 """After this part of the expiry without a sign of life a process counts as lost. It renewed what it has shown
-a third of the expiry before that sign at most, so there is time to read it."""
+a third of the expiry before that sign, or a beat longer, so there is time to read it."""
 BEATS: Final = 3
 """The process renews its keys so often before they would expire."""
 FORGET_AFTER_S: Final = 300
@@ -89,6 +89,7 @@ class RedisPresence:
         self._beat_s = expiry_s / BEATS
         self._process = process
         self._ping_every_s = min(PING_EVERY_S, expiry_s / 10)
+        self._look_at = 0.0
         self._others = Processes(topic, process, LOST_AFTER * expiry_s)
         self._changed: dict[Channel, dict[str, ClientInfo]] = {}
         self._whole: set[Channel] = set()
@@ -137,8 +138,7 @@ class RedisPresence:
             try:
                 async with asyncio.timeout(FLUSH_TIMEOUT_S):
                     await self._send(link, self._removals(list(self._written)))
-                    await self._send(link, self._hiding(hides=False))
-                    await self._send(link, self._others.removal())
+                    await self._send(link, [*self._hiding(hides=False), *self._others.removal()])
             finally:
                 await close(link)
 
@@ -146,12 +146,10 @@ class RedisPresence:
         self._writing, self._told = True, None
         self._changed.clear()
         self._whole.update(self._clients.channels, self._written)
-        beat_at, ping_at = _now() + self._beat_s, _now()
+        beat_at, self._look_at = _now() + self._beat_s, _now()
         while True:
             self._asked.clear()
-            if _now() >= ping_at:
-                await self._others.look(link)
-                ping_at = _now() + self._ping_every_s
+            await self._look(link)
             await self._flush(link)
             self.connected = True
             self._tried.set()
@@ -162,6 +160,12 @@ class RedisPresence:
                 async with asyncio.timeout(GATHER_S):
                     await self._asked.wait()
             end_if_cancelled()
+
+    async def _look(self, link: Link) -> None:
+        """Say that this process lives, and look who else does, if it is time. Long work is no silence."""
+        if self._writing and _now() >= self._look_at:
+            await self._others.look(link)
+            self._look_at = _now() + self._ping_every_s
 
     def _ended(self) -> None:
         self.connected = self._writing = False
@@ -275,6 +279,7 @@ class RedisPresence:
         channels = list(self._written)
         for some in parts(channels, RENEWED_AT_ONCE):
             await self._flush(link)  # Neither joins nor questions wait until all is renewed.
+            await self._look(link)
             asked: list[Command] = []
             ends: list[tuple[Channel, int, tuple[int, int]]] = []
             for channel in some:
@@ -306,6 +311,7 @@ class RedisPresence:
             if size >= MAX_ARGUMENTS:
                 refuse_errors(await link.ask(part))
                 part, size = [], 0
+                await self._look(link)
         if part:
             refuse_errors(await link.ask(part))
 
@@ -313,20 +319,19 @@ class RedisPresence:
 
     async def lost(self) -> str:
         """The next process that died. Its clients are on no page any more."""
-        return await self._others.newly_gone.get()
+        return await self._others.next_gone()
 
     async def lost_clients(
         self, process: str, channels: Sequence[Channel], limit: int
     ) -> dict[Channel, list[ClientInfo]]:
         """Clients that the process had on these channels, at most `limit` of each. Raises `unavailable`."""
         asked: list[Command] = [
-            ("ZRANGE", self._clients_of(channel, process), "0", str(limit - 1)) for channel in channels
+            ("ZRANGE", self._clients_of(c, process), "0", str(limit - 1)) for c in channels
         ]
         found: dict[Channel, list[ClientInfo]] = {}
         for channel, members in zip(channels, await self._rounds.ask(asked, len(asked) * limit), strict=True):
             if isinstance(members, list) and members:
-                clients = [client_of(each) for each in members[:limit]]
-                found[channel] = [client for client in clients if client is not None]
+                found[channel] = [client for client in map(client_of, members) if client is not None]
         return found
 
     async def doubt(self, process: str) -> None:
@@ -414,13 +419,10 @@ class RedisPresence:
         if not isinstance(found, list) or len(found) > 2 * (MAX_PROCESSES + 1):
             raise await self._broken(found)
         complete &= len(found) <= 2 * MAX_PROCESSES
-        processes: dict[str, int | None] = {}
-        for name, score in zip(found[: 2 * MAX_PROCESSES : 2], found[1::2], strict=False):
-            if isinstance(name, bytes) and PROCESS.fullmatch(name):
-                processes[name.decode()] = said_with(score)
-        for gone in self._others.gone.intersection(processes):
-            del processes[gone]
-        return processes, complete
+        names = [each if isinstance(each, bytes) else b"" for each in found[: 2 * MAX_PROCESSES : 2]]
+        counts = {n: said_with(score) for n, score in zip(names, found[1::2], strict=False)}
+        known = {n.decode(): count for n, count in counts.items() if PROCESS.fullmatch(n)}
+        return {name: count for name, count in known.items() if name not in self._others.gone}, complete
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

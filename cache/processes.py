@@ -35,10 +35,9 @@ class Processes:
         self._lost_after_s = lost_after_s
         self._absent_since: dict[str, float] = {}
         """Processes that have no key: they stopped, or Redis was emptied."""
-        self.gone: set[str] = set()
-        """Those that are lost."""
-        self.newly_gone: asyncio.Queue[str] = asyncio.Queue()
-        """The same, for who tells that their clients left."""
+        self.gone: dict[str, bool] = {}
+        """Those that are lost, and whether `next_gone` gave them out."""
+        self._looked = asyncio.Event()
         self.doubted = False
         """Whether others took this process for lost, since somebody set this to false."""
 
@@ -65,38 +64,41 @@ class Processes:
         names = [name.decode() for name in named if isinstance(name, bytes) and PROCESS.fullmatch(name)]
         await self._judge(link, [name for name in names if name != self._own])
 
+    async def next_gone(self) -> str:
+        """The name of a process that is lost, once for each time it was lost."""
+        while True:
+            for name, given in self.gone.items():
+                if not given:
+                    self.gone[name] = True
+                    return name
+            self._looked.clear()
+            await self._looked.wait()
+
     async def _judge(self, link: Link, names: list[str]) -> None:
         left = await link.ask([("PTTL", self._key(name)) for name in names]) if names else []
         refuse_errors(left)
-        forgotten = [
-            name
-            for name, ms in zip(names, left, strict=True)
-            if self._is_forgotten(name, self._silence_s(name, ms))
-        ]
+        now = asyncio.get_running_loop().time()
+        absent_since: dict[str, float] = {}
+        gone: dict[str, bool] = {}
+        forgotten: list[str] = []
+        for name, left_ms in zip(names, left, strict=True):
+            if not isinstance(left_ms, int):
+                raise LinkError(f"an answer to something else: {words(left_ms)}")
+            if left_ms >= 0:
+                silent_s = (KEPT_MS - left_ms) / 1000
+            else:
+                # The key of a lost process has expired, so that process was silent for as long.
+                since = now - KEPT_MS / 1000 if name in self.gone else now
+                absent_since[name] = self._absent_since.get(name, since)
+                silent_s = now - absent_since[name]
+            if silent_s > KEPT_MS / 1000:
+                forgotten.append(name)
+            elif silent_s > self._lost_after_s:
+                gone[name] = self.gone.get(name, False)
+        self._absent_since, self.gone = absent_since, gone
+        self._looked.set()
         if forgotten:
             refuse_errors(await link.ask([("ZREM", self._alive, *forgotten)]))
-        named = set(names).difference(forgotten)
-        self.gone &= named
-        self._absent_since = {name: at for name, at in self._absent_since.items() if name in named}
-
-    def _silence_s(self, name: str, left_ms: object) -> float:
-        """How long a process has been silent, by the time that is left to its key."""
-        if not isinstance(left_ms, int):
-            raise LinkError(f"an answer to something else: {words(left_ms)}")
-        if left_ms >= 0:
-            self._absent_since.pop(name, None)
-            return (KEPT_MS - left_ms) / 1000
-        now = asyncio.get_running_loop().time()
-        return now - self._absent_since.setdefault(name, now)
-
-    def _is_forgotten(self, name: str, silent_s: float) -> bool:
-        """Note whether the process is lost. Returns whether nothing can be left of it."""
-        if silent_s <= self._lost_after_s:
-            self.gone.discard(name)
-        elif name not in self.gone:
-            self.gone.add(name)
-            self.newly_gone.put_nowait(name)
-        return name in self._absent_since and silent_s > KEPT_MS / 1000
 
     def doubting(self, process: str) -> list[Command]:
         """What tells a process that its clients were said to have left."""

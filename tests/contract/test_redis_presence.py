@@ -53,12 +53,15 @@ async def both(redis_url: str) -> AsyncIterator[tuple[Process, Process]]:
 
 
 async def keys(admin: redis.asyncio.Redis, process: Process) -> list[bytes]:
-    """The keys of all processes but those that name the processes."""
+    """The keys of channels, of all processes."""
+    return [key for key in await all_keys(admin, process) if b"/alive" not in key]
+
+
+async def all_keys(admin: redis.asyncio.Redis, process: Process) -> list[bytes]:
+    """The same, and those that say which processes live."""
     assert isinstance(process.port, RedisPresence)
-    topic = process.port._topic
-    found = await admin.keys(topic.replace("[", "?").replace("]", "?") + "*")
-    alive = f"{topic}/alive".encode()
-    return sorted(key for key in found if isinstance(key, bytes) and not key.startswith(alive))
+    found = await admin.keys(process.port._topic.replace("[", "?").replace("]", "?") + "*")
+    return sorted(key for key in found if isinstance(key, bytes))
 
 
 async def test_clients_of_a_process_that_died_expire(redis_url: str) -> None:
@@ -112,8 +115,10 @@ async def test_every_key_expires(
     one.leave(some[:1])
     one.join([client("u")])
     await two.port.stats(CHANNEL)
-    found = await keys(admin, one)
-    assert len(found) == 6
+    await two.port.doubt("0" * 16)
+    assert len(await keys(admin, one)) == 6 + 1
+    found = await all_keys(admin, one)
+    assert len(found) == 6 + 1 + 3
     for key in found:
         assert 0 < await admin.pttl(key) <= 1000 * PATIENCE_S
 
@@ -122,8 +127,13 @@ async def test_a_clean_stop_leaves_no_key(both: tuple[Process, Process], admin: 
     one, _ = both
     one.join([client("u"), client()])
     await eventually(lambda: shows(one, 2))
+    before = await all_keys(admin, one)
     await one.stop()
     assert await keys(admin, one) == []
+    own = [key for key in before if one.name.encode() in key]
+    assert not set(own) & set(await all_keys(admin, one))
+    assert any(b"/alive/" in key for key in own)
+    assert await admin.zscore(f"{one.port._topic}/alive", one.name) is None  # type: ignore[attr-defined]
 
 
 async def test_what_somebody_deleted_is_written_again(

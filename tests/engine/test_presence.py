@@ -168,15 +168,21 @@ async def test_a_client_is_not_told_of_itself() -> None:
         assert one.told == [f"+{other.id}"]
 
 
+async def joined(one: Host, two: Host, silent: LiveSubscription) -> list[ClientInfo]:
+    """More clients than are told at a time, in a subscription of the second; the first was told of all."""
+    crowd = [client() for _ in range(3 * MAX_CHANGES)]
+    for each in crowd:
+        two.presence.join(each, silent, None)
+    await eventually(lambda: len(one.told) == len(crowd))
+    return crowd
+
+
 async def test_a_crowd_is_told_one_by_one_in_all_processes() -> None:
     """Clients that keep a list of who is there know no other way."""
     async with hosts() as (one, two, _):
         await one.read(client())
         silent = await two.crowd(0)
-        crowd = [client() for _ in range(3 * MAX_CHANGES)]
-        for each in crowd:
-            two.presence.join(each, silent, None)
-        await eventually(lambda: len(one.told) == len(crowd))
+        crowd = await joined(one, two, silent)
         for each in crowd:
             two.presence.leave(each, silent)
         await eventually(lambda: len(one.told) == 2 * len(crowd))
@@ -186,11 +192,7 @@ async def test_a_crowd_is_told_one_by_one_in_all_processes() -> None:
 async def test_the_clients_of_a_process_that_died_leave() -> None:
     async with hosts() as (one, two, _):
         await one.read(client())
-        silent = await two.crowd(0)
-        crowd = [client() for _ in range(3 * MAX_CHANGES)]
-        for each in crowd:
-            two.presence.join(each, silent, None)
-        await eventually(lambda: len(one.told) == len(crowd))
+        crowd = await joined(one, two, await two.crowd(0))
         one.told.clear()
         assert two.presence._showing is not None
         await cancel(two.presence._showing)

@@ -186,7 +186,7 @@ async def test_a_trimmed_channel_goes_on_where_it_was(database: Database, owner:
     ],
     ids=["a place", "what is lost"],
 )
-async def test_what_counts_places_sees_a_segment_or_what_it_clients_of(
+async def test_what_counts_places_sees_a_segment_or_what_it_left_behind(
     database: Database, owner: asyncpg.Connection, count: str
 ) -> None:
     """It began before the segment fell, and finds it gone."""
