@@ -116,6 +116,11 @@ class Deliveries:
             for status in row["statuses"]
         ]
 
+    async def give_back(self, receipts: Sequence[Receipt], delay_s: float | None) -> list[Settled]:
+        subscriptions, messages, leases = _columns(receipts)
+        statuses = await self._pool.fetchval("give_back", subscriptions[0], messages, leases, delay_s)
+        return [_settled(status, Settlement.RELEASED) for status in statuses]
+
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
         subscriptions, messages, leases = _columns(receipts)
         try:

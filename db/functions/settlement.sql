@@ -1,4 +1,4 @@
--- Settling: acks, nacks and other calls of members about their leases. Locks: see migrations/0003_queues.sql.
+-- Settling: acks, nacks, releases and other calls of members about their leases. Locks: see migrations/0003_queues.sql.
 
 -- Acks leases. Statuses here and below: 0 done, 1 the lease has ended, 2 unknown (already settled, or never
 -- given).
@@ -141,9 +141,56 @@ begin
     perform gapless_internal.note_use(p_subscription_id, t);
 end $$;
 
+-- Gives messages of one subscription back that were not worked on: they are handed out again after p_delay
+-- seconds (null: at once).
+create or replace function gapless.give_back(
+    p_subscription_id integer, p_messages bigint[], p_leases bigint[], p_delay double precision,
+    out statuses smallint[]
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    t timestamptz;
+    held bigint[];
+begin
+    perform gapless_internal.lock_subscriptions(array[p_subscription_id]);
+    t := clock_timestamp();
+    held := gapless_internal.undo_claim(
+        p_subscription_id, p_messages, p_leases, t, t + coalesce(p_delay, 0) * interval '1 second');
+    select array_agg((case when d.lease = r.lease and d.message_id = any(held) then 0
+                           when d.message_id is not null then 1 else 2 end)::smallint order by r.ord)
+    into statuses
+    from unnest(p_messages, p_leases) with ordinality as r (message_id, lease, ord)
+    left join gapless.deliveries d on d.subscription_id = p_subscription_id and d.message_id = r.message_id;
+    perform gapless_internal.note_use(p_subscription_id, t);
+end $$;
+
+-- Makes leases undone whose deadline is later than p_now: their messages are due at p_due, as if they had not
+-- been handed out. So each has its attempt and its strikes of before, is as much in doubt as before, and keeps
+-- its place in its lane. Returns these messages. The caller holds the subscription's lock.
+create or replace function gapless_internal.undo_claim(
+    p_subscription_id integer, p_messages bigint[], p_leases bigint[], p_now timestamptz, p_due timestamptz
+) returns bigint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    held bigint[];
+begin
+    with back as (
+        update gapless.deliveries d set state = 1, at = p_due, attempts = greatest(0, d.attempts - 1)
+        from unnest(p_messages, p_leases) as r (message_id, lease)
+        where d.subscription_id = p_subscription_id and d.message_id = r.message_id and d.lease = r.lease
+          and d.state = 0 and d.at > p_now
+        returning d.message_id
+    )
+    select coalesce(array_agg(b.message_id), '{}') into held from back b;
+    if held <> '{}' then
+        update gapless.progress p set leased = p.leased - cardinality(held)
+        where p.subscription_id = p_subscription_id;
+    end if;
+    return held;
+end $$;
+
 -- Ends the leases of members that are gone, of each member all that it held at once: the messages are due
--- again, in the company that company.sql describes, or die. A lease that was never delivered is not counted
--- as an attempt, and its message is no more in doubt than before.
+-- again, in the company that company.sql describes, or die. A lease that was never delivered is made undone,
+-- also if its deadline has passed.
 create or replace function gapless.release(
     p_subscription_id integer, p_messages bigint[], p_leases bigint[], p_delivered boolean, out touched json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -155,6 +202,10 @@ begin
     perform gapless_internal.lock_subscriptions(array[p_subscription_id]);
     select * into s from gapless.subscriptions where id = p_subscription_id;
     t := clock_timestamp();
+    if not p_delivered then
+        perform gapless_internal.undo_claim(s.id, p_messages, p_leases, '-infinity', t);
+        return;
+    end if;
     with rows as materialized (
         select d.message_id, d.company, d.strikes, count(*) over (partition by d.member)::integer as held
         from unnest(p_messages, p_leases) as r (message_id, lease)
@@ -162,20 +213,19 @@ begin
         where d.lease = r.lease and d.state = 0
     ), held as materialized (
         select r.message_id, r.alone, r.alone and s.max_deliver > 0 and r.strikes + 1 >= s.max_deliver as last,
-               case when p_delivered then gapless_internal.less_company(r.company, r.held) else r.company end as company
-        from (select r.*, p_delivered and (r.held = 1 or r.company is not distinct from 1) as alone from rows r) r
+               gapless_internal.less_company(r.company, r.held) as company
+        from (select r.*, r.held = 1 or r.company is not distinct from 1 as alone from rows r) r
     ), back as (
         update gapless.deliveries d
-        set state = 1, at = t, attempts = greatest(0, d.attempts - (not p_delivered)::integer),
-            strikes = d.strikes + h.alone::integer, company = h.company,
-            last_error = case when p_delivered then 'the member went away' else d.last_error end
+        set state = 1, at = t, strikes = d.strikes + h.alone::integer, company = h.company,
+            last_error = 'the member went away'
         from held h where d.subscription_id = s.id and d.message_id = h.message_id and not h.last
     ), dead as (
         delete from gapless.deliveries d using held h
         where d.subscription_id = s.id and d.message_id = h.message_id and h.last
         returning d.*
     ), counted as (
-        update gapless.progress p set leased = p.leased - (select count(*) from held), doubt = p.doubt or p_delivered
+        update gapless.progress p set leased = p.leased - (select count(*) from held), doubt = true
         where p.subscription_id = s.id and exists (select from held)
     )
     select array_agg((d.message_id, d.channel_id, d.attempts, d.lane, d.kept_id, 'max_deliver',

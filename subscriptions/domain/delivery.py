@@ -226,6 +226,7 @@ class Settlement(StrEnum):
 
     ACKED = "acked"
     NACKED = "nacked"
+    RELEASED = "released"
     EXTENDED = "extended"
     LEASE_EXPIRED = "lease_expired"
     UNKNOWN = "unknown"

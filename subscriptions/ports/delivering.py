@@ -42,6 +42,11 @@ class DeliveryPort(Protocol):
 
     async def extend(self, receipts: Sequence[Receipt], ack_wait_s: float | None) -> list[Settled]: ...
 
+    async def give_back(self, receipts: Sequence[Receipt], delay_s: float | None) -> list[Settled]:
+        """Make leases undone: each message is due again after `delay_s` seconds (None: at once), as if it had
+        not been handed out. The attempt does not count, and the message is as much in doubt as before."""
+        ...
+
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
         """End all leases that one member held; their messages are due again at once. If they were not
         `delivered`, this does not count as an attempt."""

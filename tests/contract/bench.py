@@ -146,6 +146,11 @@ class Bench:
     async def nack(self, subscription: Subscription, *deliveries: Delivery, **how: Any) -> list[str]:
         return outcomes((await self.port.nack(receipts(subscription, *deliveries), Nack(**how)))[0])
 
+    async def give_back(
+        self, subscription: Subscription, *deliveries: Delivery, delay: float | None = None
+    ) -> list[str]:
+        return outcomes(await self.port.give_back(receipts(subscription, *deliveries), delay))
+
     async def release(self, subscription: Subscription, *deliveries: Delivery, delivered: bool) -> None:
         await self.port.release(receipts(subscription, *deliveries), delivered=delivered)
 

@@ -220,6 +220,14 @@ class MemoryDeliveries:
 
         return await self._decide("extend", lambda: self._each(receipts, settle))
 
+    async def give_back(self, receipts: Sequence[Receipt], delay_s: float | None) -> list[Settled]:
+        async def settle(queue: Queue, row: Row, now_us: int) -> Settled:
+            row.attempts -= 1
+            queue.back(row, now_us + round((delay_s or 0) * 1_000_000), row.last_error)
+            return Settled(Settlement.RELEASED)
+
+        return await self._decide("give_back", lambda: self._each(receipts, settle))
+
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
         return await self._decide("release", lambda: self._release(receipts, delivered))
 
