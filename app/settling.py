@@ -1,11 +1,11 @@
-"""Acks, nacks and extensions for any face: from the JSON of the request to the JSON of the results."""
+"""Acks, nacks, releases and extensions for any face: from the JSON of a request to that of its results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from app.telemetry import SETTLED
-from app.wire.consuming import parse_extend, parse_nack, parse_receipts
+from app.wire.consuming import parse_extend, parse_nack, parse_receipts, parse_release
 from app.wire.deliveries import encode_results
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Settled
@@ -35,6 +35,11 @@ class Settling:
         texts, how = parse_nack(body)
         receipts = self._codec.decode_all(texts)
         return _results(texts, await self._consumers.nack(namespace, name, receipts, how))
+
+    async def release(self, body: bytes, namespace: str, name: str | None) -> bytes:
+        texts, delay_s = parse_release(body)
+        receipts = self._codec.decode_all(texts)
+        return _results(texts, await self._consumers.release(namespace, name, receipts, delay_s))
 
     async def extend(self, body: bytes, namespace: str, name: str | None) -> bytes:
         texts, ack_wait_s = parse_extend(body)

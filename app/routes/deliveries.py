@@ -1,4 +1,4 @@
-"""The hot side of durable subscriptions: pull, ack, nack, extend, and transactions."""
+"""The hot side of durable subscriptions: pull, ack, nack, release, extend, and transactions."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ async def nack(request: Plain, settling: Settling, gate: Gate) -> Answer:
     gate.require()
     body = await _body(request)
     return Answer(await settling.nack(body, request.namespace, request.name or None))
+
+
+async def release(request: Plain, settling: Settling, gate: Gate) -> Answer:
+    """Give deliveries back that were not worked on, as if they had not been handed out."""
+    gate.require()
+    body = await _body(request)
+    return Answer(await settling.release(body, request.namespace, request.name or None))
 
 
 async def extend(request: Plain, settling: Settling, gate: Gate) -> Answer:

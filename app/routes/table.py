@@ -95,6 +95,7 @@ _BINDING: Final = json_body(BindRequest, {"channels": ["refunds.*"]})
 _RECEIPT: Final = "AQAAAAAAAAABAAAAAAAAAAQAAAAAAAAAAQAAAAAAAAAATVwlOxAsNhF5FEv5"
 _ACK: Final = json_body(consuming.AckRequest, {"receipts": [_RECEIPT]})
 _NACK: Final = json_body(consuming.NackRequest, {"receipts": [_RECEIPT], "delay": 5, "reason": "timed out"})
+_RELEASE: Final = json_body(consuming.ReleaseRequest, {"receipts": [_RECEIPT], "delay": 5})
 _EXTEND: Final = json_body(consuming.ExtendRequest, {"receipts": [_RECEIPT], "ack_wait": 60})
 
 _ACCEPTED: Final = returns(
@@ -216,10 +217,14 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               face="consume"),
         Route("POST", "/v1/subscriptions/{name}/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue"),
         Route("POST", "/v1/subscriptions/{name}/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue"),
+        Route("POST", "/v1/subscriptions/{name}/release", deliveries.release, _RESULTS, body=_RELEASE,
+              face="queue"),
         Route("POST", "/v1/subscriptions/{name}/extend", deliveries.extend, _RESULTS, body=_EXTEND,
               face="queue"),
         Route("POST", "/v1/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue", operation="ack_any"),
         Route("POST", "/v1/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue", operation="nack_any"),
+        Route("POST", "/v1/release", deliveries.release, _RESULTS, body=_RELEASE, face="queue",
+              operation="release_any"),
         Route("POST", "/v1/extend", deliveries.extend, _RESULTS, body=_EXTEND, face="queue",
               operation="extend_any"),
     ),

@@ -124,6 +124,7 @@ class Command(Struct, forbid_unknown_fields=True):
     unconsume: Body | UnsetType = UNSET
     ack: Body | UnsetType = UNSET
     nack: Body | UnsetType = UNSET
+    release: Body | UnsetType = UNSET
     extend: Body | UnsetType = UNSET
 
 

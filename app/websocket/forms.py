@@ -8,7 +8,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.websocket.commands import Command
 from app.wire.answers import Delivery, Message, StreamGoodbye, StreamReady
-from app.wire.consuming import AckRequest, ConsumeRequest, ExtendRequest, NackRequest, UnconsumeRequest
+from app.wire.consuming import (
+    AckRequest,
+    ConsumeRequest,
+    ExtendRequest,
+    NackRequest,
+    ReleaseRequest,
+    UnconsumeRequest,
+)
 
 
 class ClientCommand(Command, forbid_unknown_fields=True):
@@ -18,6 +25,7 @@ class ClientCommand(Command, forbid_unknown_fields=True):
     unconsume: UnconsumeRequest | UnsetType = UNSET  # type: ignore[assignment]
     ack: AckRequest | UnsetType = UNSET  # type: ignore[assignment]
     nack: NackRequest | UnsetType = UNSET  # type: ignore[assignment]
+    release: ReleaseRequest | UnsetType = UNSET  # type: ignore[assignment]
     extend: ExtendRequest | UnsetType = UNSET  # type: ignore[assignment]
 
 

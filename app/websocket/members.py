@@ -1,4 +1,4 @@
-"""What one client does with durable subscriptions: consume, unconsume, ack, nack, extend."""
+"""What one client does with durable subscriptions: consume, unconsume, ack, nack, release, extend."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from app.wire.checks import MAX_BODY_BYTES
 from app.wire.consuming import parse_consume, parse_unconsume
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 
-COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "extend"})
+COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "release", "extend"})
 MAX_MEMBERS: Final = 32
 """Of one connection. Each holds up to 1 MiB for a client that takes nothing."""
 MAX_SETTLING_BYTES: Final = MAX_BODY_BYTES
-"""The length of the acks, nacks and extensions that one connection has under way; more are refused."""
+"""The length of the settlements and extensions that one connection has under way; more are refused."""
 
 
 class Members:
@@ -53,8 +53,8 @@ class Members:
         return f"Members({list(self._open)}, {len(self._settling)} settling)"
 
     def stop(self) -> None:
-        """The client is gone. Its acks, and the nack or extension that is under way, are settled; then its
-        leases end. Nacks and extensions that wait for their turn are not carried out."""
+        """The client is gone. Its acks, and the nack, release or extension that is under way, are settled;
+        then its leases end. Those that wait for their turn are not carried out."""
         self._is_gone = True
         for consuming in self._open.values():
             consuming.stop()
@@ -128,6 +128,8 @@ class Members:
                 work = settling.ack(body, self._namespace, None)
             case "nack":
                 work = self._in_turn(partial(settling.nack, body, self._namespace, None))
+            case "release":
+                work = self._in_turn(partial(settling.release, body, self._namespace, None))
             case _:
                 work = self._in_turn(partial(settling.extend, body, self._namespace, None))
         task = asyncio.create_task(work)

@@ -29,7 +29,7 @@ Time = Annotated[
 ]
 Json = Annotated[Any, Meta(description="Any JSON value.")]
 Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
-Settled = Literal["acked", "nacked", "extended", "lease_expired", "unknown"]
+Settled = Literal["acked", "nacked", "released", "extended", "lease_expired", "unknown"]
 
 
 class FieldProblem(msgspec.Struct):

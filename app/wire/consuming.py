@@ -70,6 +70,13 @@ class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARACTERS)] | UnsetType | None = UNSET
 
 
+class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which deliveries are given back that were not worked on: at once, or after `delay` seconds."""
+
+    receipts: _Receipts
+    delay: Annotated[float, Meta(ge=0, le=MAX_BACKOFF_S)] | UnsetType | None = UNSET
+
+
 class ExtendRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Which deliveries are kept, for `ack_wait` seconds from now."""
 
@@ -98,6 +105,7 @@ _decode_consume: Final = msgspec.json.Decoder(ConsumeRequest)
 _decode_unconsume: Final = msgspec.json.Decoder(UnconsumeRequest)
 _decode_receipts: Final = msgspec.json.Decoder(AckRequest)
 _decode_nack: Final = msgspec.json.Decoder(NackRequest)
+_decode_release: Final = msgspec.json.Decoder(ReleaseRequest)
 _decode_extend: Final = msgspec.json.Decoder(ExtendRequest)
 _decode_transaction: Final = msgspec.json.Decoder(TransactionRequest).decode
 
@@ -159,6 +167,12 @@ def parse_nack(body: bytes) -> tuple[list[str], Nack]:
     if dead_letter and delay is not None:
         raise invalid("delay", "cannot be given together with dead_letter: nothing is delivered again")
     return asked.receipts, Nack(delay, dead_letter, reason)
+
+
+def parse_release(body: bytes) -> tuple[list[str], float | None]:
+    """Receipts, and the seconds until their messages are due again; None: at once."""
+    asked = _flat(_decode_release, body)
+    return asked.receipts, _given(asked.delay)
 
 
 def parse_extend(body: bytes) -> tuple[list[str], float | None]:

@@ -47,7 +47,7 @@ def gap(channel: str, first_seq: int, missed: int) -> dict[str, str | int]:
 
 
 def encode_results(receipts: Sequence[str], settled: Sequence[Settled]) -> bytes:
-    """The answer to an ack, nack or extend: one result per receipt, in the order of the request."""
+    """The answer to an ack, nack, release or extend: one result per receipt, in the order of the request."""
     return b'{"results":[%b]}' % b",".join(_result(*each) for each in zip(receipts, settled, strict=True))
 
 

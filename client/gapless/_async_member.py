@@ -21,6 +21,12 @@ from gapless._retry import NO_RETRY, RetryPolicy
 
 T = TypeVar("T")
 
+RELEASE_SECONDS = 5.0
+"""How long closing tries to release what nobody began."""
+LINGER_SECONDS = 0.05
+"""How long it waits for deliveries that were sent before and may still arrive."""
+RELEASES = 5
+
 
 class AsyncCaller(Protocol):
     """Carries out a call."""
@@ -45,6 +51,7 @@ class AsyncMember(OneProcess):
         self._inbox = Inbox(consuming.asked.prefetch)
         self._acks: Gatherer[tuple[Lease, asyncio.Future[Settled]]] = Gatherer()
         self._settling: set[asyncio.Task[None]] = set()
+        self._left_over: list[Lease] = []
         self._loops: list[asyncio.Task[None]] = []
         self._keeper: asyncio.Task[None]
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,6 +122,14 @@ class AsyncMember(OneProcess):
         self.leases.settle(lease, settled)
         return settled
 
+    async def release(self, lease: Lease, delay: float | None) -> Settled:
+        """Gives it back as if it had not been handed out."""
+        self._use()
+        self.leases.let_go(lease)
+        (settled,) = await self._call(_delivery.release(self.consuming.subscription, [lease.receipt], delay))
+        self.leases.settle(lease, settled)
+        return settled
+
     async def extend(self, lease: Lease, ack_wait: float | None) -> Settled:
         """Moves its deadline."""
         self._use()
@@ -130,15 +145,17 @@ class AsyncMember(OneProcess):
         self.leases.keep(lease)
         self._replan(lease)
 
-    def abandon(self, lease: Lease, reason: str) -> None:
-        """Gives it back at once without waiting, because a cancelled caller must not wait for the network.
+    def abandon(self, lease: Lease) -> None:
+        """Releases it without waiting, because a cancelled caller must not wait for the network.
 
-        While the member is ending, the end of the stream gives it back: a nack before that would bring the
-        message to this same stream once more.
+        While the member is ending, closing it releases all that is left over: released before that, the
+        message would come to this same stream once more.
         """
-        self.leases.let_go(lease)
-        if not self._stopped:
-            self._spawn(self._give_back(lease, reason))
+        if self._stopped:
+            self._left_over.append(lease)
+        else:
+            self.leases.let_go(lease)
+            self._spawn(self._release([lease]))
 
     def stop(self) -> None:
         """Stops handing out leases."""
@@ -146,13 +163,17 @@ class AsyncMember(OneProcess):
         self._news.set()
 
     async def aclose(self, patience_seconds: float) -> None:
-        """Ends the stream after the settling under way; all leases end with it."""
+        """Ends the stream after the settling under way, and after it released what nobody began or finished;
+        all other leases end with the stream."""
         if self._foreign:
             return
         self.stop()
         try:
             if self._settling:
                 await asyncio.wait(self._settling, timeout=patience_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(patience_seconds, RELEASE_SECONDS)):
+                    await self._release_left_over()
         finally:
             self._cancel()
             await asyncio.gather(*self._loops, return_exceptions=True)
@@ -232,13 +253,33 @@ class AsyncMember(OneProcess):
             finally:
                 self._acks.sent()
 
-    async def _give_back(self, lease: Lease, reason: str) -> None:
-        call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
+    async def _release_left_over(self) -> None:
+        for _ in range(RELEASES):
+            left = self._drain() or await self._linger()
+            if not left:
+                return
+            await self._release(left)
+
+    async def _linger(self) -> list[Lease]:
+        """What arrives in the next moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while self._loops and not self._ended and not len(self._inbox):
+                    await self._next_news()
+        return self._drain()
+
+    def _drain(self) -> list[Lease]:
+        left = [lease for lease in self._left_over if not lease.lost] + self._inbox.drain()
+        self._left_over = []
+        return left
+
+    async def _release(self, leases: list[Lease]) -> None:
         try:
-            await self._call(call, NO_RETRY)
+            results = await self._call(self.consuming.release(leases), NO_RETRY)
         except Exception as error:  # noqa: BLE001 (no caller waits for it)
-            self.consuming.not_given_back(lease, error)
-        self.leases.settle(lease)
+            self.consuming.not_released(leases, error)
+        else:
+            self.consuming.released(leases, results)
 
     def _replan(self, lease: Lease) -> None:
         if lease.extend_at < self._planned_at:

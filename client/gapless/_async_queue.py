@@ -78,7 +78,7 @@ class AsyncQueue(AsyncCalls):
         """Settles up to 1000 deliveries for good, committed on return; returns the result of each, in order.
 
         If the subscription is None, the receipts may be of several, because each receipt names its own. The
-        same holds for `nack` and `extend`.
+        same holds for `nack`, `release` and `extend`.
         """
         return await self._call(_delivery.ack(subscription, receipts))
 
@@ -96,6 +96,13 @@ class AsyncQueue(AsyncCalls):
         With `dead_letter` they do not come again. If they become dead letters, those hold the `reason`.
         """
         return await self._call(_delivery.nack(subscription, receipts, delay, dead_letter, reason))
+
+    async def release(
+        self, subscription: str | None, receipts: Iterable[Receipt], *, delay: float | None = None
+    ) -> list[Settled]:
+        """Gives up to 1000 deliveries back that were not worked on. They come again at once, or after `delay`
+        seconds, with the same attempt: it is neither an attempt nor a failure."""
+        return await self._call(_delivery.release(subscription, receipts, delay))
 
     async def extend(
         self, subscription: str | None, receipts: Iterable[Receipt], *, ack_wait: float | None = None

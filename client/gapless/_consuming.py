@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from gapless._call import Call, Request, params_from, path
 from gapless._config import Config
-from gapless._delivery import Settled, delivery_from, extend
+from gapless._delivery import Settled, delivery_from, extend, release
 from gapless._effects import Effects
 from gapless._errors import GaplessError
 from gapless._gaps import tell
@@ -189,10 +189,21 @@ class Membership(Resumable[Lease]):
             return
         self.leases.failed(receipts, self._clock())
 
-    def not_given_back(self, lease: Lease, error: Exception) -> None:
-        """A nack in the background failed: the lease ends by itself."""
-        what = (lease.delivery.message.id, self.subscription)
-        log.warning("message %d of %s could not be given back: %r", *what, error)
+    def release(self, leases: Sequence[Lease]) -> Call[list[Settled]]:
+        """The call that gives back what was not worked on."""
+        return release(self.subscription, [lease.receipt for lease in leases])
+
+    def released(self, leases: Sequence[Lease], results: Sequence[Settled]) -> None:
+        """Takes the results of that call."""
+        for lease, settled in zip(leases, results, strict=True):
+            self.leases.settle(lease, settled)
+
+    def not_released(self, leases: Sequence[Lease], error: Exception) -> None:
+        """That call failed: the leases end by themselves, or with the stream."""
+        for lease in leases:
+            what = (lease.delivery.message.id, self.subscription)
+            log.warning("message %d of %s could not be released: %r", *what, error)
+            self.leases.settle(lease)
 
 
 class Consuming(Membership, Stream[Lease]):
@@ -241,6 +252,11 @@ class Inbox:
         if len(self._waiting) >= self._size:
             self._waiting = deque(one for one in self._waiting if not one.lost)
         self._waiting.append(lease)
+
+    def drain(self) -> list[Lease]:
+        """Removes and returns all live leases. No caller gets them."""
+        waiting, self._waiting = self._waiting, deque()
+        return [lease for lease in waiting if not lease.lost]
 
     def take(self) -> Lease | None:
         """Removes and returns the first live lease; None if there is none."""

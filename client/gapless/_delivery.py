@@ -18,7 +18,7 @@ MAX_RECEIPTS = 1000
 """The most receipts of one call."""
 MAX_REASON_CHARACTERS = 1000
 
-Status = Literal["acked", "nacked", "extended", "lease_expired", "unknown"]
+Status = Literal["acked", "nacked", "released", "extended", "lease_expired", "unknown"]
 """The result of a receipt. `lease_expired`: the lease had ended, nothing was done. `unknown`: it was settled
 before (also by the first attempt of a repeated call), a seek forgot it, or it is not a receipt."""
 
@@ -181,6 +181,14 @@ def nack(
     """Gives the messages back. They come again after `delay` seconds, else as the backoff says."""
     said = {"delay": delay, "dead_letter": dead_letter or None, "reason": _storable(reason)}
     return _settle(subscription, "nack", receipts, said)
+
+
+def release(
+    subscription: str | None, receipts: Iterable[Receipt], delay: float | None = None
+) -> Call[list[Settled]]:
+    """Gives messages back that were not worked on, as if they had not been handed out. They come again at
+    once, or after `delay` seconds."""
+    return _settle(subscription, "release", receipts, {"delay": delay})
 
 
 def extend(

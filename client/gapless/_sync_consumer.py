@@ -26,8 +26,8 @@ class SyncDelivery(InHand):
 
     `with` extends the lease until the end of the block. At its end the message is acked. If the block
     raises, the message is nacked with the exception as the reason, and the exception is raised on. If the
-    block is interrupted, the message is given back without waiting for the service. A message that was
-    settled by hand is left alone.
+    block is interrupted, the message is released without waiting for the service: that is neither an
+    attempt nor a failure. A message that was settled by hand is left alone.
 
     `lost` says that the message is or will be handed out again, because the lease or its stream ended. The
     loss is logged. With `raise_lost` it is also raised as `LeaseLost` at the end of the block. The ack is
@@ -55,6 +55,11 @@ class SyncDelivery(InHand):
         `dead_letter` it does not come again. If it becomes a dead letter, that holds the `reason`."""
         return self._consumer._member.nack(self._lease, delay, dead_letter, reason)
 
+    def release(self, *, delay: float | None = None) -> Settled:
+        """Gives the message back without having worked on it. It comes again at once, or after `delay`
+        seconds, with the same attempt. The result's status is `released`, `lease_expired` or `unknown`."""
+        return self._consumer._member.release(self._lease, delay)
+
     def extend(self, ack_wait: float | None = None) -> Settled:
         """Moves the deadline to `ack_wait` seconds from now; the default is the subscription's `ack_wait`."""
         return self._consumer._member.extend(self._lease, ack_wait)
@@ -75,7 +80,7 @@ class SyncDelivery(InHand):
         elif isinstance(error, Exception):
             self._give_back(error)
         elif not self._lease.settled:
-            self._consumer._member.abandon(self._lease, reason_of(error))
+            self._consumer._member.abandon(self._lease)
 
     @property
     def _inherited(self) -> bool:
@@ -118,9 +123,10 @@ class SyncConsumer:
 
     It reads ahead up to `prefetch` deliveries and keeps their leases alive until they are handed out. When
     the connection is lost, its leases end, and their messages come again. Several threads may iterate over
-    one consumer. `with` opens and ends it. At the end it waits for the settling under way, and all other
-    leases end at once. A consumer that is garbage collected ends too. Interrupting a wait for the next
-    delivery loses nothing. In a forked child it is another member, with deliveries of its own.
+    one consumer. `with` opens and ends it. At the end it waits for the settling under way and releases what
+    it had read ahead; all other leases end at once. A consumer that is garbage collected ends too.
+    Interrupting a wait for the next delivery loses nothing. In a forked child it is another member, with
+    deliveries of its own.
     """
 
     def __init__(self, member: SyncMember, asked: Consumption, patience_seconds: float) -> None:
@@ -163,8 +169,9 @@ class SyncConsumer:
 
         If the handler raises, the error is logged, the message is nacked, and work goes on. Work ends after
         `stop`, when the running handlers have returned, or with an error that a retry does not mend, such as
-        `NotFound`. When it is cancelled, it cancels the handlers and gives their messages back. Handlers on
-        threads cannot be cancelled: they run to their end first, unless work is interrupted a second time.
+        `NotFound`. When it is cancelled, it cancels the handlers, and closing releases their messages.
+        Handlers on threads cannot be cancelled: they run to their end first, unless work is interrupted a
+        second time.
         """
         if concurrency < 1:
             raise ValueError("the concurrency must be at least 1")
@@ -185,12 +192,14 @@ class SyncConsumer:
     def stop(self) -> None:
         """Stops handing out deliveries, which ends every iteration. Deliveries in hand may still be settled.
 
-        Deliveries that were read ahead stay leased until this consumer is closed: close it soon.
+        Deliveries that were read ahead stay leased until this consumer is closed, which releases them: close
+        it soon.
         """
         self._member.stop()
 
     def close(self) -> None:
-        """Ends the stream after the settling under way; all other leases end. Closing twice is harmless."""
+        """Ends the stream after the settling under way, and releases what was read ahead and what was
+        broken off; all other leases end. Closing twice is harmless."""
         self._member.close(self._patience_seconds)
 
     def _work(self, handler: SyncHandler, crew: _Crew) -> None:

@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 JOIN_SECONDS = 1.0
 """How long closing waits for a thread that is still connecting; that thread ends by itself soon after."""
+LINGER_SECONDS = 0.05
+"""How long closing waits for deliveries that were sent before and may still arrive."""
+RELEASES = 5
 SIGNAL_S = 0.5
 """A signal just before CPython blocks does not wake the main thread, so it looks at this interval."""
 
@@ -72,7 +75,8 @@ class SyncMember(Forkable):
         self._stream = stream
         self._inbox = Inbox(consuming.asked.prefetch)
         self._acks: Gatherer[_Ticket] = Gatherer()
-        self._abandoned: deque[tuple[Lease, str]] = deque()
+        self._abandoned: deque[Lease] = deque()
+        self._left_over: list[Lease] = []
         self._threads: list[threading.Thread] = []
         self._news = threading.Condition()
         self._settling = threading.Condition()
@@ -147,6 +151,13 @@ class SyncMember(Forkable):
         self.leases.settle(lease, settled)
         return settled
 
+    def release(self, lease: Lease, delay: float | None) -> Settled:
+        """Gives it back as if it had not been handed out."""
+        self.leases.let_go(lease)
+        (settled,) = self._call(_delivery.release(self.consuming.subscription, [lease.receipt], delay))
+        self.leases.settle(lease, settled)
+        return settled
+
     def extend(self, lease: Lease, ack_wait: float | None) -> Settled:
         """Moves its deadline."""
         (settled,) = self._call(_delivery.extend(self.consuming.subscription, [lease.receipt], ack_wait))
@@ -158,15 +169,17 @@ class SyncMember(Forkable):
         self.leases.keep(lease)
         self._replan(lease)
 
-    def abandon(self, lease: Lease, reason: str) -> None:
-        """Gives it back at once without waiting, because an interrupted caller must not wait for the network.
+    def abandon(self, lease: Lease) -> None:
+        """Releases it without waiting, because an interrupted caller must not wait for the network.
 
-        While the member is ending, the end of the stream gives it back: a nack before that would bring the
-        message to this same stream once more.
+        While the member is ending, closing it releases all that is left over: released before that, the
+        message would come to this same stream once more.
         """
-        self.leases.let_go(lease)
-        if not self._stopped:
-            self._abandoned.append((lease, reason))
+        if self._stopped:
+            self._left_over.append(lease)
+        else:
+            self.leases.let_go(lease)
+            self._abandoned.append(lease)
             self._plan_changed.set()
 
     def stop(self) -> None:
@@ -176,11 +189,13 @@ class SyncMember(Forkable):
             self._news.notify_all()
 
     def close(self, patience_seconds: float) -> None:
-        """Ends the stream after the settling under way; all leases end with it."""
+        """Ends the stream after the settling under way, and after it released what nobody began or finished;
+        all other leases end with the stream."""
         self.stop()
         try:
             with self._settling:
                 self._settling.wait_for(lambda: self._acks.idle and not self._abandoned, patience_seconds)
+            self._release_left_over()
         finally:
             self.forsake()
             for thread in self._threads:
@@ -213,7 +228,10 @@ class SyncMember(Forkable):
     def _keep(self) -> None:
         while True:
             while self._abandoned:
-                self._give_back(*self._abandoned[0])
+                self._release([self._abandoned[0]])
+                with self._settling:
+                    self._abandoned.popleft()
+                    self._settling.notify_all()
             if self._closing:
                 return
             now = self._clock()
@@ -259,16 +277,24 @@ class SyncMember(Forkable):
                 self._acks.sent()
                 self._settling.notify_all()
 
-    def _give_back(self, lease: Lease, reason: str) -> None:
-        call = _delivery.nack(self.consuming.subscription, [lease.receipt], 0.0, False, reason)
+    def _release_left_over(self) -> None:
+        for _ in range(RELEASES):
+            with self._news:
+                if not (self._inbox or self._left_over) and self._threads:
+                    self._news.wait_for(lambda: self._ended or self._inbox, LINGER_SECONDS)
+                left = [lease for lease in self._left_over if not lease.lost] + self._inbox.drain()
+                self._left_over = []
+            if not left:
+                return
+            self._release(left)
+
+    def _release(self, leases: list[Lease]) -> None:
         try:
-            self._call(call, NO_RETRY)
+            results = self._call(self.consuming.release(leases), NO_RETRY)
         except Exception as error:  # noqa: BLE001 (no caller waits for it, and the loop goes on)
-            self.consuming.not_given_back(lease, error)
-        self.leases.settle(lease)
-        with self._settling:
-            self._abandoned.popleft()
-            self._settling.notify_all()
+            self.consuming.not_released(leases, error)
+        else:
+            self.consuming.released(leases, results)
 
     def _replan(self, lease: Lease) -> None:
         if lease.extend_at < self._planned_at:

@@ -79,7 +79,7 @@ class SyncQueue(SyncCalls):
         """Settles up to 1000 deliveries for good, committed on return; returns the result of each, in order.
 
         If the subscription is None, the receipts may be of several, because each receipt names its own. The
-        same holds for `nack` and `extend`.
+        same holds for `nack`, `release` and `extend`.
         """
         return self._call(_delivery.ack(subscription, receipts))
 
@@ -97,6 +97,13 @@ class SyncQueue(SyncCalls):
         With `dead_letter` they do not come again. If they become dead letters, those hold the `reason`.
         """
         return self._call(_delivery.nack(subscription, receipts, delay, dead_letter, reason))
+
+    def release(
+        self, subscription: str | None, receipts: Iterable[Receipt], *, delay: float | None = None
+    ) -> list[Settled]:
+        """Gives up to 1000 deliveries back that were not worked on. They come again at once, or after `delay`
+        seconds, with the same attempt: it is neither an attempt nor a failure."""
+        return self._call(_delivery.release(subscription, receipts, delay))
 
     def extend(
         self, subscription: str | None, receipts: Iterable[Receipt], *, ack_wait: float | None = None

@@ -143,7 +143,7 @@ end $$;
 
 -- Gives messages of one subscription back that were not worked on: they are handed out again after p_delay
 -- seconds (null: at once).
-create or replace function gapless.give_back(
+create or replace function gapless.give_back_leases(
     p_subscription_id integer, p_messages bigint[], p_leases bigint[], p_delay double precision,
     out statuses smallint[]
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -39,7 +39,7 @@ select statuses, dead_letters, touched from gapless.nack($1, $2, $3, $4, $5, $6)
 select statuses, deadline from gapless.extend($1, $2, $3, $4)
 
 -- name: give_back
-select statuses from gapless.give_back($1, $2, $3, $4)
+select statuses from gapless.give_back_leases($1, $2, $3, $4)
 
 -- name: release
 select touched from gapless.release($1, $2, $3, $4)

@@ -38,7 +38,12 @@ class Listener(Protocol):
 
     def hear(self, namespace: str, channel: str, last_id: int) -> None: ...
 
-    def hear_settled(self, subscription_ids: Sequence[int], receipts: Sequence[Receipt]) -> None: ...
+    def hear_settled(
+        self,
+        subscription_ids: Sequence[int],
+        receipts: Sequence[Receipt],
+        released: Sequence[Receipt] = (),
+    ) -> None: ...
 
 
 class Exchange:
@@ -136,13 +141,17 @@ class Exchange:
 
     def woken(self, subscription_id: int) -> None:
         """Make members here look at once: the database decided something about this subscription."""
-        self._tell_settled([subscription_id], ())
+        self._tell_settled([subscription_id], (), ())
 
-    def settled(self, subscription_ids: list[int], receipts: list[Receipt]) -> None:
-        """Tell the other processes what was settled here, and which of these deliveries they stream."""
+    def settled(
+        self, subscription_ids: list[int], receipts: list[Receipt], released: list[Receipt], /
+    ) -> None:
+        """Tell the other processes what was settled or released here, and which of these deliveries they
+        stream."""
         if subscription_ids and self.heard:
             leases = [(r.subscription_id, r.message_id, r.lease) for r in receipts]
-            self._send(Hints(self._origin, [], [], subscription_ids, leases))
+            freed = [(r.subscription_id, r.message_id, r.lease) for r in released]
+            self._send(Hints(self._origin, [], [], subscription_ids, leases, released=freed))
 
     def publish_ephemeral(self, hint: EphemeralHint) -> None:
         """Send a message that is not stored to the listeners of all processes that can be reached."""
@@ -192,7 +201,8 @@ class Exchange:
             return
         self._live.hear((hint, entries_of(hint)) for hint in hints.channels)
         self._tell_listeners(hints.channels)
-        self._tell_settled(hints.woken, [Receipt(*lease) for lease in hints.settled])
+        settled, released = ([Receipt(*each) for each in those] for those in (hints.settled, hints.released))
+        self._tell_settled(hints.woken, settled, released)
         once = hints.ephemeral or hints.commands or hints.presence
         if once and not self._replays.is_new(hints, self._now_us()):
             self.forged += 1
@@ -210,9 +220,11 @@ class Exchange:
                 for listener in self._listeners:
                     listener.hear(hint.namespace, hint.channel, hint.copies[-1].id)
 
-    def _tell_settled(self, subscription_ids: Sequence[int], receipts: Sequence[Receipt]) -> None:
+    def _tell_settled(
+        self, subscription_ids: Sequence[int], receipts: Sequence[Receipt], released: Sequence[Receipt]
+    ) -> None:
         for listener in self._listeners:
-            listener.hear_settled(subscription_ids, receipts)
+            listener.hear_settled(subscription_ids, receipts, released)
 
 
 def _without_copies(hint: ChannelHint) -> ChannelHint:

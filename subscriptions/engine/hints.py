@@ -68,7 +68,7 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     """What one commit, one ephemeral publish, one settlement or one tick of presence tells the other
     processes. `origin` names the sender, which has already told its own readers. `woken`: durable
     subscriptions in which something was settled; `settled`: the settled leases that others stream, as
-    (subscription, message id, lease)."""
+    (subscription, message id, lease); `released`: the same of released ones."""
 
     origin: str
     channels: list[ChannelHint]
@@ -81,6 +81,7 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     commands: list[tuple[str, bytes]] = []
     """For the process that gets this: (session, commands of its client), which came to another process."""
     presence: list[PresenceHint] = []
+    released: list[tuple[int, int, int]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -108,6 +108,9 @@ class BlockingDelivery:
     def ack(self) -> Any:
         return self._run(self._delivery.ack())
 
+    def release(self, **options: Any) -> Any:
+        return self._run(self._delivery.release(**options))
+
     def nack(self, **options: Any) -> Any:
         return self._run(self._delivery.nack(**options))
 

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S
 HOLD_S = 2 * PATIENCE_S
 """How long an answer is held back, at most: longer than a test waits for anything."""
 
-STATUSES = {"ack": "acked", "nack": "nacked", "extend": "extended"}
+STATUSES = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "extended"}
 
 
 def stream(*parts: bytes, hold: bool = True) -> Script:

@@ -208,7 +208,7 @@ def test_what_a_member_leaves_behind_comes_again_at_once(client: Client, name: s
     assert held.lost
     with client.consume(name) as consumer:
         again = [next(consumer) for _ in range(3)]
-        assert [(one.message.data, one.attempt) for one in again] == [(1, 2), (2, 2), (3, 2)]
+        assert sorted((one.message.data, one.attempt) for one in again) == [(1, 2), (2, 1), (3, 1)]
         assert held.ack().status == "lease_expired"
         assert held.lost
 

@@ -122,50 +122,6 @@ async def test_one_who_is_cancelled_while_acking_takes_nothing_from_the_others(
     assert found[0]._lease.settled
 
 
-async def test_a_cancelled_block_gives_its_message_back_without_waiting(
-    server: QueueServer, client: AsyncClient
-) -> None:
-    server.streams = [giving(1)]
-    server.gates = {"nack": threading.Event()}
-    entered = asyncio.Event()
-    async with client.consume("orders") as consumer:
-        delivery = await anext(consumer)
-
-        async def hold() -> None:
-            async with delivery:
-                entered.set()
-                await asyncio.Event().wait()
-
-        holding = asyncio.create_task(hold())
-        await entered.wait()
-        holding.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await in_time(holding)
-        await wait_for(server, lambda: len(server.bodies("nack")) == 1)
-        server.gates["nack"].set()
-    assert server.bodies("nack") == [{"receipts": ["r-1-1"], "delay": 0.0, "reason": "CancelledError"}]
-    assert server.bodies("ack") == []
-
-
-async def test_what_is_broken_off_on_the_way_to_the_end_is_left_to_the_end(
-    server: QueueServer, client: AsyncClient
-) -> None:
-    """Given back sooner, it would come to the same stream again, and nobody would look at it."""
-    server.streams = [giving(1)]
-    async with client.consume("orders") as consumer:
-        delivery = await anext(consumer)
-        consumer.stop()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled_in(delivery)
-    await wait_for(server, lambda: server.left == 1)
-    assert server.settled == []
-
-
-async def cancelled_in(delivery: AsyncDelivery) -> None:
-    async with delivery:
-        raise asyncio.CancelledError
-
-
 async def test_an_end_that_nobody_waited_for_is_still_told(server: QueueServer, client: AsyncClient) -> None:
     """Closing waits for what is being settled, so that the stream does not end under it."""
     server.streams = [giving(1)]
@@ -199,18 +155,6 @@ def test_closing_waits_for_the_acks_of_other_threads(server: QueueServer, blocki
         assert acking.result(PATIENCE_S).status == "acked"
         closing.result(PATIENCE_S)
     server.wait_for(lambda: server.left == 1)
-
-
-def test_an_interrupted_block_gives_its_message_back(server: QueueServer, blocking: Client) -> None:
-    server.streams = [giving(1, 2)]
-    with blocking.consume("orders") as consumer:
-        with pytest.raises(KeyboardInterrupt), next(consumer):
-            raise KeyboardInterrupt
-        settled = next(consumer)
-        settled.ack()
-        with pytest.raises(KeyboardInterrupt), settled:
-            raise KeyboardInterrupt
-    assert server.bodies("nack") == [{"receipts": ["r-1-1"], "delay": 0.0, "reason": "KeyboardInterrupt"}]
 
 
 @pytest.mark.parametrize("steps", range(8))
@@ -430,7 +374,9 @@ async def test_work_that_is_cancelled_cancels_its_handlers(server: QueueServer, 
         await in_time(working)
     assert sorted(seen) == ["r-1-1", "r-2-1"]
     await wait_for(server, lambda: server.left == 1)
-    assert server.settled == [], "the end of the stream gives them back"
+    (released,) = server.bodies("release")
+    assert sorted(released["receipts"]) == ["r-1-1", "r-2-1", "r-3-1"]
+    assert [verb for verb, _ in server.settled] == ["release"]
 
 
 def test_work_on_threads_that_is_interrupted_finishes_what_is_in_hand(

@@ -26,7 +26,7 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Message, NewMessage
-from subscriptions.engine.durable.consumers import Lookup
+from subscriptions.engine.durable.neighbours import Lookup
 from subscriptions.ports import (
     AttendancePort,
     DeadLetterPort,

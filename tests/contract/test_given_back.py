@@ -1,4 +1,4 @@
-"""What was not worked on is given back: as if it had never been handed out. Whatever stands behind the ports."""
+"""What was not worked on is given back, as if it were not handed out. Whatever stands behind the ports."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.watermark import Watermark
-from subscriptions.engine.durable import consumers as engine
+from subscriptions.engine.durable import endings
 from subscriptions.engine.durable.consumers import Consumers
 from tests.contract.memory import MemoryAppender, MemoryReader
 from tests.contract.memory_deliveries import MemoryDeliveries
@@ -51,7 +51,7 @@ class Stage:
             now_us=self.log.now_us,
             look=self._look,
             touched=lambda touched: None,
-            tell=lambda ids, receipts: self.told.append((ids, receipts)),
+            tell=lambda ids, receipts, released: self.told.append((ids, [*receipts, *released])),
             **more,
         )
         made.start()
@@ -418,9 +418,9 @@ async def test_a_release_that_fails_is_tried_again(stage: Stage) -> None:
     await member.next(5)
     stage.errors["release"] = GaplessError(Code.UNAVAILABLE, "away")
     stage.consumers.close(member)
-    await asyncio.sleep(engine.RELEASE_RETRY_S / 2)
+    await asyncio.sleep(endings.RETRY_S / 2)
     stage.errors.clear()
-    await asyncio.sleep(engine.RELEASE_RETRY_S)
+    await asyncio.sleep(endings.RETRY_S)
     assert list(stage.attempts().values()) == [1]
 
 

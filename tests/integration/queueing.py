@@ -108,6 +108,9 @@ class Queue:
     async def nack(self, *deliveries: Delivery, **how: Any) -> list[str]:
         return [result["status"] for result in await self._settle("nack", deliveries, **how)]
 
+    async def release(self, *deliveries: Delivery, **how: Any) -> list[str]:
+        return [result["status"] for result in await self._settle("release", deliveries, **how)]
+
     async def extend(self, *deliveries: Delivery, **how: Any) -> list[Any]:
         return await self._settle("extend", deliveries, **how)
 

@@ -152,7 +152,7 @@ def definitions() -> Iterator[Bad]:
 def consuming() -> Iterator[Bad]:
     yield from each("POST", f"{SUBSCRIPTION}/pull", BAD_PULLS)
     for where in (SUBSCRIPTION, "/v1"):
-        for verb in ("ack", "nack", "extend"):
+        for verb in ("ack", "nack", "release", "extend"):
             yield from each("POST", f"{where}/{verb}", BAD_RECEIPTS)
             yield said("POST", f"{where}/{verb}", {"receipts": ["x"] * 1001})
         yield from each("POST", f"{where}/nack", BAD_NACKS)
@@ -382,7 +382,7 @@ def test_is_refused_and_changes_nothing(defined: str, case: Bad) -> None:
 
 def test_forged_receipts_are_unknown(defined: str) -> None:
     receipts = ["", "x", "A" * 60, "\n", '"', "x" * 200]
-    for verb in ("ack", "nack", "extend"):
+    for verb in ("ack", "nack", "release", "extend"):
         answer = exchange(defined, said("POST", f"{SUBSCRIPTION}/{verb}", {"receipts": receipts}).request())
         assert answer.status == 200
         expected = [{"receipt": receipt, "status": "unknown"} for receipt in receipts]

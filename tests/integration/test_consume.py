@@ -281,6 +281,6 @@ async def test_a_member_that_takes_nothing_is_cut_off(serve: Serve) -> None:
 
 async def test_nobody_settles_for_a_subscription_that_is_not_there(hosts: Both) -> None:
     one, _ = hosts
-    for verb in ("ack", "nack", "extend"):
+    for verb in ("ack", "nack", "release", "extend"):
         await one.ask("POST", f"/v1/subscriptions/nobody/{verb}", 404, json={"receipts": ["x"]})
     await one.ask("POST", "/v1/subscriptions/nobody/pull", 404)

@@ -123,9 +123,10 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("POST", "/v1/subscriptions/{name}/ack", json={"receipts": [one, "x"]}, **name)
     call("GET", "/v1/subscriptions/{name}/length", **name)
     assert call("GET", "/v1/subscriptions/{name}/messages", **name)["messages"]
-    for verb in ("ack", "nack", "extend"):
+    for verb in ("ack", "nack", "release", "extend"):
         call("POST", f"/v1/{verb}", json={"receipts": ["x"]})
     call("POST", "/v1/subscriptions/{name}/extend", json={"receipts": [two]}, **name)
+    call("POST", "/v1/subscriptions/{name}/release", json={"receipts": ["x"]}, **name)
     given_up = {"receipts": [two, three, five], "dead_letter": True, "reason": "no"}
     results = call("POST", "/v1/subscriptions/{name}/nack", json=given_up, **name)["results"]
     first: dict[str, Any] = {"values": {"dead_letter_id": results[0]["dead_letter"]}}

@@ -133,7 +133,7 @@ async def test_what_was_deleted_at_another_host_is_not_found(hosts: Both) -> Non
     taken = await queue.at(two).take(2)
     assert await queue.at(two).ack(taken[0]) == ["acked"]
     await one.ask("DELETE", queue.path, 204)
-    for verb in ("ack", "nack", "extend"):
+    for verb in ("ack", "nack", "release", "extend"):
         refused = await two.ask("POST", f"{queue.path}/{verb}", 404, json={"receipts": [taken[1]["receipt"]]})
         assert refused["code"] == "subscription_not_found"
 
@@ -408,7 +408,7 @@ async def test_namespaces_see_nothing_of_one_another(serve: Serve) -> None:
         assert await of_blue.pull() == []
         await blue.publish("a", "blue")
         assert await of_blue.ack(delivery) == ["unknown"]
-        for verb in ("ack", "nack", "extend"):
+        for verb in ("ack", "nack", "release", "extend"):
             assert await settle(blue, verb, delivery) == ["unknown"]
         assert await of_red.nack(delivery, dead_letter=True) == ["nacked"]
         (taken,) = await of_blue.take(1)

@@ -382,6 +382,8 @@ RECEIPTS: dict[str, Any] = {"receipts": ["x"]}
         ({"nack": {**RECEIPTS, "delay": 1, "dead_letter": True}}, 107),
         ({"nack": {**RECEIPTS, "reason": "x" * 1001}}, 107),
         ({"nack": {**RECEIPTS, "reason": "\u0000"}}, 107),
+        ({"release": {**RECEIPTS, "delay": -1}}, 107),
+        ({"release": {**RECEIPTS, "reason": "x"}}, 107),
         ({"extend": {**RECEIPTS, "ack_wait": 0}}, 107),
         ({"extend": {**RECEIPTS, "ack_wait": 86_401}}, 107),
     ],
@@ -415,7 +417,7 @@ async def test_json_that_http_refuses_is_refused(server_url: str, body: str) -> 
 
 async def test_receipts_that_are_none_are_unknown(server_url: str) -> None:
     async with opened(server_url) as client:
-        for verb in ("ack", "nack", "extend"):
+        for verb in ("ack", "nack", "release", "extend"):
             results = (await client.ask(verb, receipts=["x", "", "A" * 60, "é" * 60]))[verb]["results"]
             assert [result["status"] for result in results] == ["unknown"] * 4
 

@@ -152,12 +152,12 @@ class Deed:
     """Message → lease and attempt."""
     acked: set[int] = field(default_factory=set)
     back: set[int] = field(default_factory=set)
-    """Nacked, or released."""
+    """Nacked, released, or given back."""
     nacked: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     """Released by a member that had begun, all it had."""
     uncounted: set[int] = field(default_factory=set)
-    """Released unsent: of these the attempt does not count."""
+    """Released unsent, or given back: of these the attempt does not count."""
     rejected: set[int] = field(default_factory=set)
     replayed: set[int] = field(default_factory=set)
     trimmed: bool = False
@@ -198,7 +198,9 @@ def _may_die(was: Place, reason: str, id_: int, before: Snapshot, deed: Deed) ->
     if reason == "expired":
         return deed.decides and was.expired and (was.at is not At.LEASED or was.ended)
     if reason == "max_deliver":
-        return spent and (id_ in deed.back or (deed.decides and (was.at is not At.LEASED or was.ended)))
+        return spent and (
+            id_ in deed.back - deed.uncounted or (deed.decides and (was.at is not At.LEASED or was.ended))
+        )
     return reason == "max_backlog" and deed.decides and (was.at is not At.LEASED or was.ended)
 
 

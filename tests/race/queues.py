@@ -155,6 +155,11 @@ class Queues:
         settled, _ = await self.deliveries.nack(receipts(subscription, *deliveries), Nack(**how))
         return outcomes(settled)
 
+    async def give_back(
+        self, subscription: Subscription, *deliveries: Delivery, delay: float | None = None
+    ) -> list[str]:
+        return outcomes(await self.deliveries.give_back(receipts(subscription, *deliveries), delay))
+
     async def reap(self, subscription: Subscription, limit: int = 1000) -> int:
         """Until there is nothing to decide; how much was."""
         total = 0
@@ -220,6 +225,7 @@ def attempts(deliveries: Sequence[Delivery]) -> list[int]:
 CLAIM = "select * from gapless.claim($1, $2, $3)"
 ACK = "select gapless.ack($1, $2, $3)"
 NACK = "select * from gapless.nack($1, $2, $3, null, $4, null)"
+GIVE_BACK = "select * from gapless.give_back_leases($1, $2, $3, null)"
 REAP = "select * from gapless.reap($1, $2, 1000)"
 
 

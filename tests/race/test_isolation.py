@@ -22,6 +22,7 @@ DECIDING = [
     "select * from gapless.ack('{1}', '{1}', '{1}')",
     "select * from gapless.nack(1, '{1}', '{1}', null, false, null)",
     "select * from gapless.extend(1, '{1}', '{1}', null)",
+    "select * from gapless.give_back_leases(1, '{1}', '{1}', null)",
     "select * from gapless.release(1, '{1}', '{1}', true)",
     "select * from gapless.reap(1, 100, 10)",
     "select gapless.seek_subscription(1, 'q', 'latest')",

@@ -275,6 +275,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert outcomes(settled) == [self.status(r, "extended") for r in receipts]
 
     @precondition(lambda self: self.given)
+    @rule(data=st.data(), delay=st.sampled_from([None, 0.0, 571.0]))
+    def give_back(self, data: st.DataObject, delay: float | None) -> None:
+        receipts = self.receipts(data)
+        settled = self.do(self.queues.deliveries.give_back(receipts, delay))
+        assert outcomes(settled) == [self.status(r, "released") for r in receipts]
+        self.deed.back = self.deed.uncounted = {r.message_id for r in receipts if self.live(r)}
+
+    @precondition(lambda self: self.given)
     @rule(data=st.data(), delivered=st.booleans())
     def release(self, data: st.DataObject, delivered: bool) -> None:
         receipts = self.receipts(data)

@@ -219,6 +219,7 @@ async def test_a_forged_lease_settles_nothing(queues: Queues, forge: Callable[[R
         lambda: port.nack(forged, Nack(dead_letter=True)),
         lambda: port.extend(forged, 100),
         lambda: port.release(forged, delivered=True),
+        lambda: port.give_back(forged, None),
     ]
     for attempt in attempts_at:
         await attempt()

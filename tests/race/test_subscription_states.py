@@ -99,8 +99,12 @@ async def release(queues: Queues, subscription: Subscription, delivery: Delivery
     return ["unknown"]
 
 
+async def give_back(queues: Queues, subscription: Subscription, delivery: Delivery) -> list[str]:
+    return await queues.give_back(subscription, delivery)
+
+
 Settling = Callable[[Queues, Subscription, Delivery], Coroutine[Any, Any, list[str]]]
-SETTLING: list[Settling] = [ack, nack, extend, release]
+SETTLING: list[Settling] = [ack, nack, extend, release, give_back]
 
 
 @pytest.mark.parametrize("statement", [DROP, SEEK])

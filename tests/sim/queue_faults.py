@@ -9,6 +9,8 @@ NAMESPACE = "default"
 ACK_WAIT_S = 3.0
 BACK_S = 1.0
 """What nobody holds is free again within so much, when nothing fails."""
+AUDIT_S = 0.1
+"""How often it is looked for what nobody holds."""
 IDLE_S = 5.0
 IDLE_CLAIMS = 3
 """Claims a second and a group may make with nothing to do."""

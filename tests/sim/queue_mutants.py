@@ -9,6 +9,7 @@ import pytest
 from subscriptions.domain.delivery import Delivery, Receipt
 from subscriptions.engine.durable import group
 from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.durable.endings import Endings
 from subscriptions.engine.durable.group import Group
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.durable.pull import Pull
@@ -16,7 +17,7 @@ from subscriptions.engine.durable.pull import Pull
 
 def no_give_back(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves keeps its leases until they end."""
-    patch.setattr(Consumers, "_give_back", lambda self, *parts: None)
+    patch.setattr(Endings, "begin", lambda self, *parts: None)
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,12 @@ def deaf_to_remote_acks(patch: pytest.MonkeyPatch) -> None:
     """What another process settled makes no room here."""
     hear = Consumers.hear_settled
 
-    def deaf(self: Consumers, subscription_ids: Sequence[int], receipts: Sequence[Receipt]) -> None:
+    def deaf(
+        self: Consumers,
+        subscription_ids: Sequence[int],
+        receipts: Sequence[Receipt],
+        released: Sequence[Receipt] = (),
+    ) -> None:
         hear(self, subscription_ids, ())
 
     patch.setattr(Consumers, "hear_settled", deaf)

@@ -34,8 +34,9 @@ Examples:
 If a command fails, its message comes again as the subscription's backoff says. After the last attempt it
 becomes a dead letter, with the last line of the command's stderr as its error. The lease is extended while
 the command runs. The command gets GAPLESS_MESSAGE_ID, _CHANNEL, _TYPE, _KEY, GAPLESS_ATTEMPT and
-GAPLESS_SUBSCRIPTION. Ctrl-C waits for running commands, a second Ctrl-C ends them. Messages that were handed
-out beyond --count come again at once; that counts as an attempt.
+GAPLESS_SUBSCRIPTION. Ctrl-C waits for running commands, a second Ctrl-C ends them. A message whose
+command was ended, that was not printed, or that was handed out beyond --count is released: it comes again at
+once, and that counts as no attempt.
 """
 SIGNAL_S = 0.2
 """A signal just before the main thread sleeps does not wake it, so it wakes at this interval."""
@@ -98,7 +99,7 @@ def _look(ready: Iterator[Outstanding], count: int | None, data_only: bool, tall
 
 
 def _prefetch(count: int | None, concurrency: int) -> int:
-    """How many to read ahead: at most `count`, because a message read ahead and left is an attempt."""
+    """How many to read ahead: at most `count`, because others could work on what is read ahead and left."""
     if count is None:
         return min(max(10, 2 * concurrency), MAX_PREFETCH)
     return min(concurrency, count)
@@ -130,8 +131,8 @@ def _print_and_ack(delivery: SyncDelivery, data_only: bool) -> None:
         try:
             _write(delivery, data_only)
         except BrokenPipeError:
-            # It was not printed. That is not the message's fault, so it comes again at once.
-            delivery.nack(delay=0)
+            # It was not printed. That is not the message's fault.
+            delivery.release()
             raise
 
 
@@ -215,6 +216,6 @@ class Workers:
             say(f"message {delivery.message.id}, attempt {delivery.attempt}: {failed}")
             self._tally.count("lost" if delivery.lost else "nacked")
         except Ended:
-            self._tally.count("nacked")
+            self._tally.count("released")
         else:
             self._tally.count("lost" if delivery.lost else "acked")

@@ -21,7 +21,7 @@ class Tally:
         # Messages printed on the terminal show the progress by themselves.
         self._live = sys.stderr.isatty() and not sys.stdout.isatty()
         self._guard = threading.Lock()
-        self._counts = {"acked": 0, "nacked": 0, "lost": 0, "looked at": 0}
+        self._counts = {"acked": 0, "nacked": 0, "released": 0, "lost": 0, "looked at": 0}
         self._told_at = time.monotonic()
 
     @property
@@ -30,7 +30,7 @@ class Tally:
         return sum(self._counts.values())
 
     def count(self, what: str) -> None:
-        """Counts one delivery as `acked`, `nacked`, `lost` or `looked at`."""
+        """Counts one delivery as `acked`, `nacked`, `released`, `lost` or `looked at`."""
         with self._guard:
             self._counts[what] += 1
             now = time.monotonic()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from subscriptions.domain.delivery import (
     Delivery,
@@ -22,37 +21,22 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.attendance import WAITS_AFTER_S, Attendance
+from subscriptions.engine.durable.endings import Endings
 from subscriptions.engine.durable.group import Group, GroupDependencies
 from subscriptions.engine.durable.member import Member, MemberGroup
+from subscriptions.engine.durable.neighbours import Lookup, Port, Tell
 from subscriptions.engine.durable.pull import Pull, Pulled
 from subscriptions.engine.durable.settler import Settler
-from subscriptions.ports import AttendancePort, Clock, DeliveryPort, LookAtLog
-
-log = logging.getLogger(__name__)
+from subscriptions.ports import Clock, LookAtLog
 
 MAX_KNOWN = 10_000
 MAX_MEMBERS = 10_000
-RELEASE_ATTEMPTS = 3
-RELEASE_RETRY_S = 0.5
 
 UNKNOWN = Settled(Settlement.UNKNOWN)
 
 
-class Lookup(Protocol):
-    """Finds subscriptions."""
-
-    async def get(self, namespace: str, name: str, *, stats: bool) -> Subscription: ...
-
-    async def by_id(self, ids: Sequence[int]) -> list[Subscription]: ...
-
-
-class Port(DeliveryPort, AttendancePort, Protocol):
-    """The ports that `Consumers` needs."""
-
-
 class Consumers:
-    """The groups of all subscriptions in this process. `tell` passes on to the other processes what was
-    settled here: which subscriptions, and which leases that other processes stream."""
+    """The groups of all subscriptions in this process."""
 
     def __init__(
         self,
@@ -63,7 +47,7 @@ class Consumers:
         now_us: Callable[[], int],
         look: LookAtLog,
         touched: Callable[[tuple[Touched, ...]], None],
-        tell: Callable[[list[int], list[Receipt]], None],
+        tell: Tell,
         max_members: int = MAX_MEMBERS,
     ) -> None:
         self.holder = secrets.randbits(62) | 1
@@ -76,7 +60,7 @@ class Consumers:
         self._touched = touched
         self._max_members = max_members
         self._deps = GroupDependencies(
-            port, self.holder, clock, now_us, look, self._refresh, touched, self._give_back_undelivered
+            port, self.holder, clock, now_us, look, self._refresh, touched, self._give_back
         )
         self._groups: dict[int, Group] = {}
         self._active: dict[int, Group] = {}
@@ -87,7 +71,7 @@ class Consumers:
         self._settler = Settler(port)
         self._members = self._opened = 0
         self._pulling = 0
-        self._releasing: dict[asyncio.Task[None], None] = {}
+        self._endings = Endings(port, touched, self._woke)
         self.stopping = False
 
     def __repr__(self) -> str:
@@ -130,8 +114,7 @@ class Consumers:
             for member in list(group.members):
                 self.close(member)
         await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
-        while self._releasing:
-            await asyncio.gather(*self._releasing, return_exceptions=True)
+        await self._endings.stop()
         await self.attendance.stop()
 
     # --- what it hears
@@ -148,11 +131,19 @@ class Consumers:
             if group.subscription.namespace == namespace:
                 group.hear(channel, last_id)
 
-    def hear_settled(self, subscription_ids: Sequence[int], receipts: Sequence[Receipt]) -> None:
-        """Something was settled, here or elsewhere: lanes may be free, members may have room."""
+    def hear_settled(
+        self,
+        subscription_ids: Sequence[int],
+        receipts: Sequence[Receipt],
+        released: Sequence[Receipt] = (),
+    ) -> None:
+        """Something was settled or released, here or elsewhere: lanes may be free, members may have room."""
         for receipt in receipts:
             if group := self._groups.get(receipt.subscription_id):
                 group.settled(receipt.message_id, receipt.lease)
+        for part in _by_subscription(released):
+            if group := self._groups.get(part[0].subscription_id):
+                group.released(part)
         for subscription_id in subscription_ids:
             if group := self._groups.get(subscription_id):
                 group.wake()
@@ -211,7 +202,7 @@ class Consumers:
     def take_back(self, pulled: Pulled) -> None:
         """Give back what was pulled: the answer could not be sent."""
         number = pulled.subscription.id
-        self._give_back_undelivered([Receipt(number, d.message.id, d.lease) for d in pulled.deliveries])
+        self._give_back([Receipt(number, d.message.id, d.lease) for d in pulled.deliveries])
         if pulled.losses and (group := self._groups.get(number)) is not None:
             group.pulled_losses.take_back(pulled.losses)
 
@@ -258,14 +249,14 @@ class Consumers:
         self._members -= 1
         self.attendance.go(group.subscription.id)
         # Taken deliveries are given back first, so that they come again before those it never saw.
-        self._give_back((taken, True), (untaken, False))
+        self._endings.begin((taken, True), (untaken, False))
 
     def give_back(self, member: Member, deliveries: Sequence[Delivery]) -> None:
         """End these leases of a member that could not use the deliveries: the messages are due again at once,
         and the attempt does not count."""
         for delivery in deliveries:
             member.settled(delivery.message.id, delivery.lease)
-        self._give_back_undelivered([member.group.receipt(delivery) for delivery in deliveries])
+        self._give_back([member.group.receipt(delivery) for delivery in deliveries])
 
     # --- settling
 
@@ -286,10 +277,31 @@ class Consumers:
         self, namespace: str, name: str | None, receipts: Sequence[Receipt | None], nack: Nack
     ) -> list[Settled]:
         """As `ack`, but with a commit for each subscription."""
-        done: list[tuple[Receipt, Settled]] = []
-        for part in _by_subscription(await self._mine(namespace, name, receipts)):
+
+        async def settle(part: list[Receipt]) -> list[Settled]:
             settled, touched = await self._port.nack(part, nack)
             self._touched(touched)
+            return settled
+
+        return await self._part_by_part(namespace, name, receipts, settle)
+
+    async def release(
+        self, namespace: str, name: str | None, receipts: Sequence[Receipt | None], delay_s: float | None
+    ) -> list[Settled]:
+        """As `nack`, for what was not worked on: `DeliveryPort.give_back`."""
+        settle = partial(self._port.give_back, delay_s=delay_s)
+        return await self._part_by_part(namespace, name, receipts, settle)
+
+    async def _part_by_part(
+        self,
+        namespace: str,
+        name: str | None,
+        receipts: Sequence[Receipt | None],
+        settle: Callable[[list[Receipt]], Awaitable[list[Settled]]],
+    ) -> list[Settled]:
+        done: list[tuple[Receipt, Settled]] = []
+        for part in _by_subscription(await self._mine(namespace, name, receipts)):
+            settled = await settle(part)
             self._was_settled(part, settled)
             done += zip(part, settled, strict=True)
         return await self._in_place(namespace, name, receipts, done)
@@ -316,15 +328,18 @@ class Consumers:
         self._was_settled(receipts, [Settled(Settlement.ACKED)] * len(receipts))
 
     def _was_settled(self, receipts: Sequence[Receipt], settled: Sequence[Settled]) -> None:
-        done = [
-            receipt
-            for receipt, item in zip(receipts, settled, strict=True)
-            if item.status in (Settlement.ACKED, Settlement.NACKED)
-        ]
-        if done:
-            subscriptions = list({receipt.subscription_id: None for receipt in done})
-            self.hear_settled(subscriptions, done)
-            self._tell(subscriptions, [r for r in done if r.holder not in (0, self.holder)])
+        by_status: dict[Settlement, list[Receipt]] = {}
+        for receipt, item in zip(receipts, settled, strict=True):
+            by_status.setdefault(item.status, []).append(receipt)
+        done = [*by_status.get(Settlement.ACKED, ()), *by_status.get(Settlement.NACKED, ())]
+        released = by_status.get(Settlement.RELEASED, [])
+        if done or released:
+            subscriptions = list({receipt.subscription_id: None for receipt in (*done, *released)})
+            self.hear_settled(subscriptions, done, released)
+            self._tell(subscriptions, self._of_others(done), self._of_others(released))
+
+    def _of_others(self, receipts: list[Receipt]) -> list[Receipt]:
+        return [r for r in receipts if r.holder not in (0, self.holder)]
 
     async def _mine(
         self, namespace: str, name: str | None, receipts: Sequence[Receipt | None]
@@ -407,7 +422,7 @@ class Consumers:
             if (group.subscription.namespace, group.subscription.name) == (namespace, name):
                 ids.add(group.subscription.id)
                 group.wake_fresh()
-        self._tell(sorted(ids), [])
+        self._tell(sorted(ids), [], [])
 
     def look_after_leases(self) -> None:
         """Check all leases, and tell the database of all members: leases may have ended without a word, and
@@ -422,7 +437,7 @@ class Consumers:
         for group in groups:
             self._known.pop((namespace, group.subscription.name), None)
             group.wake_fresh()
-        self._tell([group.subscription.id for group in groups], [])
+        self._tell([group.subscription.id for group in groups], [], [])
 
     async def _group(self, namespace: str, name: str) -> Group:
         return self._group_of(await self.find(namespace, name))
@@ -454,6 +469,14 @@ class Consumers:
         found = await self._lookup.by_id([subscription_id])
         return found[0] if found else None
 
+    def _give_back(self, receipts: list[Receipt]) -> None:
+        """What was never delivered."""
+        self._endings.begin((receipts, False))
+
+    def _woke(self, subscription_id: int) -> None:
+        self.hear_settled([subscription_id], ())
+        self._tell([subscription_id], [], [])
+
     def _refuse_if_full(self) -> None:
         if self._members + self._pulling >= self._max_members:
             raise GaplessError(Code.RATE_LIMITED, "this process serves no more members", retry_after=2)
@@ -461,36 +484,6 @@ class Consumers:
     def _refuse_if_stopping(self) -> None:
         if self.stopping:
             raise unavailable("the server is stopping; another one will take you")
-
-    # --- giving back
-
-    def _give_back_undelivered(self, receipts: list[Receipt]) -> None:
-        self._give_back((receipts, False))
-
-    def _give_back(self, *parts: tuple[list[Receipt], bool]) -> None:
-        """Give back receipts of one subscription part by part, each with whether they were delivered."""
-        if any(receipts for receipts, _ in parts):
-            task = asyncio.create_task(self._release([part for part in parts if part[0]]))
-            self._releasing[task] = None
-            task.add_done_callback(self._releasing.pop)
-
-    async def _release(self, parts: list[tuple[list[Receipt], bool]]) -> None:
-        for receipts, delivered in parts:
-            await self._release_part(receipts, delivered)
-        subscription_ids = [parts[0][0][0].subscription_id]
-        self.hear_settled(subscription_ids, ())
-        self._tell(subscription_ids, [])
-
-    async def _release_part(self, receipts: list[Receipt], delivered: bool) -> None:
-        for attempt in range(1, RELEASE_ATTEMPTS + 1):
-            try:
-                self._touched(await self._port.release(receipts, delivered=delivered))
-                return
-            except GaplessError as error:
-                log.warning("attempt %d to end %d leases failed: %s", attempt, len(receipts), error.detail)
-                if attempt < RELEASE_ATTEMPTS:
-                    await asyncio.sleep(RELEASE_RETRY_S)
-        # After the last attempt, their deadlines end them.
 
 
 def _by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from subscriptions.domain.claiming import SWEEP_S, ClaimSchedule, pull_ends
@@ -118,10 +119,17 @@ class Group:
         """A member was told of all losses in its list."""
         self.losses.told()
 
-    def settled(self, message_id: int, lease: int) -> None:
-        """A lease has ended: if a member here held it, that member has room again."""
-        if (member := self.holders.get(message_id)) is not None:
-            member.settled(message_id, lease)
+    def settled(self, message_id: int, lease: int) -> Member | None:
+        """A lease has ended: if a member here held it, that member has room again. Returns that member."""
+        member = self.holders.get(message_id)
+        return member if member is not None and member.settled(message_id, lease) else None
+
+    def released(self, receipts: Sequence[Receipt]) -> None:
+        """These leases were given back by clients that did not work on them, in one request."""
+        of = Counter(self.settled(receipt.message_id, receipt.lease) for receipt in receipts)
+        for member, count in of.items():
+            if member is not None:
+                member.gave_back(count)
 
     def extended(self, message_id: int, lease: int, deadline_us: int) -> None:
         """A lease was extended to this deadline."""

@@ -13,6 +13,9 @@ from subscriptions.engine.entry import OVERHEAD_BYTES
 
 MAX_INBOX_BYTES = 1024 * 1024
 """A stream with this many bytes still to write gets no further deliveries."""
+REST_S = 0.5
+"""How long a stream gets nothing after its client gave back half of what it held, or more. A client that
+leaves gives back and then closes: what it were handed in between would be an attempt of nobody."""
 
 
 class MemberGroup(Protocol):
@@ -40,6 +43,7 @@ class Member:
     __slots__ = (
         "_count",
         "_inbox_bytes",
+        "_resting",
         "_waiter",
         "companies",
         "gone",
@@ -74,10 +78,11 @@ class Member:
         """The largest id that it may have been given; set if its goodbye is a changed history."""
         self.gone = False
         self._waiter: asyncio.Future[None] | None = None
+        self._resting: asyncio.TimerHandle | None = None
 
     @property
     def room(self) -> int:
-        if self.goodbye or self._inbox_bytes >= MAX_INBOX_BYTES:
+        if self.goodbye or self._resting or self._inbox_bytes >= MAX_INBOX_BYTES:
             return 0
         most = min(self.prefetch, *self.companies.values()) if self.companies else self.prefetch
         return max(0, most - len(self.outstanding))
@@ -146,8 +151,24 @@ class Member:
             del self.group.holders[message_id]
         return True
 
+    def gave_back(self, count: int) -> None:
+        """Its client released so many. If that was half of what it held, or more, give it nothing for
+        `REST_S` seconds, and let its inbox wait."""
+        if count >= len(self.outstanding):
+            if self._resting is not None:
+                self._resting.cancel()
+            self._resting = asyncio.get_running_loop().call_later(REST_S, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._resting = None
+        self.group.wake()
+        if self.inbox:
+            self._wake()
+
     def forget(self) -> list[tuple[int, int]]:
         """Drop all that it holds; returns (message id, lease) of each."""
+        if self._resting is not None:
+            self._resting.cancel()
         held = [(message_id, lease) for message_id, (lease, _) in self.outstanding.items()]
         for message_id, lease in held:
             self.settled(message_id, lease)
@@ -167,7 +188,7 @@ class Member:
     async def news(self, timeout_s: float | None) -> bool:
         """Return once there is something to take or to tell, or the member has to leave; False after
         `timeout_s` seconds (None: never)."""
-        if not self.inbox and not self.losses and not self.goodbye:
+        if (not self.inbox or self._resting) and not self.losses and not self.goodbye:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(timeout_s):
@@ -183,7 +204,7 @@ class Member:
         never delivered. Raises ConnectionResetError once the client is gone."""
         if self.gone:
             raise ConnectionResetError
-        if self.goodbye:
+        if self.goodbye or self._resting:
             return []
         deliveries = self._leased()
         if self._inbox_bytes >= MAX_INBOX_BYTES:

@@ -82,6 +82,8 @@ class Client:
             body |= chance.choice(
                 [{}, {"delay": 0}, {"delay": 1, "dead_letter": True}, {"dead_letter": True}]
             )
+        elif method == "release":
+            body |= chance.choice([{}, {"delay": 0}, {"delay": -1}])
         elif method == "extend":
             body |= chance.choice([{}, {"ack_wait": 9}, {"ack_wait": -1}])
         return body
@@ -210,7 +212,7 @@ def test_whatever_a_client_sends_it_is_answered_and_leaves_nothing_behind(seeds:
     seen: Counter[str] = Counter()
     for seed in seeds:
         play(seed, seen)
-    expected = {"delivered", "damaged", "acked", "nacked", "extended", "lease_expired", "unknown"}
+    expected = {"delivered", "damaged", "acked", "nacked", "released", "extended", "lease_expired", "unknown"}
     assert expected | {"102", "105", "107", "108"} <= set(seen)
 
 

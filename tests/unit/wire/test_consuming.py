@@ -15,6 +15,7 @@ from app.wire.consuming import (
     parse_nack,
     parse_pull,
     parse_receipts,
+    parse_release,
     parse_transaction,
 )
 from subscriptions.domain.delivery import Nack
@@ -72,6 +73,14 @@ def test_pull(body: object, pull: Pull) -> None:
 )
 def test_nack(body: dict[str, Any], nack: Nack) -> None:
     assert parse_nack(encoded({"receipts": ["a", "b"], **body})) == (["a", "b"], nack)
+
+
+@pytest.mark.parametrize(
+    ("body", "delay"),
+    [({}, None), ({"delay": None}, None), ({"delay": 0}, 0.0), ({"delay": 604_800}, 604_800.0)],
+)
+def test_release(body: dict[str, Any], delay: float | None) -> None:
+    assert parse_release(encoded({"receipts": ["a", "b"], **body})) == (["a", "b"], delay)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +158,11 @@ BAD_NACKS: Wrong = [
     ({"receipts": ["a"], "ack_wait": 5}, "ack_wait"),
     *BAD_RECEIPTS,
 ]
+BAD_RELEASES: Wrong = [
+    *each("delay", -1, 604_800.1, "5", True, []),
+    *each("reason", "why"),
+    *BAD_RECEIPTS,
+]
 BAD_EXTENDS: Wrong = [
     *each("ack_wait", 0, -0.0, -1, 86_400.1, "5", True),
     ({"receipts": ["a"], "delay": 5}, "delay"),
@@ -184,6 +198,7 @@ BAD = [
     *[(parse_receipts, body, field) for body, field in BAD_RECEIPTS],
     *[(parse_pull, body, field) for body, field in BAD_PULLS],
     *[(parse_nack, body, field) for body, field in BAD_NACKS],
+    *[(parse_release, body, field) for body, field in BAD_RELEASES],
     *[(parse_extend, body, field) for body, field in BAD_EXTENDS],
     *[(parse_transaction, body, field) for body, field in BAD_TRANSACTIONS],
 ]
@@ -210,7 +225,9 @@ TEXTS: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize("parse", [parse_pull, parse_receipts, parse_nack, parse_extend, parse_transaction])
+@pytest.mark.parametrize(
+    "parse", [parse_pull, parse_receipts, parse_nack, parse_release, parse_extend, parse_transaction]
+)
 @pytest.mark.parametrize(("text", "code"), TEXTS, ids=_id)
 def test_bad_texts(parse: Parse, text: bytes, code: str) -> None:
     assert refusal(parse, text)[0] == code
