@@ -60,25 +60,47 @@ def delay_after(failed: Failed, attempt: int, backoff: Sequence[float]) -> float
     return max(failed.retry_after_s, backoff[min(attempt, len(backoff)) - 1] if backoff else 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A delivery that is being posted, or waits for its place, as the subscription was when it began."""
+
+    subscription: Subscription
+    delivery: Delivery
+    sending: Sending
+
+
 class Pusher:
     """A member of one subscription. `run` goes on until `leave`, a deletion, or the end of the process."""
 
     def __init__(self, member: Member, deps: PushDependencies) -> None:
         self._member = member
         self._deps = deps
-        self._requests: dict[asyncio.Task[None], tuple[Delivery, Sending]] = {}
+        self._requests: dict[asyncio.Task[None], _Request] = {}
 
     def __repr__(self) -> str:
         return f"Pusher({self._member.group.subscription.name}: {len(self._requests)} under way)"
 
     def leave(self) -> None:
-        """Stops sending. Requests under way get their answer."""
+        """Stops sending. Requests of which something was sent get their answer; the others give way."""
         self._member.leave(Goodbye.SHUTDOWN)
+        self._give_way(lambda request: True)
+
+    def follow(self, subscription: Subscription) -> None:
+        """The subscription as it is now: what waits to be posted as it was before gives way, and comes again
+        at once."""
+        push = subscription.settings.get("push")
+        self._give_way(lambda request: request.subscription.settings.get("push") != push)
+
+    def _give_way(self, which: Callable[[_Request], bool]) -> None:
+        for task, request in self._requests.items():
+            if not request.sending.begun and which(request):
+                task.cancel()
 
     async def run(self) -> None:
         """Pushes until it ends. When it is cancelled, requests under way are cancelled, and their leases end.
-        Unsent deliveries go back and do not count as attempts: else a last attempt would make a dead letter
-        that was never posted."""
+
+        A delivery of which nothing was sent goes back whatever ends it, and that counts as no attempt: else
+        a last attempt would make a dead letter that was never posted."""
         try:
             while self._member.goodbye is None:
                 await self._begin(await self._member.next(PAUSE_S))
@@ -98,18 +120,25 @@ class Pusher:
         self._member.told(losses)
 
     async def _break_off(self) -> None:
-        broken = dict(self._requests)
+        broken = list(self._requests)
         for request in broken:
             request.cancel()
         await asyncio.gather(*broken, return_exceptions=True)
-        unsent = [d for task, (d, sending) in broken.items() if task.cancelled() and not sending.begun]
-        self._deps.consumers.give_back(self._member, unsent)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        request = self._requests.pop(task)
+        if task.cancelled() and not request.sending.begun:
+            self._deps.consumers.give_back(self._member, [request.delivery])
 
     async def _begin(self, deliveries: list[Delivery]) -> None:
         """Sends them to the subscription's present URL: a change holds for all requests after it."""
         if not deliveries:
             return
-        found = await self._found()
+        try:
+            found = await self._found()
+        except BaseException:
+            self._deps.consumers.give_back(self._member, deliveries)
+            raise
         if found is not None and (found.paused or "push" not in found.settings):
             self.leave()
         if found is None or self._member.goodbye:
@@ -119,8 +148,8 @@ class Pusher:
         for delivery in deliveries:
             sending = Sending()
             request = asyncio.create_task(self._deliver(found, delivery, sending))
-            self._requests[request] = delivery, sending
-            request.add_done_callback(self._requests.pop)
+            self._requests[request] = _Request(found, delivery, sending)
+            request.add_done_callback(self._ended)
 
     async def _found(self) -> Subscription | None:
         """The subscription as it is now; None if it is gone or the database cannot be asked."""

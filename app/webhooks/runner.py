@@ -57,7 +57,7 @@ class Webhooks:
                 pass
 
     def dismiss(self) -> None:
-        """Stops sending. Requests under way get their answer."""
+        """Stops sending. Requests of which something was sent get their answer."""
         if self._stop_at is None:
             self._stop_at = time.monotonic() + STOP_S
         for pusher, _ in self._pushers.values():
@@ -79,10 +79,12 @@ class Webhooks:
 
     async def _look(self) -> None:
         wanted = await self._deps.lookup.pushed(self._gate.namespaces)
-        ids = {subscription.id for subscription in wanted}
+        present = {subscription.id: subscription for subscription in wanted}
         for subscription_id, (pusher, _) in self._pushers.items():
-            if subscription_id not in ids:
+            if (subscription := present.get(subscription_id)) is None:
                 pusher.leave()
+            else:
+                pusher.follow(subscription)
         for subscription in wanted:
             if subscription.id not in self._pushers:
                 await self._begin(subscription)

@@ -125,8 +125,8 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     assert call("GET", "/v1/subscriptions/{name}/messages", **name)["messages"]
     for verb in ("ack", "nack", "release", "extend"):
         call("POST", f"/v1/{verb}", json={"receipts": ["x"]})
-    call("POST", "/v1/subscriptions/{name}/extend", json={"receipts": [two]}, **name)
-    call("POST", "/v1/subscriptions/{name}/release", json={"receipts": ["x"]}, **name)
+    for verb, receipt in (("extend", two), ("release", "x")):
+        call("POST", f"/v1/subscriptions/{{name}}/{verb}", json={"receipts": [receipt]}, **name)
     given_up = {"receipts": [two, three, five], "dead_letter": True, "reason": "no"}
     results = call("POST", "/v1/subscriptions/{name}/nack", json=given_up, **name)["results"]
     first: dict[str, Any] = {"values": {"dead_letter_id": results[0]["dead_letter"]}}

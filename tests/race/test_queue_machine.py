@@ -289,10 +289,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.do(self.queues.deliveries.release(receipts, delivered=delivered))
         held = {r.message_id for r in receipts if self.leased(r)}
         self.deed.back = held
-        if delivered:
-            self.deed.lost = held
-        else:
-            self.deed.uncounted = held
+        self.deed.lost, self.deed.uncounted = (held, set()) if delivered else (set(), held)
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
@@ -346,10 +343,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- changes
 
-    @rule(
-        change=st.sampled_from(["seek", "settings", "policy", "pause", "trim", "filter", "purge"]),
-        data=st.data(),
-    )
+    @rule(change=st.sampled_from(CHANGES), data=st.data())
     def change(self, change: str, data: st.DataObject) -> None:
         """Rarely, or nothing would ever get on."""
         if change == "seek" and data.draw(st.booleans()):

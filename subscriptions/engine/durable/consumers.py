@@ -24,7 +24,7 @@ from subscriptions.engine.durable.attendance import WAITS_AFTER_S, Attendance
 from subscriptions.engine.durable.endings import Endings
 from subscriptions.engine.durable.group import Group, GroupDependencies
 from subscriptions.engine.durable.member import Member, MemberGroup
-from subscriptions.engine.durable.neighbours import Lookup, Port, Tell
+from subscriptions.engine.durable.neighbours import Announce, Lookup, Port
 from subscriptions.engine.durable.pull import Pull, Pulled
 from subscriptions.engine.durable.settler import Settler
 from subscriptions.ports import Clock, LookAtLog
@@ -47,7 +47,7 @@ class Consumers:
         now_us: Callable[[], int],
         look: LookAtLog,
         touched: Callable[[tuple[Touched, ...]], None],
-        tell: Tell,
+        tell: Announce,
         max_members: int = MAX_MEMBERS,
     ) -> None:
         self.holder = secrets.randbits(62) | 1

@@ -21,7 +21,7 @@ class Port(DeliveryPort, AttendancePort, Protocol):
     """The ports that `Consumers` needs."""
 
 
-class Tell(Protocol):
+class Announce(Protocol):
     """Passes on to the other processes what was settled here: in which subscriptions, and which leases that
     other processes stream; of these, which were released."""
 
