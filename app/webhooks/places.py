@@ -73,7 +73,8 @@ class Places:
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
                 self._give_back(host, granted.result())
-            else:
+            elif granted in there.waiting:
+                # Else a place that got free meanwhile has passed it over already.
                 there.waiting.remove(granted)
             raise
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, assert_never
 from app.telemetry import DELIVERED, SETTLED
 from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
 from app.webhooks.sender import Sender, Sending, Target
-from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Subscription
+from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Settlement, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
@@ -165,7 +165,9 @@ class Pusher:
         try:
             await self._settle(subscription, delivery, await self._post(subscription, delivery, sending))
         except Exception:
-            log.exception("a webhook failed with an unexpected error; its lease will time out")
+            log.exception("a webhook failed with an unexpected error")
+            if not sending.begun:
+                self._deps.consumers.give_back(self._member, [delivery])
 
     async def _post(self, subscription: Subscription, delivery: Delivery, sending: Sending) -> Outcome:
         message, settings = delivery.message, subscription.settings
@@ -187,15 +189,19 @@ class Pusher:
             keeping.cancel()
 
     async def _keep(self, subscription: Subscription, delivery: Delivery) -> None:
-        """Extends the lease until cancelled, because it must not end while its request is under way."""
+        """Extends the lease until cancelled, because it must not end while its request is under way. If it
+        has ended and nothing was sent, the request gives way: another member may have the message."""
         ack_wait_s = subscription.settings["ack_wait"]
         left_s = min(ack_wait_s, delivery.deadline_us / 1e6 - time.time())
         while True:
             await asyncio.sleep(max(0.0, left_s * 2 / 3))
             try:
-                await self._deps.consumers.extend(
+                (extended,) = await self._deps.consumers.extend(
                     subscription.namespace, subscription.name, [_receipt(subscription, delivery)], None
                 )
+                if extended.status is not Settlement.EXTENDED:
+                    self._give_way(lambda request: request.delivery is delivery)
+                    return
                 left_s = ack_wait_s
             except GaplessError:
                 left_s = RETRY_S

@@ -126,3 +126,39 @@ async def test_hosts_are_not_remembered_without_end() -> None:
         async with places.at(f"h{number}"):
             pass
     assert f"{MAX_REMEMBERED} hosts" in repr(places)
+
+
+async def test_who_gives_up_as_a_place_gets_free_has_only_given_up() -> None:
+    """All at once, as those do that wait equally long; the place is passed on before they notice."""
+    places = Places()
+    holding, waiting = Crowd(places), Crowd(places)
+    holding.come("h", FIRST_PLACES)
+    given_up = waiting.come("h", 4)
+    await settle()
+    holding.tasks[0].cancel()  # It wakes first.
+    for task in given_up:
+        task.cancel()
+    await holding.go()
+    outcomes = await asyncio.gather(*given_up, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 4
+    next_one = Crowd(places)
+    next_one.come("h", FIRST_PLACES)
+    await settle()
+    assert next_one.held == ["h"] * FIRST_PLACES, "no place is lost"
+    await next_one.go()
+
+
+async def test_a_place_that_gets_free_meanwhile_goes_to_who_still_waits() -> None:
+    places = Places()
+    holding, waiting = Crowd(places), Crowd(places)
+    (first, *_) = holding.come("h", FIRST_PLACES)
+    gives_up, stays = waiting.come("h", 2)
+    await settle()
+    first.cancel()
+    await asyncio.sleep(0)
+    gives_up.cancel()
+    await settle()
+    assert waiting.held == ["h"]
+    assert not stays.done()
+    await holding.go()
+    await waiting.go()
