@@ -20,7 +20,7 @@ SLACK = Slack()
 
 TOLD = (Breach.LOST, Breach.REDELIVERED, Breach.DOUBLE_LEASE, Breach.OUT_OF_ORDER)
 
-GRANTED = ("acked", "nacked", "extended")
+GRANTED = ("acked", "nacked", "released", "extended")
 """The answers that accept a receipt."""
 
 
@@ -100,7 +100,7 @@ def _check_receipt(lease: Lease, slack: Slack, verdict: Verdict) -> None:
                 verdict.add(Breach.BELIEVED, f"{what}: settled already, {lease}")
         elif request.outcome is Outcome.OK and _was_live(request, lease):
             verdict.add(Breach.REFUSED, f"{what}: {request.kind} in time, {lease}")
-        if request.status in ("acked", "nacked"):
+        if request.status in ("acked", "nacked", "released"):
             settled = request
 
 

@@ -117,20 +117,23 @@ def _blind_from(session: Session, book: Book) -> int:
 
 
 def _check_attempts(fate: Fate, blind: Blind, book: Book, verdict: Verdict) -> None:
-    """Attempts must count 1, 2, 3, … in the order of time. A missing one needs a time in which it may be
-    unseen."""
+    """Attempts must count 1, 2, 3, … in the order of time; one that was released does not count. A missing
+    one needs a time in which it may be unseen."""
     limit, clock = fate.group.max_deliver, book.slack.clock_ns
-    last, since = 0, fate.message.created_ns - clock
+    last, most, since, maybe_released = 0, 0, fate.message.created_ns - clock, False
     for lease in fate.leases:
-        if lease.attempt == last:
+        if lease.attempt == last and not maybe_released:
             verdict.add(Breach.ATTEMPTS, f"{fate}: {last} twice")
         elif lease.attempt > last + 1:
             _check_unseen(fate, last, lease.attempt, blind.between(since, lease.delivery.at_ns), verdict)
         if lease.earliest_ns + clock < since:
             verdict.add(Breach.ATTEMPTS, f"{fate}: {lease.attempt} began before {last}")
         last, since = lease.attempt, max(since, lease.earliest_ns)
+        most, maybe_released = max(most, last), lease.maybe_released
+        if lease.released is not None:
+            last, since = last - 1, max(since, lease.released.asked_ns)
     nacked = [lease.attempt for lease in fate.leases if any(r.did("nacked") for r in lease.requests)]
-    if limit and (last > fate.group.most_attempts or (len(nacked) >= limit and nacked[limit - 1] < last)):
+    if limit and (most > fate.group.most_attempts or (len(nacked) >= limit and nacked[limit - 1] < most)):
         verdict.add(Breach.ATTEMPTS, f"{fate}: may have {limit}")
     for entry in fate.entries[:1]:
         if entry.attempts > last:
@@ -170,7 +173,8 @@ def _check_entry(fate: Fate, entry: DeadLetter, book: Book, verdict: Verdict) ->
     clock = book.slack.clock_ns
     if wrong := _wrong_reason(fate, entry, clock):
         verdict.add(Breach.DEAD, f"{fate}: dead letter {entry.id} as {entry.reason}: {wrong}")
-    if fate.leases and entry.attempts < fate.leases[-1].attempt:
+    last = fate.leases[-1] if fate.leases else None
+    if last and entry.attempts < last.attempt - bool(last.released or last.maybe_released):
         verdict.add(Breach.DEAD, f"{fate}: dead letter {entry.id} says {entry.attempts} attempts")
     for lease in fate.leases:
         if lease.delivery.at_ns + clock < entry.created_ns < lease.sure_until_ns - clock:

@@ -96,7 +96,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Request:
-    """One receipt sent to `group` with an ack, nack or extend. It is noted before it is sent.
+    """One receipt sent to `group` with an ack, nack, release or extend. It is noted before it is sent.
 
     A `transact` is an ack that publishes a product in the same transaction, and is repeated with the same
     idempotency key. `outcome` is INFO without an answer, and FAIL if the whole request was refused with a

@@ -45,6 +45,8 @@ class Lease:
     over_ns: int
     acked: Request | None = None
     maybe_acked: Request | None = None
+    released: Request | None = None
+    maybe_released: bool = False
 
     @property
     def attempt(self) -> int:
@@ -130,6 +132,9 @@ def _lease(delivery: Delivery, group: Group, session: Session, asked: list[Reque
         lease.acked = next(
             r for r in acks if r.kind == "transact" and (r.outcome is Outcome.INFO or r.did("acked"))
         )
+    releases = [request for request in settling if request.kind == "release"]
+    lease.released = next((request for request in releases if request.did("released")), None)
+    lease.maybe_released = any(request.outcome is Outcome.INFO for request in releases)
     lease.maybe_acked = next((request for request in acks if request.outcome is Outcome.INFO), None)
     return lease
 

@@ -186,6 +186,8 @@ class Member:
             await self._settle("ack", [receipt])
         elif chance.random() < temper.nack:
             await self._settle("nack", [receipt], delay=chance.choice([None, 0, 0.3]), reason="later")
+        elif chance.random() < temper.release:
+            await self._settle("release", [receipt], delay=chance.choice([None, 0, 0.3]))
         elif chance.random() < temper.reject:
             await self._settle("nack", [receipt], dead_letter=True, reason="never")
         else:
@@ -204,7 +206,7 @@ class Member:
         else:
             await self._settle("ack", [receipt])
         if chance.random() < temper.probe:
-            await self._settle(chance.choice(["ack", "nack", "extend"]), [receipt])
+            await self._settle(chance.choice(["ack", "nack", "release", "extend"]), [receipt])
 
     async def _crash_somewhere(self, receipt: str) -> None:
         """Crash before the ack, while it is sent, or after it."""

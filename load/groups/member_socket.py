@@ -1,4 +1,4 @@
-"""The WebSocket of one member: deliveries come over it, and acks, nacks and extensions go over it."""
+"""The WebSocket of one member: deliveries come over it, and settlements and extensions go over it."""
 
 from __future__ import annotations
 

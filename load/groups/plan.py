@@ -69,6 +69,7 @@ class Temper:
     crash: float = 0.03
     late: float = 0.03
     nack: float = 0.05
+    release: float = 0.05
     reject: float = 0.02
     extend: float = 0.05
     probe: float = 0.03

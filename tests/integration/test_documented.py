@@ -146,7 +146,7 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("POST", "/v1/dead-letters/{dead_letter_id}/replay", **first)
     assert call("POST", "/v1/dead-letters/replay", json={})["replayed"] == 1
     call("POST", "/v1/dead-letters/purge", json={"older_than": 0})
-    for verb in ("pause", "resume"):
+    for verb in ("pause", "resume", "purge"):
         call("POST", f"/v1/subscriptions/{{name}}/{verb}", **name)
     with client.stream("POST", "/v1/ws/http_stream", json={"id": 1, "connect": {}}) as stream:
         said = json.loads(next(stream.iter_lines()))["connect"]
@@ -160,7 +160,6 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("POST", "/v1/definitions", json=document)
     for verb in ("bind", "unbind"):
         call("POST", f"/v1/subscriptions/{{name}}/{verb}", json={"channels": ["d"]}, **name)
-    call("POST", "/v1/subscriptions/{name}/purge", **name)
     call("DELETE", "/v1/policies/{name}", 204, values={"name": "p"})
     call("DELETE", "/v1/subscriptions/{name}", 204, **name)
     call("DELETE", "/v1/channels/{channel}", 204, **a)

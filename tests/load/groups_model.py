@@ -306,6 +306,9 @@ class Model:
             return "extended", None, item.deadline_ns
         if kind == "ack":
             return self._ack(queue, item, now), None, None
+        if kind == "release":
+            item.receipt, item.due_ns, item.attempt = "", now + delay_ns, item.attempt - 1
+            return "released", None, None
         return "nacked", self._nack(queue, item, now, reject, delay_ns), None
 
     def _settle_stale(

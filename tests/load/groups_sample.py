@@ -66,6 +66,7 @@ class Play:
     events: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
     steps: int = 0
     crashes: bool = True
+    releases: bool = False
     members: list[Member] = field(default_factory=list)
     waiting: dict[int, Member] = field(default_factory=dict)
     """Sessions, as the server knows them, that would take more; by number."""
@@ -175,6 +176,8 @@ class Play:
             self.at(self.chance.randint(100, 1900) * MS, lambda: self._work(member, life, given, "ack"))
         else:
             kind = self.chance.choice(("ack", "ack", "transact")) if what in ("ack", "late") else "nack"
+            if self.releases and what == "nack" and self.chance.random() < 0.4:
+                kind = "release"
             self.send(member, kind, given, what == "reject")
             if self.chance.random() < 0.05:
                 self.at(300 * MS, lambda: self._again(member, life, given))
@@ -271,12 +274,14 @@ class Play:
             self.at(250 * MS, self.sweep)
 
 
-def play(seed: int, bug: Bug | None = None, messages: int = 70) -> tuple[Groups, int]:
+def play(
+    seed: int, bug: Bug | None = None, messages: int = 70, *, releases: bool = False
+) -> tuple[Groups, int]:
     """One made-up run, and how often the bug was at work in it."""
     chance = random.Random(seed)
     model = Model(GROUPS, random.Random(seed + 1), bug)
     run = Groups(seed, groups={group.name: group for group in GROUPS})
-    play = Play(chance, model, run, crashes=bug is not Bug.SKIPPED_ATTEMPT)
+    play = Play(chance, model, run, crashes=bug is not Bug.SKIPPED_ATTEMPT, releases=releases)
     play.members = [Member(f"{group}/{n}", group, s, limit) for n, (group, s, limit) in enumerate(MEMBERS)]
     for member in play.members:
         play.at(play.wire(), partial(play.ask, member, 0))

@@ -18,8 +18,9 @@ ENOUGH = 2
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_clean_run_passes(seed: int) -> None:
-    run, _ = play(seed)
+@pytest.mark.parametrize("releases", [False, True])
+def test_a_clean_run_passes(seed: int, releases: bool) -> None:
+    run, _ = play(seed, releases=releases)
     verdict = check(run)
     assert not run.stuck
     assert verdict.ok, verdict.report()
@@ -116,6 +117,27 @@ def test_an_unseen_attempt_is_forgiven_only_where_somebody_may_have_lost_sight()
     assert check(run).ok
     run.faults[0] = replace(run.faults[0], hides=False)
     assert not check(run).ok
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "allowed"),
+    [("released", Outcome.OK, {1}), ("nacked", Outcome.OK, {2}), ("", Outcome.INFO, {1, 2})],
+)
+def test_what_was_released_has_the_same_attempt_again(
+    status: str, outcome: Outcome, allowed: set[int]
+) -> None:
+    """Without an answer either may be."""
+    for attempt in (1, 2):
+        run = _small()
+        kind = "nack" if status == "nacked" else "release"
+        run.requests[1] = replace(run.requests[1], kind=kind, status=status, outcome=outcome)
+        at = 3 * SECOND
+        again = replace(
+            run.deliveries[1], attempt=attempt, receipt="r9", at_ns=at, deadline_ns=at + 2 * SECOND
+        )
+        run.deliveries.append(again)
+        run.requests.append(Request("ack", "q", "r9", at + 1000, at + 2000, Outcome.OK, "acked"))
+        assert _broken(check(run)) == (set() if attempt in allowed else {Breach.ATTEMPTS})
 
 
 def test_an_unanswered_pull_may_have_been_given_something() -> None:
