@@ -92,7 +92,7 @@ def check(clone: Path, home: Path) -> Verdict:
     if first.code:
         verdict.add(Breach.FAILED, f"the first run ended with {first.code}")
         return verdict
-    size = sum(path.lstat().st_size for path in (clone / ".venv").rglob("*") if path.is_file())
+    size = sum(path.lstat().st_size for path in (clone / ".venvs").rglob("*") if path.is_file())
     publish(clone, variables)
     second = export(clone, home, variables)
     say(f"second run: exit code {second.code} after {second.seconds:.1f} s\n{second.said}")

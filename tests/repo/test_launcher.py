@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,14 +32,19 @@ def environment_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = check_out(tmp_path_factory.mktemp("made") / "check out")
     code, _, errors = run(folder, "status")
     assert code == 0, errors
-    return folder / ".venv"
+    return folder / ".venvs"
 
 
 @pytest.fixture
 def ready(checkout: Path, environment_made: Path) -> Path:
     """A checkout whose environment is there already."""
-    shutil.copytree(environment_made, checkout / ".venv", symlinks=True)
+    shutil.copytree(environment_made, checkout / ".venvs", symlinks=True)
     return checkout
+
+
+def environments(checkout: Path, lock: str = "") -> list[Path]:
+    """Those that are there, of a lock or all."""
+    return [path for path in (checkout / ".venvs").glob(f"{lock}*") if path.is_dir()]
 
 
 def check_out(folder: Path) -> Path:
@@ -68,6 +74,7 @@ def start(checkout: Path, *arguments: str, cwd: Path | None = None, **more: str)
         [checkout / "gapless", *arguments],
         cwd=cwd or checkout,
         env=environment(**more),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -85,10 +92,12 @@ def test_the_first_run_sets_up_and_the_next_does_not(checkout: Path, tmp_path: P
     (elsewhere / "app").mkdir(parents=True)
     (elsewhere / "app" / "cli.py").write_text("raise SystemExit('the wrong app')")
     code, output, errors = run(checkout, "serve", "--port", "1", cwd=elsewhere)
-    assert (code, output) == (0, f"['serve', '--port', '1'] {elsewhere} {checkout / '.venv'}\n"), errors
+    [venv] = environments(checkout, "embedded")
+    assert (code, output) == (0, f"['serve', '--port', '1'] {elsewhere} {venv}\n"), errors
     assert "this happens once" in errors
     assert "environment ready after" in errors
-    assert run(checkout, "status") == (0, f"['status'] {checkout} {checkout / '.venv'}\n", "")
+    assert run(checkout, "status") == (0, f"['status'] {checkout} {venv}\n", "")
+    assert (checkout / ".venv").resolve() == venv
 
 
 def test_a_script_in_the_checkout_is_no_module_and_the_environment_stays_as_it_was(
@@ -106,21 +115,65 @@ def test_it_runs_through_a_link(ready: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "gapless").symlink_to(ready / "gapless")
     code, output, _ = run(tmp_path / "bin", "status")
-    assert (code, output) == (0, f"['status'] {tmp_path / 'bin'} {ready / '.venv'}\n")
+    assert (code, output) == (0, f"['status'] {tmp_path / 'bin'} {environments(ready)[0]}\n")
 
 
 def test_a_changed_lock_is_followed(ready: Path) -> None:
     (ready / "requirements" / "embedded.txt").write_text("# nothing more\n")
+    [before] = environments(ready)
     assert "this happens once" in run(ready, "status")[2]
     assert run(ready, "status")[2] == ""
+    assert environments(ready) != [before], "nobody used it"
+    assert len(environments(ready)) == 1
 
 
-@pytest.mark.drill
+WAITING = "import sys; print('up', flush=True); sys.stdin.readline(); import late; print(late.__file__)"
+
+
+def test_an_environment_in_use_stays_as_it_is(ready: Path) -> None:
+    """Whatever is set up meanwhile, and whether that ends or not. A server may import the rest later."""
+    [used] = environments(ready)
+    [packages] = used.glob("lib/python*/site-packages")
+    (packages / "late.py").touch()
+    (ready / "app" / "cli.py").write_text(WAITING)
+    server = start(ready, "serve")
+    assert server.stdout is not None
+    assert server.stdout.readline() == "up\n"
+    (ready / "app" / "cli.py").write_text(CLI)
+    for lock in ("embedded.txt", "spark.txt"):  # The one with less first: it is in the other.
+        (ready / "requirements" / lock).write_text("# changed\n")
+        command = "export" if lock == "spark.txt" else "status"
+        stopped = start(ready, command, "x")
+        assert stopped.stderr is not None
+        assert lock in stopped.stderr.readline()
+        stopped.send_signal(signal.SIGINT)
+        stopped.communicate(timeout=PATIENCE_S)
+        assert run(ready, command, "x")[0] == 0
+    output, _ = server.communicate("\n", timeout=PATIENCE_S)
+    assert output == f"{packages / 'late.py'}\n"
+    (ready / "requirements" / "embedded.txt").write_text("# changed again\n")
+    (ready / "requirements" / "spark.txt").write_text("# changed again\n")
+    assert run(ready, "status")[0] == 0
+    assert not used.exists(), "nobody uses it any more"
+
+
+def test_commands_do_not_wait_for_an_environment_that_they_do_not_need(ready: Path) -> None:
+    (ready / "requirements" / "spark.txt").write_text("# changed\n")
+    assert run(ready, "export", "x")[0] == 0
+    [venv] = environments(ready, "spark")
+    (venv / "gapless-complete").unlink()
+    with (ready / ".venvs" / f"{venv.name}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # As the one that sets it up holds it.
+        code, _, errors = run(ready, "status")
+        assert (code, errors) == (0, "")
+
+
 def test_a_half_made_environment_is_made_anew(ready: Path) -> None:
-    (ready / ".venv" / "gapless-unfinished").touch()
-    (ready / ".venv" / "half").touch()
+    [venv] = environments(ready)
+    (venv / "gapless-complete").unlink()
+    (venv / "half").touch()
     assert "environment ready" in run(ready, "status")[2]
-    assert not (ready / ".venv" / "half").exists()
+    assert not (venv / "half").exists()
 
 
 def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
@@ -130,21 +183,33 @@ def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
     first.kill()
     first.communicate(timeout=PATIENCE_S)
     code, output, errors = run(checkout, "status")
-    assert (code, output) == (0, f"['status'] {checkout} {checkout / '.venv'}\n"), errors
+    assert (code, output) == (0, f"['status'] {checkout} {environments(checkout)[0]}\n"), errors
 
 
-def test_an_environment_of_ones_own_is_kept(checkout: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
-    (checkout / ".venv" / "mine").touch()
-    # Without a pip in it the launcher lends its own; with nothing to install that must work as well.
-    assert run(checkout, "status")[0] == 0
-    assert (checkout / ".venv" / "mine").exists()
+def test_an_environment_of_ones_own_is_left_alone(ready: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ready / ".venv"], check=True)
+    before = sorted((ready / ".venv").rglob("*"))
+    assert run(ready, "status")[0] == 0
+    (ready / "requirements" / "embedded.txt").write_text("# changed\n")
+    assert run(ready, "status")[0] == 0
+    assert sorted((ready / ".venv").rglob("*")) == before
+
+
+def test_the_link_names_the_development_packages_where_they_are(ready: Path) -> None:
+    (ready / "requirements" / "dev.txt").write_text("# changed\n")
+    run(ready, "test", "--version")
+    [dev] = environments(ready, "dev")
+    assert (ready / ".venv").resolve() == dev
+    assert run(ready, "--python")[1] == f"{dev / 'bin' / 'python'}\n"
+    (ready / "requirements" / "embedded.txt").write_text("# changed\n")
+    assert run(ready, "status")[2] == "", "what has more will do"
+    assert (ready / ".venv").resolve() == dev
 
 
 def test_a_second_first_run_waits_for_the_first(ready: Path) -> None:
-    for name in LOCKS:
-        (ready / "requirements" / name).write_text("# changed\n")
-    with (ready / ".venv" / "gapless-lock").open("w") as lock:
+    [venv] = environments(ready)
+    (venv / "gapless-complete").unlink()
+    with (ready / ".venvs" / f"{venv.name}.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = start(ready, "status")
         assert second.stderr is not None
@@ -175,7 +240,7 @@ def test_a_checkout_that_cannot_be_written(checkout: Path, tmp_path: Path) -> No
     try:
         assert "set GAPLESS_HOME" in run(checkout, "status")[2]
         output = run(checkout, "status", GAPLESS_HOME=str(tmp_path / "home"))[1]
-        assert output.endswith(f"{tmp_path / 'home' / 'venv'}\n")
+        assert str(tmp_path / "home" / "venvs") in output
     finally:
         checkout.chmod(0o755)
 
@@ -185,11 +250,12 @@ def test_spark_is_added_by_the_commands_that_need_it(ready: Path) -> None:
     for arguments in (("export",), ("export", "--help"), ("analyze", "--help"), ("serve", "export")):
         assert "spark.txt" not in run(ready, *arguments)[2]
     code, output, errors = run(ready, "export", "--to", "x")
-    assert (code, output) == (0, f"['export', '--to', 'x'] {ready} {ready / '.venv'}\n"), errors
+    [spark] = environments(ready, "spark")
+    assert (code, output) == (0, f"['export', '--to', 'x'] {ready} {spark}\n"), errors
     assert "spark.txt" in errors
     assert "1.3 GB on disk" in errors
     assert run(ready, "analyze")[2] == ""
-    assert run(ready, "status")[2] == ""
+    assert run(ready, "status") == (0, f"['status'] {ready} {environments(ready, 'embedded')[0]}\n", "")
 
 
 def test_servers_of_ones_own_need_no_embedded_ones(ready: Path) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REGISTRIES = ["pypi." + "org", "python" + "hosted.org", "registry.npm" + "js.org"]
 MACHINE_PATHS = [r"/ro" + "ot/", r"/wo" + "rk/(main|shared)", r"/ho" + "me/[a-z]+/", r"/Us" + "ers/[A-Za-z]"]
 SECRETS = [r"AK" + r"IA[0-9A-Z]{16}", r"gh[pousr]_" + r"[A-Za-z0-9]{36}", r"xox[bap]-" + r"[0-9]{6,}"]
-NOT_KEPT = {".git", ".venv", ".gapless", "node_modules", "__pycache__", "dist"}
+NOT_KEPT = {".git", ".venv", ".venvs", ".gapless", "node_modules", "__pycache__", "dist"}
 
 
 def tracked() -> list[Path]:
