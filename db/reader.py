@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -34,8 +36,23 @@ FENCED_IDS = 2**50
 """From here on ids come from behind a fence: they follow the clock, and so many microseconds had passed in
 2005."""
 
+CURSORS_AHEAD = 2**24
+"""How far a reader's cursor may lie above the last id of the history that it comes from: others read on there
+after the last tick of this process."""
+HISTORIES_LEFT = 100
+
 _MESSAGE, _HEAD, _TRIM = range(3)
 _END = _HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A history that this process followed before, and that the present one does not know: its own ids are
+    those from `base` to `last_id`, and of the past that both have it may lack ids from `parted` on."""
+
+    base: int
+    last_id: int
+    parted: int
 
 
 class Reader:
@@ -54,25 +71,27 @@ class Reader:
         self._fence_sql = load()["fence"]
         self._lineage_sql = load()["lineage"]
         self._read_for: tuple[str, str, int] | None = None
-        self._lineage: tuple[Fence, ...] = ()
-        """The fences of the last tick's history, newest first."""
-        self._followed: tuple[Fence, ...] = ()
+        self._lineage: dict[Fence, int] = {}
+        """The fences of the last tick's history, newest first, and the first id that may be lost at each."""
+        self._followed: dict[Fence, int] = {}
         """Those of the history that is followed."""
+        self._last_id = 0
+        self._left: deque[_Left] = deque(maxlen=HISTORIES_LEFT)
         self._doubted: Fence | None = None
         self._foreign: Fence | None = None
 
     async def tick(self) -> Tick:
         doubted, self._doubted = self._doubted, None
-        known = self._followed[0].number if self._followed else None
+        known = _newest(self._followed).number if self._followed else None
         (row,) = await self._ticks.fetch("tick", known, check=partial(self._learn, doubted))
-        followed = set(self._followed)
+        followed = self._followed
         return Tick(
             row["last_id"],
             int(row["lsn"]),
             int(row["flushed"]),
             frozenset(row["holders"]),
             row["life"],
-            self._lineage[0],
+            _newest(self._lineage),
             row["newest"],
             max((f.number for f in self._lineage if f in followed), default=-1) if followed else None,
         )
@@ -84,14 +103,19 @@ class Reader:
         read_for = row["life"], row["epoch"], row["fences"]
         if read_for != self._read_for:
             found = await connection.fetch(self._lineage_sql, row["fences"], LINEAGE_KEPT)
-            self._lineage, self._read_for = tuple(Fence(*each) for each in found), read_for
+            self._lineage = {Fence(*each): lost_from for *each, lost_from in found}
+            self._read_for = read_for
         if doubted is not None and doubted not in self._lineage and doubted != self._foreign:
             # Once for each: an old connection of a publisher may lead to a replaced primary as well.
             self._foreign = doubted
             raise unavailable("publishers and readers may be connected to different databases")
 
     def follow(self, tick: Tick) -> None:
-        self._followed = self._lineage
+        unknown = [fence for fence in self._followed if fence not in self._lineage]
+        if 0 < len(unknown) < len(self._followed):
+            first = unknown[-1]
+            self._left.append(_Left(first.base, self._last_id + CURSORS_AHEAD, self._followed[first]))
+        self._followed, self._last_id = self._lineage, tick.last_id
 
     def doubt(self, fence: Fence) -> None:
         self._doubted = fence
@@ -101,7 +125,7 @@ class Reader:
         if not self._followed:
             return
         newest = await connection.fetchrow(self._fence_sql)
-        if newest is None or Fence(*newest) != self._followed[0]:
+        if newest is None or Fence(*newest) != _newest(self._followed):
             raise unavailable("the log's history may have changed")
 
     async def disown(self, epoch: str, known: int) -> None:
@@ -112,9 +136,12 @@ class Reader:
         return bytes(await self._control.fetchval("hint_secret"))
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
-        if self._followed and self._followed[0].number == 0 and cursor < FENCED_IDS:
+        if self._followed and _newest(self._followed).number == 0 and cursor < FENCED_IDS:
             return None
-        row = await self._pages.fetchrow("lost", selection.namespace, selection.single, cursor)
+        parted = min(
+            (left.parted for left in self._left if left.base <= cursor <= left.last_id), default=None
+        )
+        row = await self._pages.fetchrow("lost", selection.namespace, selection.single, cursor, parted)
         if row is None or row["first_id"] > cursor:
             return None
         return Lost(row["first_id"], cursor, row["stands"])
@@ -232,6 +259,10 @@ class Reader:
     async def place_at(self, namespace: str, channel: str, seq: int) -> Place:
         rows = await self._pages.fetch("place_at", namespace, channel, seq, check=self._is_current)
         return Place(**rows[0]) if rows else NO_PLACE
+
+
+def _newest(fences: dict[Fence, int]) -> Fence:
+    return next(iter(fences))
 
 
 def _regex(selection: Selection) -> str | None:

@@ -161,9 +161,11 @@ $$;
 -- that, or ahead of the log by at most the widest jump, is of a history that this one does not know. Such a
 -- history did not put up its fence earlier than a widest jump before that id. So its reader knows nothing from
 -- the oldest fence since then on, back to where the primary last changed; without a fence, nothing from that
--- time on. It gets all of that.
-create or replace function gapless.lost_at(p_cursor bigint, out first_id bigint, out stands bigint)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+-- time on. It gets all of that. A caller that followed that history says where it parted from this one
+-- (p_parted, the first id that it may lack): one that parted before our fence lacks more.
+create or replace function gapless.lost_at(
+    p_cursor bigint, p_parted bigint default null, out first_id bigint, out stands bigint
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     span constant bigint := 16777216;
     hour constant bigint := 3600000000;
@@ -195,6 +197,7 @@ begin
         select x.lost_from from gapless.fences x
         where x.kind = 'moved' and x.number <= coalesce(passed.number, x.number)
         order by x.number desc limit 1), 0);
-    stands := least(p_cursor, coalesce(parted.base - 1, greatest(parted.moved - 1, gapless.id_before(since))));
-    first_id := least(p_cursor, coalesce(parted.lost_from, stands + 1));
+    stands := least(p_cursor, p_parted - 1,
+                    coalesce(parted.base - 1, greatest(parted.moved - 1, gapless.id_before(since))));
+    first_id := least(p_cursor, parted.lost_from, stands + 1);
 end $$;

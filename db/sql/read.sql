@@ -8,7 +8,7 @@ select number, epoch::text as epoch, base from gapless.fences order by number de
 
 -- name: lineage
 -- The newest fences up to the number $1, $2 of them: the history that led here.
-select number, epoch::text as epoch, base from gapless.fences where number <= $1 order by number desc limit $2
+select number, epoch::text as epoch, base, lost_from from gapless.fences where number <= $1 order by number desc limit $2
 
 -- name: disown
 select gapless.fence($1::uuid, $2)
@@ -17,14 +17,15 @@ select gapless.fence($1::uuid, $2)
 select hint_secret from gapless.log
 
 -- name: lost
--- The lost ids that a reader with this cursor may have seen, and where it goes on. For one channel ($1
--- namespace, $2 name) the lost ids lie above the messages that are left.
+-- The lost ids that a reader with the cursor $3 may have seen, and where it goes on. For one channel ($1
+-- namespace, $2 name) the lost ids lie above the messages that are left. $4: the first id that the cursor's history
+-- may lack of this one, or null.
 select greatest(l.first_id, (
            select m.id + 1 from gapless.messages m
            join gapless.channels c on c.id = m.channel_id join gapless.namespaces n on n.id = c.namespace_id
            where n.name = $1 and c.name = $2 and (m.channel_id, m.id) <= (c.id, l.stands) and m.id <= l.stands
            order by m.channel_id desc, m.id desc limit 1)) as first_id, l.stands
-from gapless.lost_at($3) l
+from gapless.lost_at($3, $4) l
 where l.first_id is not null
 
 -- name: heads

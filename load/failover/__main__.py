@@ -2,8 +2,8 @@
 
 One drill: publish, take a backup (or cut off a standby), publish more, change the primary to that state,
 publish again. With `siblings` and `copies` this happens twice: two standbys, or two copies of the files, that
-do not know of each other, lead one after the other. With `crashes` the primary crashes while its standby
-lags.
+do not know of each other, lead one after the other; the second standby lacks less than the first. With
+`crashes` the primary crashes while its standby lags.
 
 `--unfenced` and `--alike` are the controls: without the fence, and with fences that go on by the clock alone,
 the drill must fail.
@@ -30,6 +30,7 @@ from load.verdict import Verdict
 from load.waiting import PATIENCE_S
 
 BEFORE, BETWEEN, AFTER = 200, 40, 200
+LAG = 20
 HOW = ("standby", "backup", "dump", "siblings", "copies", "crashes")
 TWICE = ("siblings", "copies")
 CRASHES = 4
@@ -123,8 +124,10 @@ async def _dump(cluster: Cluster, crowd: Crowd, one: Change) -> Finish:
 
 
 async def _siblings(cluster: Cluster, crowd: Crowd, one: Change) -> Finish:
-    for standby in (cluster.standby, cluster.sibling):
-        await cluster.cut(standby)
+    # The one that leads second has received more of the primary than the first.
+    await cluster.cut(cluster.standby)
+    await crowd.publish_until(LAG)
+    await cluster.cut(cluster.sibling)
 
     async def finish() -> None:
         await cluster.promote()

@@ -26,11 +26,16 @@ def check(crowd: Crowd, kept: set[int]) -> Verdict:
 
 def _check_reader(reader: Reader, kept: set[int], lost: set[int], verdict: Verdict) -> None:
     seen: set[int] = set()
-    # Ids ascend within one history; another one may go on below.
-    for begin, end in pairwise([0, *reader.parted, len(reader.got)]):
+    taken_back: set[int] = set()
+    # Ids ascend within one history; another one may go on below, and may have what the last one lacked.
+    gaps = [None, *reader.told]
+    for gap, (begin, end) in zip(gaps, pairwise([0, *reader.parted, len(reader.got)]), strict=True):
+        if gap is not None:
+            taken_back |= {id_ for id_ in seen if gap[0] <= id_ <= gap[1]}
         part = check_given(f"reader {reader.name}", reader.got[begin:end], kept | lost, verdict)
-        _add(verdict, Breach.DOUBLED, f"reader {reader.name} got again", part & seen)
+        _add(verdict, Breach.DOUBLED, f"reader {reader.name} got again", part & (seen - taken_back))
         seen |= part
+        taken_back -= part
     owed = {id_ for id_ in kept if id_ > (reader.began or 0)} if reader.whole else set()
     _add(verdict, Breach.LOST, f"reader {reader.name} lacks", owed - seen)
     gone = [id_ for id_ in lost & seen if not any(first <= id_ <= last for first, last in reader.told)]

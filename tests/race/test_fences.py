@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import astuple
+from operator import itemgetter
 
 import asyncpg
 import pytest
 
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.selection import select
+from subscriptions.domain.selection import Selection, select
 from subscriptions.domain.watermark import Watermark
 from tests.conftest import Database
 from tests.race.support import CRASH, appenders, check_log, one, reader, sessions, stored
@@ -115,6 +116,40 @@ async def test_a_database_with_other_fences_is_followed_however_many(
         assert not (await read.page(ONE, 0, None, 10)).messages
 
 
+async def _append(database: Database, count: int) -> list[int]:
+    """Publish so many messages; returns their ids."""
+    async with appenders(database, 1) as (appender,):
+        answers = await appender.append([one("a") for _ in range(count)])
+        return [stored(answer).positions[0].id for answer in answers]
+
+
+@pytest.mark.parametrize("selection", [ALL, ONE], ids=["pattern", "channel"])
+@pytest.mark.parametrize(("first", "second"), [(5, 8), (8, 5), (5, 5)])
+async def test_a_reader_of_a_copy_gets_what_only_the_next_copy_kept(
+    database: Database, selection: Selection, first: int, second: int
+) -> None:
+    """Two standbys of one primary lead one after the other. They had received more or less of it."""
+    ids: list[int] = []
+    async with AsyncExitStack() as stack:
+        copies: dict[str, Database] = {}
+        for name, kept in sorted([("first", first), ("second", second)], key=itemgetter(1)):
+            ids += await _append(database, kept - len(ids)) if kept > len(ids) else []
+            copies[name] = await stack.enter_async_context(_copied(database, name))
+        seen = await _append(copies["first"], 3)
+        later = await _append(copies["second"], 3)
+        read, there = [await stack.enter_async_context(reader(copies[n])) for n in ("first", "second")]
+        read.follow(await read.tick())
+        read._ticks, read._pages = there._ticks, there._pages
+        read.follow(await read.tick())
+        for cursor in (seen[0], seen[2], seen[2] + 1000):
+            lost = await read.lost(selection, cursor)
+            assert lost is not None
+            page = await read.page(selection, lost.stands, later[-1], 100)
+            assert [m.id for m in page.messages] == ids[first:second] + later
+            assert lost.first_id <= seen[0]
+            assert lost.first_id > ids[min(first, second) - 1], "what both have is not told as lost"
+
+
 async def test_a_tick_fails_once_where_others_publish_to_another_database(database: Database) -> None:
     """It may have come on an old connection, to a primary that was replaced and that nobody stopped."""
     async with _copied(database) as copied, appenders(copied, 1) as (appender,), reader(database) as read:
@@ -130,9 +165,9 @@ async def test_a_tick_fails_once_where_others_publish_to_another_database(databa
 
 
 @asynccontextmanager
-async def _copied(database: Database) -> AsyncIterator[Database]:
+async def _copied(database: Database, name: str = "copy") -> AsyncIterator[Database]:
     """A copy, to which nobody is connected yet."""
-    copy = f"{database.name}_copy"
+    copy = f"{database.name}_{name}"
     admin = await asyncpg.connect(database.admin_url.replace(f"/{database.name}?", "/postgres?"))
     try:
         await admin.execute(f"create database {copy} template {database.name} owner gapless_owner")
