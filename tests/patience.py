@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import IO, Any, AnyStr
 
 import httpx
 
 from load.waiting import PATIENCE_S, SLOWNESS, cancel, in_time
 
-__all__ = ["PATIENCE_S", "SLOWNESS", "cancel", "eventually", "http_client", "in_time", "wait_until"]
+__all__ = [
+    "PATIENCE_S",
+    "SLOWNESS",
+    "cancel",
+    "eventually",
+    "http_client",
+    "in_time",
+    "next_line",
+    "wait_until",
+]
 
 
 async def eventually(look: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
@@ -38,3 +49,14 @@ def wait_until(look: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
         assert time.monotonic() < deadline, f"still {value!r} after {timeout_s} s"
         time.sleep(0.01)
     return value
+
+
+def next_line(process: subprocess.Popen[AnyStr], stream: IO[AnyStr] | None) -> AnyStr:
+    """The next line that a child writes to this pipe of its own. One that writes none in time is killed."""
+    assert stream is not None, "the stream is a pipe"
+    timer = threading.Timer(PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        return stream.readline()
+    finally:
+        timer.cancel()

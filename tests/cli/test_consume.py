@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import Run, Start, free_port
 from tests.cli.test_subscriptions import on_a_terminal, one, several
 from tests.conftest import Serve
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S, next_line, wait_until
 
 
 def subscribed(run: Run, name: str, *data: Any, options: tuple[str, ...] = ()) -> str:
@@ -35,8 +35,7 @@ def lines(text: str) -> list[Any]:
 
 
 def first_line(process: subprocess.Popen[str]) -> Any:
-    assert process.stdout is not None
-    return json.loads(process.stdout.readline())
+    return json.loads(next_line(process, process.stdout))
 
 
 def test_what_is_printed_is_acked(run: Run) -> None:
@@ -159,11 +158,9 @@ def test_ctrl_c_waits_for_the_command_once(start: Start, run: Run, tmp_path: Pat
     name = subscribed(run, "con.ctrl", 1, 2)
     command = "echo begun; until [ -e go ]; do sleep 0.01; done"
     with start("consume", name, "--exec", command) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
+        assert next_line(process, process.stdout) == "begun\n"
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert "waiting for the commands under way" in process.stderr.readline()
+        assert "waiting for the commands under way" in next_line(process, process.stderr)
         (tmp_path / "go").touch()
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
@@ -174,11 +171,9 @@ def test_ctrl_c_waits_for_the_command_once(start: Start, run: Run, tmp_path: Pat
 def test_a_second_ctrl_c_ends_the_command_and_releases_the_message(start: Start, run: Run) -> None:
     name = subscribed(run, "con.twice", 1, options=("--ack-wait", "10m"))
     with start("consume", name, "--exec", "echo begun; sleep 600") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
+        assert next_line(process, process.stdout) == "begun\n"
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert "waiting" in process.stderr.readline()
+        assert "waiting" in next_line(process, process.stderr)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err

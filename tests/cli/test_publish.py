@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import Run, Start
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 
 
 def read(run: Run, channel: str, *options: str) -> list[dict[str, Any]]:
@@ -83,11 +83,10 @@ def test_lines_before_a_bad_one_are_published(run: Run) -> None:
 def test_lines_do_not_wait_for_more_lines(start: Start) -> None:
     with start("publish", "cli.live", "--lines", "--text") as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         for seq, line in enumerate(["one", "two"], 1):
             process.stdin.write(line + "\n")
             process.stdin.flush()
-            assert json.loads(process.stdout.readline())["seq"] == seq
+            assert json.loads(next_line(process, process.stdout))["seq"] == seq
         process.stdin.close()
         assert process.wait(PATIENCE_S) == 0
 
@@ -107,8 +106,7 @@ def test_history_filters_and_order(run: Run) -> None:
 def test_history_goes_on_with_what_happens(run: Run, start: Start) -> None:
     run("publish", "cli.follow", "1")
     with start("history", "cli.follow", "--follow", "--limit", "2") as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["data"] == 1
+        assert json.loads(next_line(process, process.stdout))["data"] == 1
         run("publish", "cli.follow", "2")
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert json.loads(out)["data"] == 2

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Run, Start, environment, free_port
 from tests.conftest import Serve
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, next_line
 from tests.support import ROOT
 
 
@@ -31,8 +31,7 @@ def resume_point(err: str) -> int:
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
+    return next_line(process, process.stdout)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -100,8 +99,7 @@ def test_head_ends_it_although_nothing_more_comes(start: Start, server_url: str)
 
 def test_a_quiet_channel_is_known_to_be_followed(start: Start, server_url: str) -> None:
     with start("subscribe", "sub.quiet") as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == f"gapless: connected to {server_url}\n"
+        assert next_line(process, process.stderr) == f"gapless: connected to {server_url}\n"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0

@@ -13,7 +13,7 @@ import pytest
 from app.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, HomeLock, processes
 from app.embedded.identity import Kind, choose
 from tests.embedded.support import Launch, kill, query
-from tests.patience import wait_until
+from tests.patience import next_line, wait_until
 
 KEEPER = str(Path(__file__).with_name("keep_postgres.py"))
 
@@ -105,9 +105,8 @@ def test_a_killed_first_start_is_begun_anew(home: Path, launch: Launch, moment: 
     """Killed before it made the roles, or as soon as its first files are seen: it may be ready by then."""
     parent = launch(KEEPER, str(home), moment)
     if moment == "half made":
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "starting\n"
-        assert parent.stdout.readline() == "half made\n"
+        assert next_line(parent, parent.stdout) == "starting\n"
+        assert next_line(parent, parent.stdout) == "half made\n"
         assert any(home.glob("postgres.partial-*/PG_VERSION"))
     else:
         wait_until(lambda: any(home.glob("postgres*/PG_VERSION")))
@@ -161,9 +160,8 @@ def test_root_keeps_to_the_owner_of_the_data() -> None:
 
 
 def started(parent: subprocess.Popen[str]) -> list[int]:
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "starting\n"
-    word, *pids = parent.stdout.readline().split()
+    assert next_line(parent, parent.stdout) == "starting\n"
+    word, *pids = next_line(parent, parent.stdout).split()
     assert word == "started"
     return [int(pid) for pid in pids]
 
@@ -182,8 +180,7 @@ def test_ending_is_certain() -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert stubborn.stdout is not None
     with stubborn:
-        assert stubborn.stdout.readline() == b"up\n"
+        assert next_line(stubborn, stubborn.stdout) == b"up\n"
         processes.end(stubborn, [(signal.SIGTERM, 0.05)])
         assert stubborn.returncode == -signal.SIGKILL

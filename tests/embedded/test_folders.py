@@ -14,6 +14,7 @@ from app.embedded import EmbeddedError, EmbeddedPostgres, EmbeddedRedis, HomeLoc
 from app.embedded.folders import give, make_private, read_plain, replace
 from app.embedded.home import prepare
 from tests.embedded.support import query
+from tests.patience import next_line
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give things away")
 HOLD = """
@@ -114,8 +115,7 @@ def test_a_lock_whose_holder_is_being_ended_is_waited_for(
     hold = [sys.executable, "-c", HOLD, str(lock.path)]
     with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdin is not None
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+        assert next_line(holder, holder.stdout) == "held\n"
         asked: list[str] = []
 
         def is_running(pid: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 from tests.pipeline.conftest import Log
 from tests.support import ROOT
 
@@ -83,11 +83,10 @@ def test_a_follower_is_a_program_that_ends_when_told(plain_log: Log, tmp_path: P
     process = subprocess.Popen(
         command(*out, *more), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    first = json.loads(process.stdout.readline())
+    first = json.loads(next_line(process, process.stdout))
     assert (first["batch"], first["rows"], first["total"]["files"]) == (1, 7, 1)
     plain_log.owner.append("a", ["2"])
-    assert json.loads(process.stdout.readline())["total"]["rows"] == 8
+    assert json.loads(next_line(process, process.stdout))["total"]["rows"] == 8
     busy = run(*out, code=6).stderr
     assert f"(process {process.pid})" in busy
     process.send_signal(signal.SIGTERM)
@@ -110,8 +109,7 @@ def test_a_java_that_is_killed_is_not_taken_for_a_bad_folder(plain_log: Log, tmp
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["rows"] == 1
+    assert json.loads(next_line(process, process.stdout))["rows"] == 1
     (java,) = (pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n")
     os.kill(java, signal.SIGKILL)
     plain_log.owner.append("a", ["2"])
@@ -130,15 +128,14 @@ def test_interrupted_while_java_starts_it_leaves_none_behind(plain_log: Log, tmp
     process = subprocess.Popen(
         command("export", *out), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr is not None
-    while "Spark on" not in process.stderr.readline():
+    while "Spark on" not in next_line(process, process.stderr):
         assert process.poll() is None
     while not (started := children(process.pid)):
         assert process.poll() is None
     for pid in started:
         os.kill(pid, signal.SIGSTOP)  # It must not have started before it is interrupted.
     process.send_signal(signal.SIGINT)
-    assert "ending after this batch" in process.stderr.readline()
+    assert "ending after this batch" in next_line(process, process.stderr)
     process.send_signal(signal.SIGINT)
     for pid in started:
         with suppress(ProcessLookupError):

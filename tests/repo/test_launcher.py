@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 from tests.repo.test_tree import ROOT
 
 CLI = """
@@ -137,15 +137,13 @@ def test_an_environment_in_use_stays_as_it_is(ready: Path) -> None:
     (packages / "late.py").touch()
     (ready / "app" / "cli.py").write_text(WAITING)
     server = start(ready, "serve")
-    assert server.stdout is not None
-    assert server.stdout.readline() == "up\n"
+    assert next_line(server, server.stdout) == "up\n"
     (ready / "app" / "cli.py").write_text(CLI)
     for lock in ("embedded.txt", "spark.txt"):  # The one with less first: it is in the other.
         (ready / "requirements" / lock).write_text("# changed\n")
         command = "export" if lock == "spark.txt" else "status"
         stopped = start(ready, command, "x")
-        assert stopped.stderr is not None
-        assert lock in stopped.stderr.readline()
+        assert lock in next_line(stopped, stopped.stderr)
         stopped.send_signal(signal.SIGINT)
         stopped.communicate(timeout=PATIENCE_S)
         assert run(ready, command, "x")[0] == 0
@@ -178,8 +176,7 @@ def test_a_half_made_environment_is_made_anew(ready: Path) -> None:
 
 def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
     first = start(checkout, "status")
-    assert first.stderr is not None
-    assert "setting up" in first.stderr.readline()
+    assert "setting up" in next_line(first, first.stderr)
     first.kill()
     first.communicate(timeout=PATIENCE_S)
     code, output, errors = run(checkout, "status")
@@ -212,8 +209,7 @@ def test_a_second_first_run_waits_for_the_first(ready: Path) -> None:
     with (ready / ".venvs" / f"{venv.name}.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = start(ready, "status")
-        assert second.stderr is not None
-        assert "another gapless is setting up" in second.stderr.readline()
+        assert "another gapless is setting up" in next_line(second, second.stderr)
     assert second.communicate(timeout=5 * PATIENCE_S)[0].startswith("['status']")
 
 

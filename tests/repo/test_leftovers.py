@@ -13,7 +13,7 @@ import pytest
 from load.children import stat_of, tree
 from tests import memory
 from tests.conftest import Database, service_environment
-from tests.patience import wait_until
+from tests.patience import next_line, wait_until
 from tests.support import ROOT
 
 RUN = """
@@ -38,8 +38,7 @@ def test_a_service_ends_with_a_killed_run(database: Database, redis_url: str, tm
         stdout=subprocess.PIPE,
         text=True,
     ) as run:
-        assert run.stdout is not None
-        family = tree(int(run.stdout.readline()))
+        family = tree(int(next_line(run, run.stdout)))
         assert len(family) > 1, "a supervisor and its worker"
         run.kill()
     wait_until(lambda: all(is_gone(pid) for pid in family))

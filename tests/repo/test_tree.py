@@ -82,6 +82,12 @@ def test_tests_and_load_leave_connections_to_their_owner() -> None:
     assert wrong == []
 
 
+def test_tests_wait_for_a_line_of_a_child_only_for_a_time() -> None:
+    bare = re.compile(r"^(?!.*in_time\().*\.std(out|err)\.readline\(", re.MULTILINE)
+    found = [path for path in sorted((ROOT / "tests").rglob("*.py")) if bare.search(path.read_text())]
+    assert found == [], "use tests/patience.py: next_line"
+
+
 def test_load_waits_by_one_patience() -> None:
     """What loads wait for is waited for in multiples of `load.waiting.PATIENCE_S`."""
     own = re.compile(r"(?i)\bpatience(_s)?(: float)?( = |=|\", .*default=)[0-9.]+(?! \*)\b(?!\.)")
