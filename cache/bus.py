@@ -101,8 +101,8 @@ class RedisBus:
         """Payloads to single processes. Clients cause them, and they never displace hints."""
         self._arrived = asyncio.Event()
         self.alone = False
-        """Whether only this process listens, as Redis said a moment ago: then it is not worth making a hint.
-        A process that comes later finds what it missed by its first sweep."""
+        """Whether only this process listens, as Redis said a moment ago: then a hint of what is stored is not
+        worth making. A process that comes later finds that by its first sweep."""
         self.connected = False
         self._unheard_since: float | None = None
         """When Redis took the first message to this process that has not come back yet."""

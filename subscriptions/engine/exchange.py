@@ -176,8 +176,9 @@ class Exchange:
         return await self._bus.send_to(node, make)
 
     def changed_presence(self, hints: list[PresenceHint]) -> None:
-        """Tell the other processes who joined and left."""
-        if hints and self.heard:
+        """Tell the other processes who joined and left. One that listens for a moment only would not find it
+        anywhere else, so `heard` does not matter."""
+        if hints:
             self._send(Hints(self._origin, [], [], sent_at_us=self._stamp(), presence=hints))
 
     def _stamp(self) -> int:

@@ -214,8 +214,6 @@ class Presence:
         self._hint(channel, change)
 
     def _hint(self, channel: Channel, change: Change) -> None:
-        if not self._exchange.heard:
-            return
         announcer = self._outgoing.get(channel)
         if announcer is None:
             if len(self._outgoing) >= MAX_WAITING:

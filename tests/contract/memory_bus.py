@@ -9,6 +9,8 @@ from collections.abc import Callable
 from subscriptions.domain.errors import unavailable
 
 MAX_QUEUED = 1000
+LOOK_S = 0.2
+"""How late a bus knows who else listens, as a real one does that asks now and then."""
 
 
 class MemoryHub:
@@ -24,6 +26,11 @@ class MemoryHub:
 
     def listeners(self, topic: str) -> list[MemoryBus]:
         return [bus for bus in self.joined if bus.topic == topic]
+
+    def changed(self) -> None:
+        """Somebody joined or left."""
+        for bus in self.joined:
+            asyncio.get_running_loop().call_later(LOOK_S, bus.look)
 
     async def cut(self) -> None:
         """Everybody is thrown out, and joins again."""
@@ -49,17 +56,15 @@ class MemoryBus:
         self._maybe_missed = maybe_missed
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
         self._arrived = asyncio.Event()
+        self.alone = False
 
     @property
     def connected(self) -> bool:
         return self in self._hub.joined
 
-    @property
-    def alone(self) -> bool:
-        return self._hub.listeners(self.topic) == [self]
-
     async def run(self) -> None:
         self._hub.joined.append(self)
+        self._hub.changed()
         self._maybe_missed()
         try:
             while True:
@@ -69,6 +74,8 @@ class MemoryBus:
                 await self._arrived.wait()
         finally:
             self._hub.joined.remove(self)
+            self.alone = False
+            self._hub.changed()
 
     def send(self, payload: bytes) -> None:
         self._queue.append(payload)
@@ -86,6 +93,10 @@ class MemoryBus:
         for bus in others:
             bus.heard(payload)
         return True
+
+    def look(self) -> None:
+        """Ask who else listens."""
+        self.alone = self._hub.listeners(self.topic) == [self]
 
     def rejoin(self) -> None:
         """What was about to be sent is lost, and what others sent may be."""

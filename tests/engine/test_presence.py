@@ -158,6 +158,20 @@ async def test_a_hint_that_is_sent_again_is_not_told_again() -> None:
         await thief.stop()
 
 
+async def test_a_process_that_listens_for_a_moment_is_told_who_joins() -> None:
+    """The other one still takes itself for alone."""
+    log, bus, hub = MemoryLog(), MemoryHub(), MemoryPresenceHub()
+    async with Host(log, bus, hub).running() as one:
+        await eventually(lambda: one.exchange.connected and not one.exchange.heard)
+        async with Host(log, bus, hub).running() as two:
+            await eventually(lambda: two.exchange.connected)
+            assert not one.exchange.heard
+            await two.read(client())
+            here = client()
+            one.presence.join(here, await one.crowd(0), None)
+            await eventually(lambda: two.told == [f"+{here.id}"])
+
+
 async def test_a_client_is_not_told_of_itself() -> None:
     async with hosts() as (one, two, _):
         own = client()

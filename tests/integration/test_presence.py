@@ -44,6 +44,12 @@ async def following(url: str, channel: str, **members: Any) -> AsyncIterator[Fra
         frames.drop()
 
 
+async def hears(url: str) -> bool:
+    """Whether a host gets what others tell."""
+    async with http_client() as client:
+        return bool((await client.get(f"{url}/readyz")).json()["redis"])
+
+
 async def asked(url: str, channel: str, **query: Any) -> dict[str, Any]:
     """A page. A busy Redis may answer too late for the service, which then asks to come again."""
 
@@ -277,6 +283,7 @@ async def test_clients_of_a_worker_that_was_killed_are_gone(serve: Serve, channe
 async def test_clients_of_a_worker_that_was_killed_leave(serve: Serve, channel: str) -> None:
     """More of them than are told at a time."""
     one, two = (serve("--workers", "1", GAPLESS_PRESENCE_EXPIRY="10") for _ in range(2))
+    await eventually(lambda: hears(two.url))
     crowd = [await Frames.open(one.url) for _ in range(MAX_CHANGES + 20)]
     async with following(two.url, channel, join_leave=True) as reader:
         await asyncio.gather(*(frames.send({"id": 9, "subscribe": {"channel": channel}}) for frames in crowd))
