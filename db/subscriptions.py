@@ -334,6 +334,8 @@ def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscr
         settings["filter"] = {name: values for name, values in lists.items() if values}
     if "dead_letter" in origins:
         settings["dead_letter"] = {"channel": row["dead_letter"]}
+        if row["keep"] is not None:
+            settings["dead_letter"]["keep"] = row["keep"] or False
     if push := msgspec.json.decode(row["own"]).get("push"):
         settings["push"] = push
     return Subscription(

@@ -40,9 +40,12 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
-    """Where dead letters are also published; null: nowhere, even if a policy names a channel."""
+    """Where dead letters are also published; null: nowhere, even if a policy names a channel. `keep`: how
+    many seconds they stay in the list of dead letters; true: until they are removed; false: only those stay
+    that could not be published."""
 
     channel: checks.Name | None
+    keep: bool | _Ttl | UnsetType | None = UNSET
 
 
 class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
@@ -169,7 +172,7 @@ def _each(place: str, texts: list[str] | UnsetType | None, check: Callable[[str]
     return list(dict.fromkeys(texts))
 
 
-def _dead_letter(given: DeadLetterTo) -> dict[str, str | None]:
+def _dead_letter(given: DeadLetterTo) -> dict[str, Any]:
     """A channel name, or a template for the names of the failing channel and subscription. The result may be
     too long for a name: then the dead letter is not published there, and it says so."""
     template = given.channel
@@ -177,7 +180,11 @@ def _dead_letter(given: DeadLetterTo) -> dict[str, str | None]:
         if len(template) > MAX_NAME_CHARACTERS:
             raise invalid("dead_letter.channel", f"is longer than {MAX_NAME_CHARACTERS} characters")
         check_channel(template.replace(CHANNEL, "c").replace(SUBSCRIPTION, "s"), "dead_letter.channel")
-    return {"channel": template}
+    if given.keep is False and template is None:
+        raise invalid("dead_letter.keep", "false needs a channel: else the message would be gone")
+    if given.keep is True or given.keep is None or given.keep is UNSET:
+        return {"channel": template}
+    return {"channel": template, "keep": given.keep}
 
 
 _KEPT: Final[dict[str, Callable[[Any], Any]]] = {

@@ -29,10 +29,12 @@ class Filter:
 class DeadLetterRoute:
     """Where dead letters are also published: a channel, or a template with `{channel}` and `{subscription}`.
 
-    None: nowhere, even if a policy names a channel. They are in the list of dead letters in any case.
+    None: nowhere, even if a policy names a channel. `keep`: the seconds that they stay in the list of dead
+    letters; True: until they are removed; False: only those stay that could not be published.
     """
 
     channel: str | None
+    keep: bool | float = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _filter(raw: Any) -> Filter | None:
 
 
 def _route(raw: Any) -> DeadLetterRoute | None:
-    return None if raw is None else DeadLetterRoute(raw.get("channel"))
+    return None if raw is None else DeadLetterRoute(raw.get("channel"), raw.get("keep", True))
 
 
 def _push(raw: Any) -> Push | None:

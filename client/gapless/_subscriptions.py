@@ -169,4 +169,6 @@ def _member(value: Any) -> Any:
         return {"url": value.url} | ({} if value.secret is None else {"secret": value.secret})
     if isinstance(value, Filter):
         return {name: _names(texts) for name, texts in asdict(value).items() if texts}
-    return asdict(value) if isinstance(value, DeadLetterRoute) else value
+    if isinstance(value, DeadLetterRoute):
+        return {"channel": value.channel} | ({} if value.keep is True else {"keep": value.keep})
+    return value

@@ -146,11 +146,12 @@ begin
     ) x;
 end $$;
 
--- Makes dead letters, and publishes copies if a dead-letter channel is set, all in the caller's transaction.
+-- Makes dead letters, and publishes copies if a dead-letter channel is set, all in the caller's transaction. With
+-- `keep` 0, what was published makes no dead letter; what could not be published stays whatever `keep` says.
 -- The caller has removed the rows. Call it at most once in a transaction: it may take the log's locks. Raises
 -- GL413 for more bytes than one transaction should hold: the caller has to decide about fewer messages. Out:
--- the entries' ids in the order of the deaths (null: retention has removed that message), and which channels
--- were published to.
+-- the entries' ids in the order of the deaths (null: none was made, or retention has removed that message), and
+-- which channels were published to.
 create or replace function gapless_internal.bury(
     s gapless.subscriptions, p_deaths gapless.death[], p_now timestamptz, out ids bigint[], out touched json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -160,6 +161,7 @@ declare
     copies bigint[];
     r record;
     published json[];
+    moved bigint[] := '{}';
 begin
     if total = 0 then
         return;
@@ -185,27 +187,33 @@ begin
             from generate_subscripts(r.targets, 1) as t (ord)
             left join gapless_internal.publish_kept(s.namespace_id, copies, r.targets, r.journeys) a on a.ord = t.ord
         ) x;
+        if s.keep = 0 then
+            moved := array(select copies[p.ord] from unnest(published) with ordinality as p (place, ord)
+                           where p.place is not null);
+            delete from gapless.kept k where k.id = any(moved);
+        end if;
     end if;
     with entries as (
         insert into gapless.dead_letters
             (namespace_id, subscription_id, subscription, channel, kept_id, reason, attempts, last_error,
-             created_at, journey, published, unroutable)
+             created_at, journey, published, unroutable, remove_at)
         select s.namespace_id, s.id, s.name, k.channel, k.id, r.reasons[d.ordinality], d.attempts, d.last_error,
-               p_now, r.journeys[d.ordinality], published[d.ordinality], r.obstacles[d.ordinality]
+               p_now, r.journeys[d.ordinality], published[d.ordinality], r.obstacles[d.ordinality],
+               case when r.obstacles[d.ordinality] is null then p_now + nullif(s.keep, 0) * interval '1 second' end
         from unnest(p_deaths) with ordinality as d join gapless.kept k on k.id = copies[d.ordinality]
         order by d.ordinality
         returning id, kept_id
     )
     select array_agg(e.id order by c.ord) into ids
     from unnest(copies) with ordinality as c (kept_id, ord) left join entries e on e.kept_id = c.kept_id;
-    if array_position(ids, null) is not null then
+    if array_length(array_positions(ids, null), 1) > cardinality(moved) then
         -- A channel that was deleted leaves no gap.
         perform gapless_internal.note_gaps(s.id, array_agg(c.id), array_agg(c.first_seq), array_agg(1::bigint))
         from unnest(p_deaths) with ordinality as d join gapless.channels c on c.id = d.channel_id
-        where ids[d.ordinality] is null having count(*) > 0;
+        where ids[d.ordinality] is null and not copies[d.ordinality] = any(moved) having count(*) > 0;
     end if;
     update gapless.progress p
-    set dead_lettered = p.dead_lettered + (select count(i) from unnest(ids) i),
-        removed = p.removed + total - (select count(i) from unnest(ids) i)
+    set dead_lettered = p.dead_lettered + (select count(i) from unnest(ids) i) + cardinality(moved),
+        removed = p.removed + total - (select count(i) from unnest(ids) i) - cardinality(moved)
     where p.subscription_id = s.id;
 end $$;

@@ -173,3 +173,22 @@ begin
     delete from gapless.kept k where k.id = copy;
     return copy is not null;
 end $$;
+
+-- Removes dead letters whose time is over, with their copies, at most p_limit; returns how many. Those that are being
+-- replayed at the moment are skipped.
+create or replace function gapless_internal.remove_aged_letters(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    n integer;
+begin
+    with gone as (
+        delete from gapless.dead_letters e where e.id in (
+            select x.id from gapless.dead_letters x
+            where x.remove_at <= clock_timestamp() order by x.remove_at limit p_limit for update skip locked)
+        returning e.kept_id
+    ), forgotten as (
+        delete from gapless.kept k using gone g where k.id = g.kept_id
+    )
+    select count(*) into n from gone;
+    return n;
+end $$;

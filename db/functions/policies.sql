@@ -118,7 +118,10 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
         max_backlog = (w.v ->> 'max_backlog')::bigint,
         types = nullif(array(select jsonb_array_elements_text(w.v #> '{filter,types}')), '{}'),
         keys = nullif(array(select jsonb_array_elements_text(w.v #> '{filter,keys}')), '{}'),
-        dead_letter = w.v #>> '{dead_letter,channel}', origins = w.origins,
+        dead_letter = w.v #>> '{dead_letter,channel}',
+        keep = case w.v #>> '{dead_letter,keep}' when 'false' then 0 when 'true' then null
+               else (w.v #>> '{dead_letter,keep}')::double precision end,
+        origins = w.origins,
         retain = coalesce((w.v ->> 'retain')::boolean, false), expires = (w.v ->> 'expires')::double precision,
         changed_at = case when s.expires is distinct from (w.v ->> 'expires')::double precision then clock_timestamp()
                           else s.changed_at end

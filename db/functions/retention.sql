@@ -125,6 +125,8 @@ declare
     g record;
 begin
     perform gapless_internal.needs_fresh_snapshots();
+    gone := gapless_internal.remove_aged_letters(p_limit);
+    if gone >= p_limit then return gone; end if;
     for d in select * from gapless.deleted_channels order by channel_id for update skip locked loop
         delete from gapless.messages m where m.id in (
             select x.id from gapless.messages x

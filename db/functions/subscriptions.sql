@@ -189,7 +189,7 @@ begin
 end $$;
 
 -- Removes all rows of messages under way. The log still has these messages, except replayed ones: those
--- become dead letters again, as before, but with a new number and time.
+-- become dead letters again, as before, but with a new number and time, for as long as before.
 create or replace function gapless_internal.forget_deliveries(p_subscription_id integer) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     delete from gapless.settled_ahead a where a.subscription_id = p_subscription_id;
@@ -198,9 +198,11 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     ), returned as (
         insert into gapless.dead_letters
             (namespace_id, subscription_id, subscription, channel, kept_id, reason, attempts, last_error,
-             created_at, journey, published, unroutable)
+             created_at, journey, published, unroutable, remove_at)
         select l.namespace_id, p_subscription_id, l.subscription, l.channel, k.id, l.reason, l.attempts, l.last_error,
-               clock_timestamp(), l.journey, l.published, l.unroutable
+               clock_timestamp(), l.journey, l.published, l.unroutable,
+               case when l.remove_at is not null
+                    then clock_timestamp() + (l.remove_at - l.created_at) end
         from gone g join gapless.kept k on k.id = g.kept_id
         cross join lateral json_populate_record(null::gapless.dead_letters, k.letter) l
         order by k.message_id

@@ -234,6 +234,10 @@ def test_a_secret_is_in_no_representation() -> None:
         ({"ack_wait": None, "filter": None}, {"ack_wait": None, "filter": None}),
         ({"channels": ["a", "b"], "max_backlog": 3}, {"channels": ["a", "b"], "max_backlog": 3}),
         ({"dead_letter": DeadLetterRoute(None)}, {"dead_letter": {"channel": None}}),
+        (
+            {"dead_letter": DeadLetterRoute("dead", keep=False)},
+            {"dead_letter": {"channel": "dead", "keep": False}},
+        ),
         ({"push": Push("https://example.com/hook")}, {"push": {"url": "https://example.com/hook"}}),
     ],
 )

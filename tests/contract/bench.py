@@ -69,6 +69,10 @@ class Store(Protocol):
 
     async def pass_time(self, seconds: float) -> None: ...
 
+    async def tidy(self) -> None:
+        """Maintenance runs once."""
+        ...
+
     async def pause(self, name: str, paused: bool) -> None: ...
 
     async def change(self, name: str, **settings: Any) -> None: ...
@@ -248,6 +252,9 @@ class Memory:
     async def pass_time(self, seconds: float) -> None:
         self._passed_us += round(seconds * 1_000_000)
 
+    async def tidy(self) -> None:
+        self.queues.tidy()
+
     async def pause(self, name: str, paused: bool) -> None:
         self.queues.pause(name, paused)
 
@@ -293,6 +300,9 @@ class _Postgres:
         self.append = queues.append
         self.settled = queues.settled
         self.pass_time = queues.pass_time
+
+    async def tidy(self) -> None:
+        await self._queues.maintenance.purge_rows(1000)
 
     async def pause(self, name: str, paused: bool) -> None:
         await self._queues.subscriptions.pause("default", name, paused)

@@ -17,11 +17,12 @@ JOURNEY = "gapless-journey"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A dead letter, and the channel that its message is of."""
+    """A dead letter, and the channel that its message is of. `keep_s`: for how long it stays."""
 
     namespace: str
     channel_id: int
     letter: DeadLetter
+    keep_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

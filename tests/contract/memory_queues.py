@@ -424,6 +424,7 @@ class MemoryQueues:
     async def bury(self, queue: Queue, deaths: list[Death]) -> tuple[dict[int, int], tuple[Touched, ...]]:
         """Make dead letters: their ids by message id; and where copies were published. What retention took
         leaves nothing behind."""
+        keep: bool | float = (queue.subscription.settings.get("dead_letter") or {}).get("keep", True)
         made: list[tuple[Entry, str | None]] = []
         for death in deaths:
             if death.entry is None and death.message.id not in self.log.by_id:
@@ -436,9 +437,21 @@ class MemoryQueues:
             letter = entry.letter
             if target is not None:
                 letter = replace(letter, published=published(next(positions)))
-            self.entries[letter.id] = replace(entry, letter=letter)
-        ids = {entry.letter.message.id: entry.letter.id for entry, _ in made}
+                if keep is False:
+                    continue
+            keep_s = None if letter.unroutable or isinstance(keep, bool) else keep
+            self.entries[letter.id] = replace(entry, letter=letter, keep_s=keep_s)
+        ids = {
+            entry.letter.message.id: entry.letter.id for entry, _ in made if entry.letter.id in self.entries
+        }
         return ids, self._touched(queue, {copy.channel for copy in copies})
+
+    def tidy(self) -> None:
+        """Remove dead letters whose time is over."""
+        now_us = self.log.now_us()
+        for entry in list(self.entries.values()):
+            if entry.keep_s is not None and entry.letter.created_at_us + entry.keep_s * 1e6 <= now_us:
+                del self.entries[entry.letter.id]
 
     def _entry(self, queue: Queue, death: Death) -> tuple[Entry, str | None]:
         known = death.entry.channel_id if death.entry is not None else None

@@ -13,6 +13,7 @@ from subscriptions.domain.model import NewMessage
 from tests.contract.bench import Bench, code_of, data, receipts
 from tests.contract.test_deliveries import bench, queue
 from tests.race.journeys import journey, told
+from tests.race.queues import outcomes
 
 __all__ = ["bench"]
 
@@ -145,6 +146,60 @@ async def test_a_loop_ends_after_a_thousand_hops(bench: Bench) -> None:
     assert sum(count for *_, count in told(over)) == 1001
     assert await bench.take(loop) == []
     assert len(await bench.dead_letters.page(ALL_LETTERS, 0, 2000)) == 1001
+
+
+# --- how long entries stay
+
+
+async def test_a_loop_that_keeps_none_leaves_its_last_entry(bench: Bench) -> None:
+    """That one was not published: nothing is dropped without a trace."""
+    loop = await bench.store.subscribe(
+        "loop", max_deliver=1, dead_letter={"channel": "{channel}", "keep": False}
+    )
+    await bench.publish("loop", '"round"')
+    for _ in range(1000):
+        assert await bench.bury(loop) == []
+    assert await bench.letters() == []
+    (left,) = await bench.bury(loop)
+    (letter,) = await bench.letters()
+    assert (letter.id, letter.reason, letter.published) == (left, "hops", None)
+    assert sum(count for *_, count in told(letter)) == 1001
+    assert len(await bench.stored("loop")) == 1000, "a page of them"
+
+
+async def test_what_is_moved_and_what_retention_took_are_told_apart(bench: Bench) -> None:
+    q = await queue(bench, 1, 2, ordering="none", dead_letter={"channel": "dead", "keep": False})
+    taken = await bench.take(q, 2)
+    await bench.store.lose("q", 1)
+    (first, second), _ = await bench.port.nack(receipts(q, *taken), Nack(dead_letter=True))
+    assert outcomes([first, second]) == ["nacked", "nacked"]
+    assert (first.dead_letter, second.dead_letter) == (None, None)
+    assert [copy.data for copy in await bench.stored("dead")] == [b"2"]
+
+
+async def test_an_entry_stays_for_as_long_as_its_subscription_says(bench: Bench) -> None:
+    q = await queue(bench, 1, 2, 3, ordering="none", dead_letter={"channel": "dead", "keep": 60})
+    (short,) = await bench.bury(q)
+    await bench.store.change("q", dead_letter={"channel": None, "keep": 600})
+    (longer,) = await bench.bury(q)
+    await bench.store.change("q", dead_letter={"channel": "x" * 255 + "{subscription}", "keep": 60})
+    (unroutable,) = await bench.bury(q)
+    await bench.store.pass_time(59)
+    await bench.store.tidy()
+    assert [letter.id for letter in await bench.letters()] == [short, longer, unroutable]
+    await bench.store.pass_time(2)
+    await bench.store.tidy()
+    assert [letter.id for letter in await bench.letters()] == [longer, unroutable]
+    assert len(await bench.stored("dead")) == 1
+    await bench.dead_letters.replay("default", longer)
+    await bench.store.pass_time(600)
+    await bench.store.tidy()
+    await bench.store.seek("q", "latest")
+    back, still = sorted(await bench.letters(), key=lambda letter: letter.message.id)
+    assert (back.message.data, still.id) == (b"2", unroutable), "what a seek gives back stays as long again"
+    await bench.store.pass_time(601)
+    await bench.store.tidy()
+    assert [letter.id for letter in await bench.letters()] == [unroutable]
 
 
 async def test_an_entry_outlives_its_message_and_its_subscription(bench: Bench) -> None:

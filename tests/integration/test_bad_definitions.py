@@ -257,6 +257,10 @@ BAD_SUBSCRIPTIONS = """
 {"channels": ["a"], "filter": {"types": ["\\n"]}}
 {"channels": ["a"], "dead_letter": "dead"}
 {"channels": ["a"], "dead_letter": {"channel": "a.*"}}
+{"channels": ["a"], "dead_letter": {"channel": null, "keep": false}}
+{"channels": ["a"], "dead_letter": {"channel": "dead", "keep": 0}}
+{"channels": ["a"], "dead_letter": {"channel": "dead", "keep": "1d"}}
+{"channels": ["a"], "dead_letter": {"keep": false}}
 {"channels": ["a"], "push": {"url": "https://example.com/", "secret": "secret"}}
 {"channels": ["a"], "push": {"url": "ftp://example.com/", "secret": "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}
 {"channels": ["a"], "push": {"url": "http://127.0.0.1/", "secret": "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}

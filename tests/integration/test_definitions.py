@@ -268,6 +268,23 @@ def test_an_own_dead_letter_of_none_beats_a_policy(client: httpx.Client) -> None
     assert shown(client, "given")["dead_letter"] == {"channel": "dead"}
 
 
+@pytest.mark.parametrize("by_policy", [False, True])
+@pytest.mark.parametrize("keep", [False, 3600, 0.5])
+def test_how_long_dead_letters_stay_is_told(client: httpx.Client, keep: float, by_policy: bool) -> None:
+    """The default is not."""
+    route = {"channel": "dead", "keep": keep}
+    if by_policy:
+        policy(client, "p", definition={"dead_letter": route})
+        put(client, "s")
+    else:
+        put(client, "s", dead_letter=route)
+        put(client, "s", 200, dead_letter=route)
+    assert shown(client, "s")["dead_letter"] == route
+    kept = ok(client.patch("/v1/subscriptions/s", json={"dead_letter": {"channel": "dead", "keep": True}}))
+    assert kept["dead_letter"] == {"channel": "dead"}
+    put(client, "s", 200, dead_letter={"channel": "dead"})
+
+
 def test_channels_say_where_their_settings_come_from(client: httpx.Client) -> None:
     ok(client.put("/v1/channels/a.own", json={"retention": {"max_age": 60}}), 201)
     ok(client.post("/v1/channels/a.plain/messages", json={"data": 1}), 201)

@@ -200,7 +200,7 @@ _TIMES = {
     "deliveries": ("at", "entered_at", "expires_at"),
     "messages": ("created_at", "expires_at"),
     "progress": ("not_before", "expired_to", "next_end"),
-    "dead_letters": ("created_at",),
+    "dead_letters": ("created_at", "remove_at"),
     "scheduled": ("deliver_at",),
 }
 

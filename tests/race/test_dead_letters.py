@@ -59,3 +59,23 @@ async def test_a_claim_that_finds_more_dead_than_one_transaction_holds(queues: Q
         claimed = await queues.claim(subscription)
     assert bodies(claimed.deliveries) == ["7"]
     assert (await queues.stats("q")).dead_letters == leased
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_an_entry_that_is_being_replayed_is_not_removed_by_its_age(
+    database: Database, queues: Queues, commits: bool
+) -> None:
+    subscription = await queues.subscribe("q", ordering="none", dead_letter={"channel": "dead", "keep": 60})
+    await queues.publish("q", 1, 2)
+    replayed, _ = await queues.bury(subscription, 2)
+    await queues.pass_time(61)
+    async with sessions(database.service_url, 1) as (session,):
+        replaying = await step(
+            session, "select r.status from gapless.namespaces n, gapless.replay(n.id, $1) r", replayed
+        )
+        assert await queues.maintenance.purge_rows(1000) == 1
+        await replaying.end(commits=commits)
+    assert await queues.maintenance.purge_rows(1000) == (0 if commits else 1)
+    assert await queues.letters() == []
+    assert bodies(await queues.take(subscription)) == (["1"] if commits else [])
+    assert await queues.owner.fetchval("select count(*) from gapless.kept") == int(commits)

@@ -12,6 +12,8 @@ from tests.race.support import publish, reader, sessions
 
 AS_BEFORE = """
 drop trigger note_deletion on gapless.channels;
+alter table gapless.subscriptions drop column keep;
+alter table gapless.dead_letters drop column remove_at;
 alter table gapless.fences drop column recovered;
 alter table gapless.channels drop column deletion_id;
 alter table gapless.namespaces drop column deletions, drop column forgotten_id;

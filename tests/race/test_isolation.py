@@ -56,6 +56,7 @@ RIGHT_ANYWHERE = {
     "replay": "a dead letter that somebody took is a serialization failure; then gapless_internal.give_back",
     "replay_some": "what somebody took is passed over; then gapless_internal.give_back",
     "purge_dead_letters": "what somebody took is passed over",
+    "remove_aged_letters": "called by purge_rows",
     "purge_idempotency": "what somebody took is passed over",
     "spark_stage": "what somebody took is passed over",
     "spark_publish": "the batch's row is locked, and one that changed since is a serialization failure",

@@ -34,6 +34,13 @@ DeadLetter = Annotated[
         metavar="CHANNEL", help="Also publish dead letters here, such as dead.{channel}; none: off."
     ),
 ]
+DeadLetterKeep = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AGE",
+        help="How long they stay in the list of dead letters; none: only those not published there.",
+    ),
+]
 PushUrl = Annotated[str | None, typer.Option(help=f"POST messages here; {SECRET} signs them.")]
 PushSecretFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help=f"File with the secret, else {SECRET}.")
@@ -54,6 +61,7 @@ def options(
     types: list[str] | None,
     keys: list[str] | None,
     dead_letter: str | None,
+    dead_letter_keep: str | None,
     push_url: str | None,
     push_secret_file: Path | None,
 ) -> dict[str, Any]:
@@ -73,12 +81,22 @@ def options(
         "filter": Filter(types or (), keys or ()) if types or keys else None,
     }
     if dead_letter is not None:
-        found["dead_letter"] = DeadLetterRoute(None if dead_letter == NONE else dead_letter)
+        found["dead_letter"] = DeadLetterRoute(
+            None if dead_letter == NONE else dead_letter, _keep(dead_letter_keep)
+        )
+    elif dead_letter_keep is not None:
+        raise usage("--dead-letter-keep goes with --dead-letter")
     if push_url is not None:
         found["push"] = Push(push_url, _secret(push_secret_file))
     elif push_secret_file is not None:
         raise usage("--push-secret-file goes with --push-url")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _keep(text: str | None) -> bool | float:
+    if text is None:
+        return True
+    return False if text == NONE else seconds(text, "--dead-letter-keep")
 
 
 def _secret(file: Path | None) -> str | None:

@@ -163,6 +163,7 @@ def create(
     types: settings.Types = None,
     keys: settings.Keys = None,
     dead_letter: settings.DeadLetter = None,
+    dead_letter_keep: settings.DeadLetterKeep = None,
     push_url: settings.PushUrl = None,
     push_secret_file: settings.PushSecretFile = None,
     if_match: IfMatch = None,
@@ -185,6 +186,7 @@ def create(
         types=types,
         keys=keys,
         dead_letter=dead_letter,
+        dead_letter_keep=dead_letter_keep,
         push_url=push_url,
         push_secret_file=push_secret_file,
     )
@@ -216,6 +218,7 @@ def update(
     types: settings.Types = None,
     keys: settings.Keys = None,
     dead_letter: settings.DeadLetter = None,
+    dead_letter_keep: settings.DeadLetterKeep = None,
     push_url: settings.PushUrl = None,
     push_secret_file: settings.PushSecretFile = None,
     if_match: IfMatch = None,
@@ -238,6 +241,7 @@ def update(
         types=types,
         keys=keys,
         dead_letter=dead_letter,
+        dead_letter_keep=dead_letter_keep,
         push_url=push_url,
         push_secret_file=push_secret_file,
     )
