@@ -8,11 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import asyncpg
+import httpx
 import pytest
 
 from app.embedded import EmbeddedPostgres
 from tests.conftest import External, drop_database, make_database, service_environment
 from tests.integration.queueing import Host
+from tests.patience import PATIENCE_S, wait_until
 from tests.support import RunningService
 
 
@@ -38,6 +40,10 @@ def both_hosts(
             environment = service_environment(made, redis_url, tmp_path_factory.mktemp(name))
             services.append(RunningService(environment))
             stack.callback(services[-1].kill)
+        # Each hears what the other tells.
+        for service in services:
+            ready = f"{service.url}/readyz"
+            wait_until(lambda: httpx.get(ready, timeout=PATIENCE_S).json().get("redis"))  # noqa: B023
         yield Hosts((services[0].url, services[1].url), made.owner_url, made.admin_url)
 
 
