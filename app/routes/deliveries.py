@@ -35,7 +35,8 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
-    """Lease up to `max` messages, waiting up to `wait` seconds for the first."""
+    """Lease up to `max` messages, waiting up to `wait` seconds for the first. With `"ack": "auto"` they are
+    settled before they are answered, so each is handed out at most once."""
     gate.require()
     connection = request.connection
     asked = parse_pull(await _body(request, optional=True))
@@ -45,9 +46,18 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
         consumers.take_back(pulled)
         raise ClientDisconnect
     subscription, found, losses = pulled
-    content = encode_deliveries(
-        ((d, receipts.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found), losses
-    )
+    if asked.auto:
+        try:
+            found = await consumers.settle(subscription, found)
+        except GaplessError:
+            consumers.take_back(pulled)
+            raise
+        SETTLED.labels("acked").inc(len(found))
+        content = encode_deliveries(((d, None) for d in found), losses)
+    else:
+        content = encode_deliveries(
+            ((d, receipts.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found), losses
+        )
     DELIVERED.inc(len(found))
 
     def told(came: bool) -> None:

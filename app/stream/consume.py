@@ -11,7 +11,7 @@ from starlette.types import Send
 from app.http_protocol import GaplessHttpProtocol
 from app.request import Request
 from app.stream import frames
-from app.stream.deliveries import stream_deliveries
+from app.stream.deliveries import leasing, settling, stream_deliveries
 from app.telemetry import REQUESTS
 from app.wire.accept import check_deliveries
 from app.wire.parameters import ConsumeQuery
@@ -56,7 +56,8 @@ async def consume(
         connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
         # Half a second early rather than late: clients count the seconds too.
         silence_s = request.query.heartbeat - 0.5
-        await stream_deliveries(member, _Sse(connection, send), receipts, read, silence_s)
+        hand = settling(consumers) if request.query.ack == "auto" else leasing(receipts)
+        await stream_deliveries(member, _Sse(connection, send), hand, read, silence_s)
     except ConnectionResetError:
         pass
     except Exception:

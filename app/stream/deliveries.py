@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
-from app.telemetry import CUT_OFF, DELIVERED
+from app.telemetry import CUT_OFF, DELIVERED, SETTLED
 from app.wire.deliveries import encode_delivery
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Delivery, Loss, Receipt
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.selection import select
+from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.live.live_subscription import HistoryChanged
 from subscriptions.ports import ReadPort
@@ -37,8 +38,36 @@ class DeliveryWire(Protocol):
         """The server ends the member. `lost`: messages that it may have got and the log does not have."""
 
 
+Handing = Callable[[Member, list[Delivery]], Awaitable[list[bytes]]]
+"""Makes deliveries ready for their client, as JSON. It may leave out some, which are given back."""
+
+
+def leasing(receipts: ReceiptCodec) -> Handing:
+    """The client settles them by their receipts."""
+
+    async def hand(member: Member, deliveries: list[Delivery]) -> list[bytes]:
+        return [_encode(member, delivery, receipts) for delivery in deliveries]
+
+    return hand
+
+
+def settling(consumers: Consumers) -> Handing:
+    """They are settled before they are written, so each is handed out at most once."""
+
+    async def hand(member: Member, deliveries: list[Delivery]) -> list[bytes]:
+        try:
+            settled = await consumers.settle(member.group.subscription, deliveries, member.holder)
+        except GaplessError:
+            consumers.give_back(member, deliveries)
+            return []
+        SETTLED.labels("acked").inc(len(settled))
+        return [encode_delivery(delivery, None) for delivery in settled]
+
+    return hand
+
+
 async def stream_deliveries(
-    member: Member, wire: DeliveryWire, receipts: ReceiptCodec, read: ReadPort, silence_s: float | None
+    member: Member, wire: DeliveryWire, hand: Handing, read: ReadPort, silence_s: float | None
 ) -> None:
     """Write what the member gets until the server ends it. `silence_s`: seconds without anything to write
     after which it beats; None: never.
@@ -50,8 +79,9 @@ async def stream_deliveries(
         async with wire.turn():
             deliveries, losses = member.take(), list(member.losses)
             if deliveries or losses:
-                DELIVERED.inc(len(deliveries))
-                await wire.deliver(losses, [_encode(member, delivery, receipts) for delivery in deliveries])
+                handed = await hand(member, deliveries)
+                DELIVERED.inc(len(handed))
+                await wire.deliver(losses, handed)
                 member.told(losses)
             elif not has_news:
                 await wire.beat()

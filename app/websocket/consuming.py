@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from app.settling import Settling
-from app.stream.deliveries import stream_deliveries
+from app.stream.deliveries import leasing, settling, stream_deliveries
 from app.websocket import codes
 from app.websocket.following import Client
 from app.websocket.publications import ended, member_frames
@@ -94,7 +94,8 @@ class Consuming:
         try:
             try:
                 opened()
-                await stream_deliveries(member, self, queues.receipts, queues.read, None)
+                hand = settling(queues.consumers) if asked.auto else leasing(queues.receipts)
+                await stream_deliveries(member, self, hand, queues.read, None)
             finally:
                 self._is_ending = True
         except ConnectionResetError:

@@ -221,12 +221,12 @@ class SubscriptionLength(msgspec.Struct):
 
 
 class Delivery(msgspec.Struct):
-    """One message handed out to one member."""
+    """One message handed out to one member. Without `receipt` and `deadline` it is settled already."""
 
-    receipt: str
     attempt: Count
-    deadline: Time
     message: Message
+    receipt: str | UnsetType = UNSET
+    deadline: Time | UnsetType = UNSET
 
 
 class RetentionGap(msgspec.Struct):

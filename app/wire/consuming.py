@@ -7,7 +7,7 @@ field.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -35,18 +35,26 @@ _Receipt = Annotated[str, Meta(max_length=MAX_RECEIPT_CHARACTERS)]
 _Receipts = Annotated[list[_Receipt], Meta(min_length=1, max_length=MAX_RECEIPTS)]
 
 
+Ack = Literal["manual", "auto"]
+"""Who settles deliveries: their receiver, or the service, which does so when it hands them out."""
+
+
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How many deliveries, and for how many seconds to wait for the first."""
+    """How many deliveries, for how many seconds to wait for the first, and whether they are settled when they
+    are handed out."""
 
     max: Annotated[int, Meta(ge=1, le=MAX_PULL)] | UnsetType | None = UNSET
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | UnsetType | None = UNSET
+    ack: Ack | UnsetType | None = UNSET
 
 
 class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Of which subscription deliveries are pushed, and at most how many of them are unsettled."""
+    """Of which subscription deliveries are pushed, at most how many of them are unsettled, and whether they
+    are settled when they are handed out."""
 
     subscription: checks.Name
     prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH)] | UnsetType | None = UNSET
+    ack: Ack | UnsetType | None = UNSET
 
 
 class UnconsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,6 +124,7 @@ class Pull:
 
     max: int = 1
     wait_s: float = 0.0
+    auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,7 @@ class Consume:
 
     subscription: str
     prefetch: int
+    auto: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +149,14 @@ def parse_pull(body: bytes) -> Pull:
     if not body:
         return Pull()
     asked = _flat(_decode_pull, body)
-    return Pull(asked.max or 1, asked.wait or 0.0)
+    return Pull(asked.max or 1, asked.wait or 0.0, asked.ack == "auto")
 
 
 def parse_consume(body: bytes) -> Consume:
     """What the query of `consume` says, as a body."""
     asked = _flat(_decode_consume, body)
     name = check_channel(asked.subscription, "subscription")
-    return Consume(name, asked.prefetch or DEFAULT_PREFETCH)
+    return Consume(name, asked.prefetch or DEFAULT_PREFETCH, asked.ack == "auto")
 
 
 def parse_unconsume(body: bytes) -> str:

@@ -24,8 +24,11 @@ from subscriptions.domain.delivery import (
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encode_delivery(delivery: Delivery, receipt: str) -> bytes:
-    """One delivery on one line. `receipt` comes from the codec and holds nothing to escape."""
+def encode_delivery(delivery: Delivery, receipt: str | None) -> bytes:
+    """One delivery on one line. `receipt` comes from the codec and holds nothing to escape; None: the
+    delivery is settled already."""
+    if receipt is None:
+        return b'{"attempt":%d,"message":%b}' % (delivery.attempt, encode_message(delivery.message))
     return b'{"receipt":"%b","attempt":%d,"deadline":"%b","message":%b}' % (
         receipt.encode("ascii"),
         delivery.attempt,
@@ -34,7 +37,9 @@ def encode_delivery(delivery: Delivery, receipt: str) -> bytes:
     )
 
 
-def encode_deliveries(deliveries: Iterable[tuple[Delivery, str]], losses: Iterable[Loss] = ()) -> bytes:
+def encode_deliveries(
+    deliveries: Iterable[tuple[Delivery, str | None]], losses: Iterable[Loss] = ()
+) -> bytes:
     """The answer to a pull: deliveries with their receipts, and gaps if there are some."""
     encoded = b",".join([encode_delivery(delivery, receipt) for delivery, receipt in deliveries])
     gaps = b",".join([_encode(gap(loss.channel, loss.first_seq, loss.missed)) for loss in losses])

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_info
 
 from app.wire import checks
-from app.wire.consuming import DEFAULT_PREFETCH, MAX_PREFETCH
+from app.wire.consuming import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
 from app.wire.moments import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
 from app.wire.publish import field_error
 from app.wire.settings import MAX_FILTERS
@@ -176,6 +176,7 @@ class ConsumeQuery(msgspec.Struct):
     prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH, description="At most this many unsettled.")] = (
         DEFAULT_PREFETCH
     )
+    ack: Annotated[Ack, Meta(description="auto: settled when handed out, without receipts.")] = "manual"
     heartbeat: Heartbeat = 15
     ticket: _Ticket = ""
     unused: _Unused = msgspec.field(name="_", default="")

@@ -6,7 +6,7 @@ policies and defaults in the transaction that needs them, so no process holds a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -334,3 +334,11 @@ class Scheduled:
     message: NewMessage
     deliver_at_us: int
     created_at_us: int
+
+
+def by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:
+    """The receipts of each subscription, in their order."""
+    parts: dict[int, list[Receipt]] = {}
+    for receipt in receipts:
+        parts.setdefault(receipt.subscription_id, []).append(receipt)
+    return list(parts.values())

@@ -17,6 +17,7 @@ from subscriptions.domain.delivery import (
     State,
     Subscription,
     Touched,
+    by_subscription,
 )
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.goodbye import Goodbye
@@ -141,7 +142,7 @@ class Consumers:
         for receipt in receipts:
             if group := self._groups.get(receipt.subscription_id):
                 group.settled(receipt.message_id, receipt.lease)
-        for part in _by_subscription(released):
+        for part in by_subscription(released):
             if group := self._groups.get(part[0].subscription_id):
                 group.released(part)
         for subscription_id in subscription_ids:
@@ -273,6 +274,17 @@ class Consumers:
         self._was_settled(mine, settled)
         return await self._in_place(namespace, name, receipts, zip(mine, settled, strict=True))
 
+    async def settle(
+        self, subscription: Subscription, deliveries: Sequence[Delivery], holder: int = 0
+    ) -> list[Delivery]:
+        """Ack what is about to be handed out to somebody who settles nothing. Returns what may be handed out,
+        after the commit: nobody else gets it. Raises as `ack`: then it may be settled or not."""
+        receipts = [Receipt(subscription.id, d.message.id, d.lease, holder) for d in deliveries]
+        settled = await self._settler.ack(receipts) if receipts else []
+        self._was_settled(receipts, settled)
+        done = zip(deliveries, settled, strict=True)
+        return [delivery for delivery, result in done if result.status is Settlement.ACKED]
+
     async def nack(
         self, namespace: str, name: str | None, receipts: Sequence[Receipt | None], nack: Nack
     ) -> list[Settled]:
@@ -300,7 +312,7 @@ class Consumers:
         settle: Callable[[list[Receipt]], Awaitable[list[Settled]]],
     ) -> list[Settled]:
         done: list[tuple[Receipt, Settled]] = []
-        for part in _by_subscription(await self._mine(namespace, name, receipts)):
+        for part in by_subscription(await self._mine(namespace, name, receipts)):
             settled = await settle(part)
             self._was_settled(part, settled)
             done += zip(part, settled, strict=True)
@@ -315,7 +327,7 @@ class Consumers:
     ) -> list[Settled]:
         """As `nack`; `ack_wait_s` None: the setting of the subscription."""
         done: list[tuple[Receipt, Settled]] = []
-        for part in _by_subscription(await self._mine(namespace, name, receipts)):
+        for part in by_subscription(await self._mine(namespace, name, receipts)):
             done += zip(part, await self._port.extend(part, ack_wait_s), strict=True)
         for receipt, item in done:
             group = self._groups.get(receipt.subscription_id)
@@ -484,10 +496,3 @@ class Consumers:
     def _refuse_if_stopping(self) -> None:
         if self.stopping:
             raise unavailable("the server is stopping; another one will take you")
-
-
-def _by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:
-    parts: dict[int, list[Receipt]] = {}
-    for receipt in receipts:
-        parts.setdefault(receipt.subscription_id, []).append(receipt)
-    return list(parts.values())
