@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import asyncpg
@@ -111,7 +112,8 @@ class Reader:
             raise unavailable("publishers and readers may be connected to different databases")
 
     def follow(self, tick: Tick) -> None:
-        unknown = [fence for fence in self._followed if fence not in self._lineage]
+        # As a rule the first is known. An older one may be missing only because the newest are kept.
+        unknown = list(takewhile(lambda fence: fence not in self._lineage, self._followed))
         if 0 < len(unknown) < len(self._followed):
             first = unknown[-1]
             self._left.append(_Left(first.base, self._last_id + CURSORS_AHEAD, self._followed[first]))

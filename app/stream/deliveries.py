@@ -59,6 +59,8 @@ def settling(consumers: Consumers) -> Handing:
             settled = await consumers.settle(member.group.subscription, deliveries, member.holder)
         except GaplessError:
             consumers.give_back(member, deliveries)
+            # They come again at once: what is in trouble is not asked as fast as it answers.
+            member.gave_back(len(deliveries))
             return []
         SETTLED.labels("acked").inc(len(settled))
         return [encode_delivery(delivery, None) for delivery in settled]
@@ -81,7 +83,8 @@ async def stream_deliveries(
             if deliveries or losses:
                 handed = await hand(member, deliveries)
                 DELIVERED.inc(len(handed))
-                await wire.deliver(losses, handed)
+                if handed or losses:
+                    await wire.deliver(losses, handed)
                 member.told(losses)
             elif not has_news:
                 await wire.beat()

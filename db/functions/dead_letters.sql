@@ -143,18 +143,24 @@ create or replace function gapless.purge_dead_letters(
 ) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan as $$
+begin
+    return gapless_internal.remove_letters(array(
+        select x.id from gapless.dead_letters x
+        where x.namespace_id = p_namespace_id
+          and (p_subscription is null or x.subscription = p_subscription)
+          and (p_channel is null or x.channel = p_channel) and (p_reason is null or x.reason = p_reason)
+          and (p_ids is null or x.id = any(p_ids)) and (p_before is null or x.created_at < p_before)
+        order by x.id limit p_limit for update skip locked));
+end $$;
+
+-- Removes these dead letters, which the caller has locked, with their copies; returns how many.
+create or replace function gapless_internal.remove_letters(p_ids bigint[]) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     n integer;
 begin
     with gone as (
-        delete from gapless.dead_letters e where e.id in (
-            select x.id from gapless.dead_letters x
-            where x.namespace_id = p_namespace_id
-              and (p_subscription is null or x.subscription = p_subscription)
-              and (p_channel is null or x.channel = p_channel) and (p_reason is null or x.reason = p_reason)
-              and (p_ids is null or x.id = any(p_ids)) and (p_before is null or x.created_at < p_before)
-            order by x.id limit p_limit for update skip locked)
-        returning e.kept_id
+        delete from gapless.dead_letters e where e.id = any(p_ids) returning e.kept_id
     ), forgotten as (
         delete from gapless.kept k using gone g where k.id = g.kept_id
     )
@@ -174,21 +180,12 @@ begin
     return copy is not null;
 end $$;
 
--- Removes dead letters whose time is over, with their copies, at most p_limit; returns how many. Those that are being
--- replayed at the moment are skipped.
+-- Removes dead letters whose time is over, at most p_limit; returns how many. Those that are being replayed at the
+-- moment are skipped.
 create or replace function gapless_internal.remove_aged_letters(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    n integer;
 begin
-    with gone as (
-        delete from gapless.dead_letters e where e.id in (
-            select x.id from gapless.dead_letters x
-            where x.remove_at <= clock_timestamp() order by x.remove_at limit p_limit for update skip locked)
-        returning e.kept_id
-    ), forgotten as (
-        delete from gapless.kept k using gone g where k.id = g.kept_id
-    )
-    select count(*) into n from gone;
-    return n;
+    return gapless_internal.remove_letters(array(
+        select x.id from gapless.dead_letters x
+        where x.remove_at <= clock_timestamp() order by x.remove_at limit p_limit for update skip locked));
 end $$;
