@@ -11,7 +11,7 @@ from gapless._async_consumer import AsyncConsumer, AsyncDelivery, AsyncHandler
 from gapless._async_member import AsyncMember
 from gapless._async_stream import AsyncStream
 from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_for
-from gapless._delivery import Delivery, Leased, Outstanding, Receipt, Settled, State
+from gapless._delivery import Ack, Delivery, Leased, Outstanding, Receipt, Settled, State
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
 from gapless._options import known
@@ -56,14 +56,18 @@ class AsyncQueue(AsyncCalls):
         count: int = 1,
         *,
         wait: float = 0.0,
+        ack: Ack = "manual",
         on_gap: Callable[[Gap], object] | None = None,
     ) -> list[Delivery]:
         """Up to `count` deliveries (up to 1000), waiting up to `wait` seconds (up to 30) for the first.
 
         Only `extend` extends their leases. If retention removed messages before this subscription had settled
         them, the wait ends, and `on_gap` is called with each `Gap`; without `on_gap` the gap is logged.
+
+        With `ack="auto"` the service settles them before it answers: each is handed out at most once, has no
+        receipt, and is gone if the answer is lost.
         """
-        return await self._call(_delivery.pull(subscription, count, wait, on_gap))
+        return await self._call(_delivery.pull(subscription, count, wait, on_gap, ack))
 
     def look(
         self, subscription: str, state: State | None = None, *, page_size: int = 100

@@ -30,8 +30,11 @@ class Leased(Protocol):
     def subscription(self) -> str: ...
 
     @property
-    def receipt(self) -> str: ...
+    def receipt(self) -> str | None: ...
 
+
+Ack = Literal["manual", "auto"]
+"""When deliveries are settled: by their receiver, or when they are handed out (each at most once)."""
 
 Receipt = str | Leased
 """Names a delivery to settle: its receipt, or the delivery itself."""
@@ -41,13 +44,14 @@ Receipt = str | Leased
 class Delivery:
     """One message handed out to one member of a subscription, leased until `deadline`.
 
-    `attempt` counts how often the message was handed out, this time included.
+    `attempt` counts how often the message was handed out, this time included. With `ack="auto"` it was
+    settled before: then `receipt` and `deadline` are None.
     """
 
     subscription: str
-    receipt: str
+    receipt: str | None
     attempt: int
-    deadline: datetime
+    deadline: datetime | None
     message: Message
 
 
@@ -89,9 +93,14 @@ class Outstanding:
 def delivery_from(subscription: str, raw: Any) -> Delivery:
     """A `Delivery` from its JSON object. Raises `ProtocolError`."""
     try:
-        deadline = datetime.fromisoformat(raw["deadline"])
+        receipt, deadline = raw.get("receipt"), raw.get("deadline")
+        if (receipt is None) != (deadline is None):
+            raise ValueError("a lease has a receipt and a deadline")
         message = message_from(raw["message"])
-        return Delivery(subscription, str(raw["receipt"]), int(raw["attempt"]), deadline, message)
+        attempt = int(raw["attempt"])
+        return Delivery(
+            subscription, None if receipt is None else str(receipt), attempt, _moment(deadline), message
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a delivery: {raw!r:.200}") from error
 
@@ -134,11 +143,16 @@ def settled_from(raw: Any) -> Settled:
 
 
 def pull(
-    subscription: str, count: int, wait: float, on_gap: Callable[[Gap], object] | None = None
+    subscription: str,
+    count: int,
+    wait: float,
+    on_gap: Callable[[Gap], object] | None = None,
+    ack: Ack = "manual",
 ) -> Call[list[Delivery]]:
     """Takes up to `count` deliveries, waiting `wait` seconds for the first. Reports the answer's gaps.
 
     Repeated after a lost answer it takes others: those of the lost answer come again when their leases end.
+    With `auto` they were settled and are gone.
     """
 
     def decode(answer: Any) -> list[Delivery]:
@@ -152,7 +166,7 @@ def pull(
             tell(subscription, gap, on_gap)
         return deliveries
 
-    body = json_body({"max": count, "wait": wait})
+    body = json_body({"max": count, "wait": wait, **({} if ack == "manual" else {"ack": ack})})
     request = Request("POST", _path(subscription, "pull"), headers=SENDING, content=body, held_seconds=wait)
     return Call(request, lambda reply: decode(json_of(reply)))
 
@@ -199,8 +213,12 @@ def extend(
 
 
 def receipt_of(receipt: Receipt) -> str:
-    """The text by which the service knows a lease."""
-    return receipt if isinstance(receipt, str) else receipt.receipt
+    """The text by which the service knows a lease. Raises `ValueError` for a delivery that was settled when
+    it was handed out."""
+    text = receipt if isinstance(receipt, str) else receipt.receipt
+    if text is None:
+        raise ValueError("it was settled when it was handed out: there is nothing left to settle")
+    return text
 
 
 def reason_of(error: BaseException) -> str:

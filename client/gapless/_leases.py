@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from weakref import WeakValueDictionary
 
-from gapless._delivery import MAX_RECEIPTS, Delivery, Settled
+from gapless._delivery import MAX_RECEIPTS, Delivery, Settled, receipt_of
+from gapless._errors import ProtocolError
 from gapless._server_clock import ServerClock
 
 log = logging.getLogger("gapless")
@@ -42,7 +43,7 @@ class Lease:
 
     @property
     def receipt(self) -> str:
-        return self.delivery.receipt
+        return receipt_of(self.delivery)
 
 
 class Leases:
@@ -62,7 +63,9 @@ class Leases:
         self._kept: dict[str, Lease] = {}
 
     def begin(self, delivery: Delivery, now: float) -> Lease:
-        """Makes a lease of a new delivery and keeps it alive."""
+        """Makes a lease of a new delivery and keeps it alive. Raises `ProtocolError` if it has none."""
+        if delivery.deadline is None:
+            raise ProtocolError(f"a member that settles got a delivery without a lease: {delivery!r:.200}")
         lease = Lease(delivery, delivery.deadline, now + self._max_hold_seconds, now, now, now)
         self._set_end(lease, delivery.deadline, now)
         with self._guard:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gapless._call import Call, json_of
-from gapless._delivery import Leased
+from gapless._delivery import Leased, receipt_of
 from gapless._errors import ProtocolError
 from gapless._models import NewMessage, Payload, Published, published_from
 from gapless._publish import as_new_message, key_headers, member, posted, was_replayed
@@ -35,7 +35,7 @@ def transaction(
         body["publish"] = messages
     receipts: dict[str, list[str]] = {}
     for one in ack:
-        subscription, receipt = one if isinstance(one, tuple) else (one.subscription, one.receipt)
+        subscription, receipt = one if isinstance(one, tuple) else (one.subscription, receipt_of(one))
         receipts.setdefault(subscription, []).append(receipt)
     if receipts:
         body["ack"] = [{"subscription": name, "receipts": texts} for name, texts in receipts.items()]

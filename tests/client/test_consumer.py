@@ -405,11 +405,16 @@ def test_deliveries_are_pulled_and_settled_by_call(face: Face, server: QueueServ
     (pulled,) = face.call("pull", "orders", 10, wait=20)
     assert (pulled.subscription, pulled.receipt, pulled.attempt) == ("orders", "r-1-2", 2)
     assert server.bodies("pull") == [{"max": 10, "wait": 20}]
+    server.overrides = {"pull": answer(200, {"deliveries": [{**delivery(2), "receipt": None}]})}
+    with pytest.raises(ProtocolError, match="not a delivery"):
+        face.call("pull", "orders", ack="auto")
+    assert server.bodies("pull")[1:] == [{"max": 1, "wait": 0.0, "ack": "auto"}]
+    server.overrides = {}
     server.status = {"r-0": "unknown"}
     assert [one.status for one in face.call("ack", "orders", [pulled, "r-0"])] == ["acked", "unknown"]
     assert face.call("nack", "orders", ["r-5"], delay=0, reason="x")[0].status == "nacked"
     assert face.call("extend", "orders", ["r-5"], ack_wait=3)[0].deadline is not None
-    assert server.settled[1:] == [
+    assert server.settled[2:] == [
         ("ack", {"receipts": ["r-1-2", "r-0"]}),
         ("nack", {"receipts": ["r-5"], "delay": 0, "reason": "x"}),
         ("extend", {"receipts": ["r-5"], "ack_wait": 3}),

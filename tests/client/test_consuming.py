@@ -102,6 +102,7 @@ def test_deliveries_come_typed_and_are_held() -> None:
     delivery = lease.delivery
     assert (delivery.subscription, delivery.receipt, delivery.attempt) == ("orders", "r-7-3", 3)
     assert (delivery.message.id, delivery.message.data) == (7, {"n": 7})
+    assert delivery.deadline is not None
     assert delivery.deadline.tzinfo is not None
     assert 14 < consuming.leases.next_at() <= 15
 
