@@ -136,27 +136,6 @@ def test_what_fails_comes_again_and_is_a_dead_letter_at_last(client: Client, nam
     assert client.ack(name, [again])[0].status == "acked"
 
 
-def test_what_a_pull_settles_when_it_is_handed_out_never_comes_again(
-    client: Client, name: str, channel: str
-) -> None:
-    subscribed(client, name, max_in_flight=1)
-    client.publish_many(channel, [1, 2, 3])
-    taken: list[Any] = wait_until(lambda: client.pull(name, 10, wait=10, ack="auto"))
-    while len(taken) < 3:
-        taken += client.pull(name, 10, wait=10, ack="auto")
-    assert [one.message.data for one in taken] == [1, 2, 3]
-    assert {(one.attempt, one.receipt, one.deadline) for one in taken} == {(1, None, None)}
-    stats = client.get_subscription(name).stats
-    assert stats is not None
-    assert (stats.acked, stats.lag, stats.in_flight) == (3, 0, 0)
-    assert client.pull(name, 10) == []
-    for late in (client.ack, client.nack, client.release, client.extend):
-        with pytest.raises(ValueError, match="settled when it was handed out"):
-            late(name, taken[:1])
-    with pytest.raises(ValueError, match="settled when it was handed out"):
-        client.transaction(ack=taken[:1])
-
-
 def test_rejected_messages_are_replayed_and_purged_together(client: Client, name: str, channel: str) -> None:
     subscribed(client, name, ordering="none")
     client.publish_many(channel, [1, 2, 3])

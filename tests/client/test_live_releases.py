@@ -1,4 +1,7 @@
-"""Against the real service: what was cancelled, stopped or read ahead is no attempt, over either way."""
+"""Against the real service: what was cancelled, stopped or read ahead is no attempt, over either way.
+
+What was settled when it was handed out does not come again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 import pytest
-from gapless import AsyncClient, AsyncConsumer, AsyncDelivery, Client, SyncDelivery
+from gapless import AsyncClient, AsyncConsumer, AsyncDelivery, Client, Delivery, SyncDelivery
 
 from tests.client.over_websocket import OVER, Over
 from tests.patience import cancel, eventually, in_time
@@ -153,3 +156,21 @@ def test_threads_that_are_stopped_release_what_they_read_ahead(server_url: str, 
         left = [one.attempt for one in client.look(name)]
         assert left
         assert set(left) == {0}
+
+
+async def test_what_a_pull_settles_never_comes_again(client: AsyncClient, name: str) -> None:
+    await filled(client, name, 3, ordering="key", max_in_flight=1)
+    taken: list[Delivery] = []
+    while len(taken) < 3:
+        taken += await client.pull(name, 10, wait=10, ack="auto")
+    assert [one.message.data for one in taken] == [0, 1, 2]
+    assert {(one.attempt, one.receipt, one.deadline) for one in taken} == {(1, None, None)}
+    stats = (await client.get_subscription(name)).stats
+    assert stats is not None
+    assert (stats.acked, stats.lag, stats.in_flight) == (3, 0, 0)
+    assert await client.pull(name, 10) == []
+    for late in (client.ack, client.nack, client.release, client.extend):
+        with pytest.raises(ValueError, match="settled when it was handed out"):
+            await late(name, taken[:1])
+    with pytest.raises(ValueError, match="settled when it was handed out"):
+        await client.transaction(ack=taken[:1])

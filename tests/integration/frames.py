@@ -67,12 +67,12 @@ class Frames:
 
     async def next(self) -> dict[str, Any]:
         """The next reply or push. The server's pings are passed over."""
-        while not self._read:
-            # `wait_for` of Python 3.11 loses a cancellation that comes with what it waits for.
-            async with asyncio.timeout(PATIENCE_S):
+        # `wait_for` of Python 3.11 loses a cancellation that comes with what it waits for.
+        async with asyncio.timeout(PATIENCE_S):
+            while not self._read:
                 text = await self.connection.recv()
-            assert isinstance(text, str)
-            self._read.extend(filter(None, map(msgspec.json.decode, text.split("\n"))))
+                assert isinstance(text, str)
+                self._read.extend(filter(None, map(msgspec.json.decode, text.split("\n"))))
         return self._read.popleft()
 
     async def rest(self) -> tuple[list[dict[str, Any]], int]:

@@ -50,7 +50,7 @@ async def test_a_lease_that_ends_for_the_last_time_is_one_dead_letter(hosts: Bot
 
 async def test_what_is_moved_counts_and_leaves_no_entry(hosts: Both) -> None:
     one, two = hosts
-    queue = await one.subscribe("moves", dead_letter={"channel": "moved", "keep": False})
+    queue = await one.subscribe("moves", dead_letter={"channel": "moves.dead", "keep": False})
     await one.publish("moves", 1)
     (delivery,) = await queue.take(1)
     body = {"receipts": [delivery["receipt"]], "dead_letter": True}
@@ -59,7 +59,7 @@ async def test_what_is_moved_counts_and_leaves_no_entry(hosts: Both) -> None:
     stats = await queue.stats()
     assert (stats["dead_lettered"], stats["dead_letters"], stats["removed_by_retention"]) == (1, 0, 0)
     assert await two.letters(subscription="moves") == []
-    (copy,) = (await two.ask("GET", "/v1/channels/moved/messages"))["messages"]
+    (copy,) = (await two.ask("GET", "/v1/channels/moves.dead/messages"))["messages"]
     assert "gapless-journey" in copy["headers"]
 
 
