@@ -105,6 +105,66 @@ def test_too_many_are_refused_and_nothing_is_counted_twice(monkeypatch: pytest.M
     run(program())
 
 
+class Pair:
+    """Two appenders of one publisher."""
+
+    def __init__(self) -> None:
+        self.appenders = [Recorder(log := MemoryLog()), Recorder(log)]
+        self.publisher = Publisher(self.appenders, encode, lambda committed: None)
+        self.publisher.start()
+
+    def submit(self, count: int) -> list[asyncio.Future[Appended]]:
+        return [self.publisher.submit(request("a")) for _ in range(count)]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the batches of both; at any moment at most two are under way."""
+        return sorted(len(batch) for appender in self.appenders for batch in appender.batches)
+
+
+def test_few_wait_for_a_larger_transaction_and_share_the_next() -> None:
+    async def program() -> None:
+        pair = Pair()
+        first = pair.submit(5)
+        await asyncio.sleep(1 - module.HOLD_S / 2)
+        rest = [*pair.submit(2)]
+        await asyncio.sleep(0)
+        assert pair.sizes == [5]
+        rest += pair.submit(2)
+        await asyncio.gather(*first)
+        await asyncio.gather(*rest)
+        assert pair.sizes == [4, 5]
+
+    run(program())
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_as_many_as_are_under_way_do_not_wait(count: int) -> None:
+    async def program() -> None:
+        pair = Pair()
+        first = pair.submit(count)
+        await asyncio.sleep(0.001)
+        rest = pair.submit(count)
+        await asyncio.sleep(0.001)
+        assert pair.sizes == [count, count]
+        await asyncio.gather(*first, *rest)
+
+    run(program())
+
+
+def test_a_transaction_that_hangs_does_not_hold_the_others_back() -> None:
+    async def program() -> None:
+        pair = Pair()
+        first = pair.submit(5)
+        await asyncio.sleep(0.001)
+        rest = pair.submit(1)
+        await asyncio.sleep(2 * module.HOLD_S)
+        assert pair.sizes == [1, 5]
+        await asyncio.gather(*first, *rest)
+
+    run(program())
+
+
 def test_a_caller_who_leaves_takes_nothing_back() -> None:
     async def program() -> None:
         bench = Bench()
