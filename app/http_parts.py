@@ -75,7 +75,7 @@ class Flow(FlowControl):
                 self.resume_reading()
 
     def resume_reading(self) -> None:
-        if not self.holds_reading:
+        if self.read_paused and not self.holds_reading:
             super().resume_reading()
 
 

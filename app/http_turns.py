@@ -57,6 +57,11 @@ class Turns(Unread, HttpToolsProtocol):
     def _parsed(self, data: bytes) -> bool:
         """Parses what a turn may have, of bytes that waited and of `data`. False: the connection was upgraded
         or refused."""
+        if not self._waiting and len(data) <= MAX_PIECE_BYTES and len(self.pipeline) < MAX_PIPELINED:
+            self._parts = 0
+            self._segment = len(data)
+            self._silent += len(data)
+            return self._feed(data)
         waiting, self._waiting = self._waiting + data, b""
         at = self._parts = self._segment = 0
         while at < len(waiting):

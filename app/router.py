@@ -75,6 +75,7 @@ class Router:
         self._routes = routes
         # Clients repeat themselves.
         self._find = lru_cache(_REMEMBERED)(Table(routes).find)
+        self._read_path = lru_cache(_REMEMBERED)(Route.read_path)
         self._pages = pages
         self._namespace = namespace
         self._handlers: dict[Route, Bound] = {}
@@ -104,7 +105,7 @@ class Router:
                 raise unauthenticated("the header Authorization")
             text = scope["query_string"]  # Nearly no request of a hot route has one.
             query = read_query(text, route.query) if text or route.query is not None else None
-            name, number = route.read_path(found[1])
+            name, number = self._read_path(route, found[1])
             request = Request(self._namespace, scope, receive, send, id_, name, number, query)
             given = await self._handlers[route](request)
             if given is not None:

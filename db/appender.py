@@ -175,8 +175,8 @@ def arguments_of(
         [a.fingerprint for a in batch] if judged else None,
         [a.expected_last_seq for a in batch] if judged else None,
         firsts if judged else None,
-        requests,
-        channels,
+        _numbers(requests),
+        _numbers(channels),
         types,
         _column(keys),
         _column([None if text is None else text.decode() for text in data]),
@@ -185,6 +185,12 @@ def arguments_of(
         _column(senders),
         _column(ttls),
     )
+
+
+def _numbers(values: Sequence[int]) -> str:
+    """An array of numbers as Postgres writes it. asyncpg asks of each item of a list whether it is a list
+    itself; for a number that takes longer than all the rest."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def _column(values: Sequence[T | None]) -> Sequence[T | None] | None:

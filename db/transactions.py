@@ -31,7 +31,8 @@ _NOTHING: Final[tuple[Any, ...]] = (
     None,
     None,
     None,
-    *([[]] * 9),
+    *(["{}"] * 2),
+    *([[]] * 7),
 )
 """Arguments of `gapless.append` for no messages."""
 _AGAIN: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)

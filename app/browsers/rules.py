@@ -127,10 +127,10 @@ class Browsers:
 
     def admit(self, method: bytes, target: bytes, headers: Headers) -> Admission:
         """Judge a request by its head; header names are in lower case."""
-        found = [header for header in headers if header[0] in _READ]
-        seen = dict(found)
-        if len(seen) < len(found):
-            seen = {name: b", ".join([v for n, v in found if n == name]) for name in seen}
+        seen = dict(headers)
+        if len(seen) < len(headers):  # One occurs more than once, maybe one that is read here.
+            found = [header for header in headers if header[0] in _READ]
+            seen = {name: b", ".join([v for n, v in found if n == name]) for name, _ in found}
         refusal = self._host_refusal(target, seen.get(b"host"), headers) or self._page_refusal(
             method, target, seen
         )

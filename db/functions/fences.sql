@@ -8,14 +8,17 @@
 -- another timeline. A copy made by `create database ... template` has another oid. A restored dump wrote the
 -- row in another transaction than the one that the row names. A crash, or a physical copy, empties the
 -- unlogged table.
+-- Each append asks, and PL/pgSQL keeps the plan.
 create or replace function gapless_internal.is_same_history() returns boolean
-language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-    select exists (
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return exists (
         select from (select f.*, f.xmin as written from gapless.fences f order by f.number desc limit 1) f
-        where f.timeline = gapless_internal.timeline() and f.database = gapless_internal.database_oid()
+        join pg_database d on d.oid = f.database
+        where f.timeline = gapless_internal.timeline() and d.datname = current_database()
           and f.written = f.transaction::xid)
-        and exists (select from gapless.lives)
-$$;
+        and exists (select from gapless.lives);
+end $$;
 
 -- The timeline that is written to now. Raises an error on a standby: nothing is decided there.
 create or replace function gapless_internal.timeline() returns integer
