@@ -49,8 +49,8 @@ async def test_a_pull_that_waits_at_one_host_gets_what_is_released_at_another(ho
 async def test_a_stream_that_ends_leaves_no_attempt_of_what_it_released(hosts: Both, end: str) -> None:
     """Wherever it was released: the process that streams does not hand it the next ones meanwhile."""
     one, two = hosts
-    queue = await one.subscribe(f"left.{end}", "left", ordering="none", ack_wait=DAY_S)
-    await one.publish("left", *range(30))
+    queue = await one.subscribe(f"left.{end}", ordering="none", ack_wait=DAY_S)
+    await one.publish(f"left.{end}", *range(30))
     async with queue.consume(prefetch=5) as stream:
         given = await deliveries(stream, 5)
         if end == "release":
