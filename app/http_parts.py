@@ -84,6 +84,21 @@ class Cycle(RequestResponseCycle):
 
     flow: Flow
 
+    async def receive(self) -> Any:
+        """As the base class. If the whole body is here, there is nothing to wait for."""
+        if (
+            self.more_body
+            or not self.message_event.is_set()
+            or self.disconnected
+            or self.response_complete
+            or self.waiting_for_100_continue
+        ):
+            return await super().receive()
+        self.flow.resume_reading()
+        self.message_event.clear()
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": False}
+
     async def send(self, message: Any) -> None:
         size_bytes = len(message.get("body", b""))
         if self.flow.write_paused and not self.disconnected:

@@ -13,7 +13,7 @@ from app import openapi, pages, problem
 from app.router import Router, request_id
 from app.routes.table import ROUTES
 from app.settings import Settings
-from app.telemetry import REQUESTS
+from app.telemetry import REQUESTS, pass_on
 from app.wiring import Service
 
 Next = Callable[[Request], Awaitable[Response]]
@@ -39,6 +39,7 @@ class Application:
             yield
         finally:
             await self.service.stop()
+            pass_on()
 
     def _pages(self) -> FastAPI:
         app = FastAPIOffline(

@@ -21,13 +21,13 @@ from app.http_answers import answer
 from app.problem import Headers
 from app.request import Answer, Request
 from app.routes.route import Bound, Route
-from app.telemetry import REQUESTS
+from app.telemetry import REQUESTS, count
 from app.wire.parameters import read_query
 from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated
 
 logger = logging.getLogger("gapless.http")
 
-_PREFIX: Final = secrets.token_hex(6)
+_PREFIX: Final = secrets.token_hex(6).encode()
 _numbers: Final = itertools.count(1)
 _REMEMBERED: Final = 512
 """So many paths, each of at most 16 KiB."""
@@ -35,7 +35,7 @@ _REMEMBERED: Final = 512
 
 def request_id() -> bytes:
     """A new id for the X-Request-Id of an answer, unique among all processes."""
-    return f"{_PREFIX}-{next(_numbers):x}".encode()
+    return b"%b-%x" % (_PREFIX, next(_numbers))
 
 
 class Table:
@@ -134,7 +134,7 @@ async def _answer_preflight(send: Send) -> None:
 
 
 async def _send(given: Answer, face: str, request: Request[Any]) -> None:
-    _answered(face, given.status).inc()
+    count(_answered(face, given.status), 1)
     headers = [
         (b"content-type", given.media_type),
         (b"content-length", b"%d" % len(given.body)),
@@ -156,6 +156,6 @@ async def _refuse(error: GaplessError, face: str, scope: Scope, send: Send, more
     """Answer with a problem document."""
     status, headers, body = problem.render(error)
     headers += [(b"x-request-id", scope["state"]["request_id"]), *more]
-    _answered(face, status).inc()
+    count(_answered(face, status), 1)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -23,6 +24,8 @@ from pythonjsonlogger.json import JsonFormatter
 
 from app.repeats import Repeats
 from app.shelf import Shelf
+
+COUNTED_S: Final = 0.1
 
 _SUM: Final[dict[str, Any]] = {"multiprocess_mode": "livesum"}
 _MAX: Final[dict[str, Any]] = {"multiprocess_mode": "livemax"}
@@ -95,8 +98,38 @@ if not _shared:
     REGISTRY.register(SHELF)
 
 
+class _Sums:
+    """What is counted at each request, added up without a lock, and passed on to the counters soon."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Counter, int] = {}
+
+    def add(self, counter: Counter, count: int) -> None:
+        if counter in self._sums:
+            self._sums[counter] += count
+            return
+        if not self._sums:
+            asyncio.get_running_loop().call_later(COUNTED_S, self.pass_on)
+        self._sums[counter] = count
+
+    def pass_on(self) -> None:
+        sums, self._sums = self._sums, {}
+        for counter, count in sums.items():
+            counter.inc(count)
+
+
+_sums: Final = _Sums()
+
+count: Final = _sums.add
+"""Adds to a counter, which has it within `COUNTED_S`, and before this process tells its metrics or ends. For
+what happens at each request: a counter of the library takes a lock each time."""
+pass_on: Final = _sums.pass_on
+"""Gives the counters all that was added."""
+
+
 def metrics() -> tuple[bytes, str]:
     """The exposition and its content type; of all workers when there are several. Raises OSError."""
+    _sums.pass_on()
     registry: CollectorRegistry = REGISTRY
     if _shared:
         _forget_the_dead(Path(_shared))

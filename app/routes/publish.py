@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from app.request import Answer, Plain
-from app.telemetry import PUBLISH_SECONDS, PUBLISHED
+from app.telemetry import PUBLISH_SECONDS, PUBLISHED, count
 from app.wire.body import read_body
 from app.wire.deliveries import encode_scheduled_at
 from app.wire.encode import encode_ephemeral, encode_positions
@@ -75,7 +75,7 @@ async def _append(
     )
     PUBLISH_SECONDS.observe(time.perf_counter() - began)
     if not appended.replayed:
-        PUBLISHED.inc(len(messages))
+        count(PUBLISHED, len(messages))
     return appended
 
 

@@ -6,7 +6,7 @@ import time
 
 from msgspec import UNSET
 
-from app.telemetry import PUBLISHED
+from app.telemetry import PUBLISHED, count
 from app.websocket.commands import Command
 from app.websocket.replies import Replies
 from app.wire import json
@@ -38,7 +38,7 @@ def publish(
         return
 
     def committed(appended: Appended) -> None:
-        PUBLISHED.inc()
+        count(PUBLISHED, 1)
         replies.answer(id_, b"publish", encode_positions(appended.positions))
 
     append = Append(namespace, (message,), None, b"", None, len(line))
