@@ -1,4 +1,5 @@
-"""nginx with the configuration of docs/operations.md. Only its addresses are changed, and TLS is left out."""
+"""nginx with the configuration of docs/operations.md. Only its addresses are changed, and TLS is left out if
+there is no certificate."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from load.children import CHECKOUT, Child, free_port, wait_for_port
 from load.drill import temporary_home
@@ -31,15 +33,17 @@ http {{
 """
 
 
-def documented(port: int, upstream: int) -> str:
-    """The page's text for nginx on `port`, before a service on the port `upstream`."""
+def documented(port: int, upstream: int, certificate: Path | None = None) -> str:
+    """The page's text for nginx on `port`, before a service on the port `upstream`. The certificate is a file
+    that also has the key."""
     text: str
+    tls = certificate is not None
     (text,) = re.findall(r"^```\n(map .*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     for found, instead in (
         (r"127\.0\.0\.1:8080", f"127.0.0.1:{upstream}"),
-        (r"listen 443 ssl;", f"listen 127.0.0.1:{port};"),
-        (r"ssl_certificate +\S+;", ""),
-        (r"ssl_certificate_key +\S+;", ""),
+        (r"listen 443 ssl;", f"listen 127.0.0.1:{port}{' ssl' if tls else ''};"),
+        (r"ssl_certificate +\S+;", f"ssl_certificate {certificate};" if tls else ""),
+        (r"ssl_certificate_key +\S+;", f"ssl_certificate_key {certificate};" if tls else ""),
     ):
         text, count = re.subn(found, instead, text)
         assert count == 1, found
@@ -47,14 +51,16 @@ def documented(port: int, upstream: int) -> str:
 
 
 @contextmanager
-def nginx(upstream: Target) -> Iterator[Target]:
-    """Run it before a service; it is installed if it is missing."""
+def nginx(upstream: Target, certificate: Path | None = None, beside: str = "") -> Iterator[Target]:
+    """Run it before a service; it is installed if it is missing. `beside` is the text of another file in
+    `conf.d`."""
     if shutil.which("nginx") is None:
         debian("nginx-light")
     port = free_port()
     with temporary_home("nginx") as folder:
         config = folder / "nginx.conf"
-        config.write_text(AROUND.format(folder=folder, documented=documented(port, upstream.port)))
+        text = documented(port, upstream.port, certificate)
+        config.write_text(AROUND.format(folder=folder, documented=f"{text}\n{beside}"))
         child = Child(["nginx", "-p", str(folder), "-c", str(config)], folder / "log").start()
         try:
             wait_for_port(port, child)
