@@ -55,17 +55,17 @@ async def through_rest(server: Server, writers: int, seconds: float, confirmed: 
     return sum(batches) * SIZE / (time.perf_counter() - started)
 
 
-async def through_sql(sessions: list[asyncpg.Connection], seconds: float) -> float:
-    """Committed messages per second."""
+async def through_sql(sessions: list[asyncpg.Connection], seconds: float, size: int = SIZE) -> float:
+    """Committed messages per second, in batches of `size`."""
 
     async def write(number: int, session: asyncpg.Connection) -> int:
         statement = await session.prepare(INSERT)
-        names = [f"bench.batch.{number}"] * SIZE
-        types, data = ["message"] * SIZE, [DATA] * SIZE
+        names = [f"bench.batch.{number}"] * size
+        types, data = ["message"] * size, [DATA] * size
         batches = 0
         while time.perf_counter() < deadline:
-            row = await statement.fetchrow(names, types, [None] * SIZE, data, [None] * SIZE)
-            if row is None or len(row["ids"]) != SIZE:
+            row = await statement.fetchrow(names, types, [None] * size, data, [None] * size)
+            if row is None or len(row["ids"]) != size:
                 raise UnfitError("the bare statement did not store a whole batch")
             batches += 1
         return batches
@@ -73,7 +73,7 @@ async def through_sql(sessions: list[asyncpg.Connection], seconds: float) -> flo
     started = time.perf_counter()
     deadline = started + seconds
     batches = await asyncio.gather(*(write(n, s) for n, s in enumerate(sessions)))
-    return sum(batches) * SIZE / (time.perf_counter() - started)
+    return sum(batches) * size / (time.perf_counter() - started)
 
 
 async def sessions_of(server: Server) -> list[asyncpg.Connection]:

@@ -1,18 +1,20 @@
-"""Confirmed publishes in flight over one WebSocket, against a route that stores nothing.
+"""Confirmed publishes in flight over one WebSocket, against three peers.
 
-The peer is that of `publish`, with its 64 HTTP connections.
+They are a route that stores nothing, with the 64 HTTP connections of `publish`; one bare SQL statement that
+stores as many messages as are in flight; and NATS JetStream with `nats-py`, which does not sync each write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Final
 
 from load.bench import publish
+from load.bench.batch import sessions_of, through_sql
 from load.bench.cost import Cost
-from load.bench.peers import plain
+from load.bench.peers import jetstream, plain, through_jetstream
 from load.bench.publish import CHANNELS, stored
 from load.drill import say
 from load.figure import Figure, UnfitError, versus
@@ -23,6 +25,7 @@ from load.wire import Target
 
 IN_FLIGHT: Final = (64, 256)
 NO_GOAL: Final = float("inf")
+GOALS: Final = {"plain FastAPI": NO_GOAL, "bare SQL": 0.5, "JetStream": NO_GOAL}
 COMMAND: Final = (
     b'{"id":%d,"publish":{"channel":"%b","data":'
     b'{"text":"The quick brown fox jumps over the lazy dog, and is confirmed."}}}'
@@ -82,28 +85,35 @@ async def run(short: bool) -> list[Figure]:
     seconds, rounds = (1.5, 2) if short else (4.0, 4)
     outcomes: Counter[str] = Counter()
     theirs: Counter[int] = Counter()
-    pairs: dict[int, list[tuple[float, float]]] = {in_flight: [] for in_flight in IN_FLIGHT}
-    with plain() as peer:
+    pairs: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    with plain() as peer, jetstream() as nats:
         async with serving() as server:
+            sessions = await sessions_of(server)
             await rate(server.target, IN_FLIGHT[0], 1.0, outcomes)
             await publish.rate(peer, 1.0, theirs)
             costs = {in_flight: Cost(server) for in_flight in IN_FLIGHT}
             for number in range(rounds):
-                for in_flight, found in pairs.items():
+                for in_flight in IN_FLIGHT:
                     before = outcomes["confirmed"]
                     with costs[in_flight]:
                         ours = await rate(server.target, in_flight, seconds, outcomes)
                     costs[in_flight].operations += outcomes["confirmed"] - before
-                    found.append((ours, await publish.rate(peer, seconds, theirs)))
-                    say(
-                        f"websocket, {in_flight} in flight, round {number + 1}: "
-                        f"{ours:,.0f}/s, plain FastAPI {found[-1][1]:,.0f}/s"
-                    )
+                    rates = {
+                        "plain FastAPI": await publish.rate(peer, seconds, theirs),
+                        "bare SQL": await through_sql(sessions[:1], seconds, in_flight),
+                        "JetStream": await asyncio.to_thread(through_jetstream, nats, in_flight, seconds),
+                    }
+                    for name, their in rates.items():
+                        pairs[in_flight, name].append((ours, their))
+                    said = ", ".join(f"{name} {their:,.0f}/s" for name, their in rates.items())
+                    say(f"websocket, {in_flight} in flight, round {number + 1}: {ours:,.0f}/s, {said}")
             held = await stored(server)
+            for session in sessions:
+                await session.close()
     if set(outcomes) != {"confirmed"} or held != outcomes["confirmed"]:
         raise UnfitError(f"outcomes {dict(outcomes)}, {held} stored")
     checked = f"{held:,} confirmed and stored"
     return [
-        versus(f"websocket {n}", "confirmed/s", found, NO_GOAL, checked, cost=costs[n])
-        for n, found in pairs.items()
+        versus(f"websocket {n}, {name}", "confirmed/s", found, GOALS[name], checked, cost=costs[n])
+        for (n, name), found in sorted(pairs.items())
     ]

