@@ -56,11 +56,12 @@ def text_frame(payload: bytes) -> bytes:
     return bytes((_TEXT_FRAME, 127)) + size.to_bytes(8, "big") + payload
 
 
-def accept(target: str, headers: Sequence[tuple[bytes, bytes]], subprotocol: str) -> Response:
-    """Answers the request for an upgrade: with 101, or a refusal. Chooses `subprotocol` if it is offered."""
+def accept(target: str, headers: Sequence[tuple[bytes, bytes]], subprotocols: Sequence[str]) -> Response:
+    """Answers the request for an upgrade: with 101, or a refusal. Chooses the first of `subprotocols` that is
+    offered."""
 
     def choose(server: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-        return Subprotocol(subprotocol) if subprotocol in offered else None
+        return next((Subprotocol(one) for one in subprotocols if one in offered), None)
 
     server = ServerProtocol(select_subprotocol=choose)
     given = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)

@@ -56,6 +56,8 @@ class SubscribeRequest(Struct):
     flag: int = 0
     join_leave: bool = False
     selection: SelectionRequest | None = None
+    tf: msgspec.Raw | UnsetType = UNSET
+    """A filter by tags, which is refused: without a word, its client would get what it does not want."""
 
 
 class ConnectRequest(Struct):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from app.websocket import codes
 from app.websocket.codes import error_code
@@ -180,6 +181,8 @@ class Followings:
 
 def _selection(namespace: str, request: SubscribeRequest) -> Selection:
     """Raises `invalid_request`."""
+    if request.tf is not UNSET:
+        raise invalid("tf", "is not available: messages have no tags; a selection filters by type and key")
     asked, channel = request.selection, check_name(request.channel)
     if asked is None:
         check_pattern(channel)

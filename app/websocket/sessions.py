@@ -17,7 +17,9 @@ from app.websocket.stream_connection import StreamConnection
 from app.websocket_protocol import WebSocketConnection, accept
 from subscriptions.domain.errors import Code, GaplessError
 
-SUBPROTOCOL: Final = "centrifuge-json"
+SUBPROTOCOLS: Final = ("centrifuge-json", "centrifuge-protobuf")
+"""Protobuf is not read. But if it is not chosen, a client that offers nothing else takes that for a broken
+connection and tries again for ever. Its first message ends the connection for good."""
 LOOK_S: Final = 1.0
 
 
@@ -95,7 +97,7 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
     headers = request.scope["headers"]
     if http.offers_websocket:
         headers = [*headers, (b"upgrade", b"websocket")]
-    response = accept(request.scope["path"], headers, SUBPROTOCOL)
+    response = accept(request.scope["path"], headers, SUBPROTOCOLS)
     if response.status_code != 101:
         why = response.body.decode().split("\n")[0].removeprefix("Failed to open a WebSocket connection: ")
         error = GaplessError(Code.INVALID_REQUEST, f"no WebSocket: {why}", status=response.status_code)

@@ -59,14 +59,20 @@ async def test_what_the_page_says_is_missing_is_refused_or_left_out(server_url: 
         for number, name in enumerate(("user#7", "$user", "chat/lobby", "a room"), 5):
             assert await code_of(socket, id=number, subscribe={"channel": name}) == 107
         assert "subscribe" in await ask(socket, id=9, subscribe={"channel": "chat:lobby"})
-        asked = {"channel": "from.two", "delta": "fossil", "tf": {"key": "a", "cmp": "eq", "val": "b"}}
+        asked = {"channel": "from.two", "delta": "fossil"}
         assert "delta" not in (await ask(socket, id=10, subscribe=asked))["subscribe"]
+        tags = {"channel": "from.three", "tf": {"key": "a", "cmp": "eq", "val": "b"}}
+        assert await code_of(socket, id=11, subscribe=tags) == 107
         await socket.send(b"\x00")
         await in_time(socket.wait_closed())
         assert socket.close_code == 3501
     binary: Any = ["centrifuge-protobuf"]
     async with connect(url, proxy=None, open_timeout=PATIENCE_S, subprotocols=binary) as socket:
-        assert socket.subprotocol is None, "SDKs take that for a failure to connect, and try again"
+        # SDKs would take no choice for a failure to connect, and try again.
+        assert socket.subprotocol == "centrifuge-protobuf"
+        await socket.send(b"\x00")
+        await in_time(socket.wait_closed())
+        assert socket.close_code == 3501
 
 
 @pytest.fixture(scope="module")

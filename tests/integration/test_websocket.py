@@ -298,6 +298,7 @@ async def test_an_ephemeral_message_has_no_offset(server_url: str, channel: str)
         ({"subscribe": {"channel": "a b"}}, 107),
         ({"subscribe": {"channel": "x" * 300}}, 107),
         ({"subscribe": {"channel": "s", "selection": {"channel": []}}}, 107),
+        ({"subscribe": {"channel": "s", "tf": {"key": "a", "cmp": "eq", "val": "b"}}}, 107),
         ({"publish": {"channel": "a"}}, 107),
         ({"publish": {"channel": "a b", "data": 1}}, 107),
         ({"publish": {"channel": "a", "data": "\u0000"}}, 107),
