@@ -93,7 +93,11 @@ async def connect(config: DatabaseConfig, *, application: str, timeout_s: float)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             connection: asyncpg.Connection = await asyncpg.connect(config.url, server_settings=settings)
-            await connection.execute(COMMIT_TO_DISK)
+            try:
+                await connection.execute(COMMIT_TO_DISK)
+            except BaseException:
+                connection.terminate()
+                raise
     except asyncpg.InsufficientPrivilegeError as error:
         raise UnreachableError(
             f"the database's user may not take on the role {config.role}: grant it to that user"

@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from db.connect import DatabaseConfig, Pool
+from db.connect import DatabaseConfig, Pool, connect
 from subscriptions.domain.errors import Code, GaplessError
 from tests.conftest import Database
 from tests.patience import PATIENCE_S
@@ -45,6 +45,26 @@ async def test_whatever_the_driver_says_of_a_broken_connection_is_unavailable(
         assert connection not in broken
         assert await connection.fetchval("select 1") == 1
     await pool.close()
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), asyncio.CancelledError()], ids=lambda error: type(error).__name__
+)
+async def test_a_connection_whose_first_statement_fails_is_closed(
+    database: Database, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    opened: list[asyncpg.Connection] = []
+
+    async def execute(connection: asyncpg.Connection, *_: object) -> None:
+        opened.append(connection)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg.Connection, "execute", execute)
+        with pytest.raises(GaplessError if isinstance(error, TimeoutError) else asyncio.CancelledError):
+            await connect(DatabaseConfig(database.service_url), application="test", timeout_s=PATIENCE_S)
+    (only,) = opened
+    assert only.is_closed()
 
 
 def test_what_is_logged_of_a_database_holds_no_password() -> None:
