@@ -58,6 +58,7 @@ class Turns(Unread, HttpToolsProtocol):
         """Parses what a turn may have, of bytes that waited and of `data`. False: the connection was upgraded
         or refused."""
         if not self._waiting and len(data) <= MAX_PIECE_BYTES and len(self.pipeline) < MAX_PIPELINED:
+            # Almost every read is one piece; the loop below would do the same with it, and slower.
             self._parts = 0
             self._segment = len(data)
             self._silent += len(data)

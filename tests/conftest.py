@@ -58,9 +58,12 @@ class Database:
     admin_url: str
 
 
-class UnsyncedPostgres(EmbeddedPostgres):
-    """Does not wait for the disk: no test that uses it cuts the power. `tests/embedded` and the drills have
-    the real one."""
+class TunedPostgres(EmbeddedPostgres):
+    """Starts with settings over the embedded one's own, which `over` gives."""
+
+    def over(self) -> dict[str, str]:
+        """The settings."""
+        raise NotImplementedError
 
     def launch(
         self,
@@ -70,9 +73,18 @@ class UnsyncedPostgres(EmbeddedPostgres):
         settings: Sequence[str] = (),
         until: Collection[str] = ANSWERING,
     ) -> None:
-        """As the embedded one, with settings over its own."""
-        unsynced = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_wal_size=128MB")
-        super().launch(data, binaries, identity, (*settings, *unsynced), until)
+        """As the embedded one."""
+        words = [word for name, value in self.over().items() for word in ("-c", f"{name}={value}")]
+        super().launch(data, binaries, identity, (*settings, *words), until)
+
+
+class UnsyncedPostgres(TunedPostgres):
+    """Does not wait for the disk: no test that uses it cuts the power. `tests/embedded` and the drills have
+    the real one."""
+
+    def over(self) -> dict[str, str]:
+        """See the class."""
+        return {"fsync": "off", "full_page_writes": "off", "max_wal_size": "128MB"}
 
 
 class External:

@@ -59,7 +59,7 @@ def settling(consumers: Consumers) -> Handing:
             settled = await consumers.settle(member.group.subscription, deliveries, member.holder)
         except GaplessError:
             consumers.give_back(member, deliveries)
-            # They come again at once: what is in trouble is not asked as fast as it answers.
+            # The database is in trouble, so the member rests before it takes them again.
             member.gave_back(len(deliveries))
             return []
         SETTLED.labels("acked").inc(len(settled))

@@ -57,7 +57,7 @@ class SubscribeRequest(Struct):
     join_leave: bool = False
     selection: SelectionRequest | None = None
     tf: msgspec.Raw | UnsetType = UNSET
-    """A filter by tags, which is refused: without a word, its client would get what it does not want."""
+    """A filter by tags. It is refused, since a client whose filter is ignored gets what it does not want."""
 
 
 class ConnectRequest(Struct):

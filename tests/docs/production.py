@@ -7,16 +7,14 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.embedded import EmbeddedPostgres
-from app.embedded.binaries import PostgresBinaries, find_postgres, find_redis
-from app.embedded.identity import Identity
-from app.embedded.postgres import ANSWERING
+from app.embedded.binaries import find_postgres, find_redis
 from load.children import Child, wait_for_port
+from tests.conftest import TunedPostgres
 from tests.docs.pages import fences
 from tests.patience import PATIENCE_S
 from tests.repo.test_tree import ROOT, tracked
@@ -51,25 +49,16 @@ def value_of(unit: str, name: str) -> str:
     return str(value)
 
 
-class PostgresOnPort(EmbeddedPostgres):
+class PostgresOnPort(TunedPostgres):
     """Lets logins in by password over TCP, as Debian's does, and by its socket without one."""
 
     port = 0
 
-    def launch(
-        self,
-        data: Path,
-        binaries: PostgresBinaries,
-        identity: Identity,
-        settings: Sequence[str] = (),
-        until: Collection[str] = ANSWERING,
-    ) -> None:
-        """As the embedded one, with settings over its own."""
+    def over(self) -> dict[str, str]:
+        """See the class."""
         access = self.home / "access.conf"
         access.write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-        over = {"listen_addresses": "127.0.0.1", "port": self.port, "hba_file": access}
-        words = [word for name, value in over.items() for word in ("-c", f"{name}={value}")]
-        super().launch(data, binaries, identity, (*settings, *words), until)
+        return {"listen_addresses": "127.0.0.1", "port": str(self.port), "hba_file": str(access)}
 
     @property
     def tools(self) -> dict[str, str]:
