@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi_offline import FastAPIOffline
-from starlette.types import Receive, Scope, Send
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 
 from app import openapi, pages, problem
-from app.router import Router, request_id
+from app.router import PreflightRoute, Rows, request_id
 from app.routes.table import ROUTES
 from app.settings import Settings
 from app.telemetry import REQUESTS, pass_on
 from app.wiring import Service
 
-Next = Callable[[Request], Awaitable[Response]]
 
+class GaplessApp(FastAPI):
+    """The service behind its faces: every path of the table is one of its routes, and the pages are others.
+    `service` exists between start-up and shut-down.
 
-class Application:
-    """The service behind its faces. `service` exists between start-up and shut-down."""
+    A request to a hot row is answered before the framework looks at it, because the framework costs more than
+    a publish. All others pass through the framework; so do those to hot rows once middleware was added, or
+    under a prefix.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.service: Service | None = None
         self._settings = settings
-        self._router = Router(ROUTES, self._pages(), settings.namespace)
+        self._rows = Rows(ROUTES, settings.namespace)
+        super().__init__(
+            title=openapi.TITLE, lifespan=self._serve, redirect_slashes=False, docs_url=None, redoc_url=None
+        )
+        self.router.routes[:0] = [PreflightRoute(), *self._rows.paths()]
+        problem.install(self)
+        pages.install(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._router(scope, receive, send)
+        """Answers a request."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        if not self.user_middleware and not scope.get("root_path"):
+            found = self._rows.find(scope["path"])
+            if found is not None and (route := found[0].get(scope["method"])) is not None and route.hot:
+                await self._rows.answer(found, scope, receive, send)
+                return
+        identified = _Identified(scope, send)
+        try:
+            await super().__call__(scope, receive, identified)
+        except Exception:
+            # The framework raises a defect again after `problem.on_crash` logged and answered it.
+            if not identified.started:
+                raise
 
     @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+    async def _serve(self, _: FastAPI) -> AsyncIterator[None]:
         self.service = Service(self._settings)
-        self._router.bind(self.service.dependencies)
+        self._rows.bind(self.service.dependencies)
         await self.service.start()
         try:
             yield
@@ -41,24 +66,26 @@ class Application:
             await self.service.stop()
             pass_on()
 
-    def _pages(self) -> FastAPI:
-        app = FastAPIOffline(
-            title=openapi.TITLE, lifespan=self._lifespan, redirect_slashes=False, **pages.OFFLINE
-        )
-        problem.install(app)
-        pages.install(app)
-        app.middleware("http")(_identify)
-        return app
+    def openapi(self) -> dict[str, Any]:
+        """The document that the table of routes makes."""
+        return openapi.document()
 
 
-async def _identify(request: Request, call_next: Next) -> Response:
-    """Gives every request an id, adds the id to the answer, and counts the request."""
-    id_ = request_id()
-    request.scope.setdefault("state", {})["request_id"] = id_
-    try:
-        response = await call_next(request)
-    except Exception as error:  # noqa: BLE001 — the last resort: logged, and never shown
-        response = problem.on_crash(request, error)
-    response.headers["X-Request-Id"] = id_.decode()
-    REQUESTS.labels("rest", response.status_code).inc()
-    return response
+class _Identified:
+    """Sends the answer to a request. If it is not a row's, it gives it an id, and counts it."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        state = scope.setdefault("state", {})
+        self._id = state["request_id"] = request_id()
+        state["send"] = send
+        self._send = send
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            headers = message.setdefault("headers", [])
+            if not any(name == b"x-request-id" for name, _ in headers):
+                message["headers"] = [*headers, (b"x-request-id", self._id)]
+                REQUESTS.labels("rest", message["status"]).inc()
+        await self._send(message)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 
-from app import openapi
 from app.asyncapi import ASYNCAPI
 from app.program import CHECKOUT
 
 _BROWSER_PAGE: Final = CHECKOUT / "docs" / "browser.html"
-OFFLINE: Final[dict[str, Any]] = {"redoc_url": None, "favicon_url": "/favicon.svg"}
-"""Options of the framework's pages. ReDoc would ask its makers for a picture; no page asks a foreign host."""
+_SCRIPTS: Final = "/static-offline-docs"
+_ICON_PATH: Final = "/favicon.svg"
 _ICON: Final = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 <rect width="16" height="16" rx="3" fill="#0b6e4f"/>
 <path d="M3 5h10M3 8h10M3 11h10" stroke="#fff" stroke-width="1.6"/>
@@ -47,14 +48,25 @@ operators</li>
 
 
 def install(app: FastAPI) -> None:
-    """Adds the pages and documents to `app`; `/docs` comes from the framework."""
-    app.openapi = openapi.document  # type: ignore[method-assign]
+    """Adds the pages to `app`. None asks a foreign host, so `/docs` brings its own scripts."""
+    app.mount(_SCRIPTS, StaticFiles(packages=[("fastapi_offline", "static")]))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> HTMLResponse:
+        root = request.scope.get("root_path", "")
+        return get_swagger_ui_html(
+            openapi_url=f"{root}{app.openapi_url}",
+            title=f"{app.title} - Swagger UI",
+            swagger_js_url=f"{root}{_SCRIPTS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{root}{_SCRIPTS}/swagger-ui.css",
+            swagger_favicon_url=f"{root}{_ICON_PATH}",
+        )
 
     @app.get("/", include_in_schema=False)
     async def front() -> HTMLResponse:
         return HTMLResponse(_FRONT)
 
-    @app.get("/favicon.svg", include_in_schema=False)
+    @app.get(_ICON_PATH, include_in_schema=False)
     async def icon() -> Response:
         return Response(_ICON, media_type="image/svg+xml")
 

@@ -1,6 +1,4 @@
-"""Routes every request to its handler by the table of routes, before any framework sees it. A framework costs
-more for each request than the publish itself. Only the pages for people use one.
-"""
+"""From a request to the handler of its row and to the answer; the framework's routes for the rows."""
 
 from __future__ import annotations
 
@@ -12,8 +10,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from prometheus_client import Counter
+from starlette._utils import get_route_path
+from starlette.datastructures import URLPath
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import BaseRoute, Match, NoMatchFound, compile_path, replace_params
+from starlette.types import Receive, Scope, Send
 
 from app import problem
 from app.browsers.rules import is_preflight
@@ -38,6 +39,10 @@ def request_id() -> bytes:
     return b"%b-%x" % (_PREFIX, next(_numbers))
 
 
+Found = tuple[dict[str, Route], tuple[str, ...]]
+"""The routes of a path by method, and the texts at its placeholders."""
+
+
 class Table:
     """Finds the route of a request."""
 
@@ -51,8 +56,8 @@ class Table:
             for method in route.methods:
                 assert node.setdefault("", {}).setdefault(method, route) is route, route.path
 
-    def find(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]] | None:
-        """The routes of a path by method, and the texts at its placeholders; None if it has no route."""
+    def find(self, path: str) -> Found | None:
+        """What a path has; None if it has no route."""
         node: Any = self._root
         places: tuple[str, ...] = ()
         for part in path.split("/")[1:]:
@@ -67,16 +72,14 @@ class Table:
         return None if found is None else (found, places)
 
 
-class Router:
-    """ASGI application: answers the routes of the table in one namespace, and passes other requests on to
-    `pages`. `bind` comes before the first request."""
+class Rows:
+    """Answers requests to the rows of the table, in one namespace. `bind` comes before the first request."""
 
-    def __init__(self, routes: Sequence[Route], pages: ASGIApp, namespace: str) -> None:
+    def __init__(self, routes: Sequence[Route], namespace: str) -> None:
         self._routes = routes
         # Clients repeat themselves.
-        self._find = lru_cache(_REMEMBERED)(Table(routes).find)
+        self.find = lru_cache(_REMEMBERED)(Table(routes).find)
         self._read_path = lru_cache(_REMEMBERED)(Route.read_path)
-        self._pages = pages
         self._namespace = namespace
         self._handlers: dict[Route, Bound] = {}
 
@@ -84,17 +87,15 @@ class Router:
         """Give the handlers what they ask for."""
         self._handlers = {route: route.bind(dependencies) for route in self._routes}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._pages(scope, receive, send)
-            return
-        if scope["method"] == "OPTIONS" and is_preflight(scope["headers"]):
-            await _answer_preflight(send)
-            return
-        found = self._find(scope["path"])
-        if found is None:
-            await self._pages(scope, receive, send)
-            return
+    def paths(self) -> list[BaseRoute]:
+        """A route of the framework for each path of the table."""
+        by_path: dict[str, list[Route]] = {}
+        for route in self._routes:
+            by_path.setdefault(route.path, []).append(route)
+        return [PathRoute(path, routes, self) for path, routes in by_path.items()]
+
+    async def answer(self, found: Found, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to a path that has rows."""
         scope.setdefault("state", {})["request_id"] = id_ = request_id()
         route = found[0].get(scope["method"])
         face = "rest" if route is None else route.face
@@ -120,17 +121,67 @@ class Router:
             await _refuse(internal(), face, scope, send, [])
 
 
+class PathRoute(BaseRoute):
+    """All rows of one path. It answers every method: `Allow` and 405 are the rows' own."""
+
+    def __init__(self, path: str, routes: Sequence[Route], rows: Rows) -> None:
+        self.path = path
+        self.methods = {method for route in routes for method in route.methods}
+        self.name = routes[0].name
+        self._names = {route.name for route in routes}
+        self._routes = routes
+        self._rows = rows
+        _, self._format, self._convertors = compile_path(path)
+
+    def __repr__(self) -> str:
+        return f"PathRoute({self.path!r}, {sorted(self.methods)})"
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the request's path, without the prefix under which the application runs, is this one."""
+        if scope["type"] == "http":
+            found = self._rows.find(get_route_path(scope))
+            if found is not None and self._routes[0] in found[0].values():
+                return Match.FULL, {}
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        found = self._rows.find(get_route_path(scope))
+        assert found is not None, "`matches` found it"
+        await self._rows.answer(found, scope, receive, send)
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
+        """The path of the row whose operation has this name."""
+        if name not in self._names or set(path_params) != set(self._convertors):
+            raise NoMatchFound(name, path_params)
+        path, _ = replace_params(self._format, self._convertors, path_params)
+        return URLPath(path=path, protocol="http")
+
+
+class PreflightRoute(BaseRoute):
+    """CORS preflights of any path. A request of a forbidden origin does not get here. `app.browsers` adds the
+    headers that say what is allowed."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it is a preflight."""
+        asked = scope["type"] == "http" and scope["method"] == "OPTIONS" and is_preflight(scope["headers"])
+        return Match.FULL if asked else Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it."""
+        _answered("preflight", 204).inc()
+        headers = [(b"x-request-id", request_id())]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
+        """It has no name."""
+        raise NoMatchFound(name, path_params)
+
+
 @lru_cache(maxsize=256)
 def _answered(face: str, status: int) -> Counter:
     return REQUESTS.labels(face, status)
-
-
-async def _answer_preflight(send: Send) -> None:
-    """Answers a CORS preflight. A request of a forbidden origin does not get here. `app.browsers` adds the
-    headers that say what is allowed."""
-    _answered("preflight", 204).inc()
-    await send({"type": "http.response.start", "status": 204, "headers": [(b"x-request-id", request_id())]})
-    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send(given: Answer, face: str, request: Request[Any]) -> None:

@@ -14,7 +14,7 @@ import uvicorn
 
 from app.browsers.rules import EVERY_ANSWER, Browsers
 from app.http_protocol import GOODBYE_S, GaplessHttpProtocol
-from app.main import Application
+from app.main import GaplessApp
 from app.settings import Settings
 from app.telemetry import configure_logging
 
@@ -29,7 +29,7 @@ OTHER_FILES = 256
 class Server(uvicorn.Server):
     """A uvicorn server that tells the supervisor when it is ready, and its streams when it stops."""
 
-    def __init__(self, config: uvicorn.Config, application: Application, ready_fd: int | None) -> None:
+    def __init__(self, config: uvicorn.Config, application: GaplessApp, ready_fd: int | None) -> None:
         super().__init__(config)
         self._application = application
         self._ready_fd = ready_fd
@@ -117,7 +117,7 @@ def main() -> None:
     listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))
     _bound(listening, settings.slow_reader_timeout)
     ready = os.environ.get("GAPLESS_READY_FD")
-    application = Application(settings)
+    application = GaplessApp(settings)
     config = uvicorn.Config(
         application,
         http=_protocol(settings),

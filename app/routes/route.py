@@ -53,8 +53,9 @@ class Returns:
 class Route:
     """A row of the table. The handler's docstring describes the route, and its name is the operation's name.
 
-    `query` is the struct of the parameters. `face` is the label under which metrics count it. The grant that
-    a route needs will be a member here.
+    `query` is the struct of the parameters. `face` is the label under which metrics count it. A `hot` one is
+    asked so often that it is answered before the framework looks at it. The grant that a route needs will be
+    a member here.
     """
 
     method: str
@@ -66,6 +67,7 @@ class Route:
     headers: Sequence[Header] = ()
     face: str = "rest"
     operation: str = ""
+    hot: bool = False
     places: tuple[tuple[str, bool], ...] = field(init=False)
     """The placeholders in the path, each with whether it is a number."""
     methods: tuple[str, ...] = field(init=False)

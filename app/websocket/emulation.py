@@ -112,7 +112,7 @@ async def _stream(
         return
     await send({"type": "http.response.start", "status": 200, "headers": started})
     await send({"type": "http.response.body", "body": b"", "more_body": True})
-    cycle = getattr(send, "__self__", None)
+    cycle = getattr(request.scope["state"]["send"], "__self__", None)
     assert isinstance(cycle, Cycle), "the answer is written by this server's own protocol"
     connection = StreamConnection(request.connection, cycle, framing)
     REQUESTS.labels("websocket", 200).inc()

@@ -12,12 +12,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
+from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from app.dependencies import Dependencies
 from app.request import NO_CONTENT, Answer, Request
-from app.router import Router, Table
+from app.router import PreflightRoute, Rows, Table
 from app.routes.route import Returns, Route
 from app.routes.table import ROUTES
 from subscriptions.domain.errors import Code, GaplessError
@@ -80,8 +82,9 @@ ROWS = (
 
 
 async def call(method: str, target: str) -> httpx.Response:
-    app = Router(ROWS, pages, "tenant")
-    app.bind(SimpleNamespace(parts=["a part"], unused=1))
+    rows = Rows(ROWS, "tenant")
+    rows.bind(SimpleNamespace(parts=["a part"], unused=1))
+    app = Starlette(routes=[PreflightRoute(), *rows.paths(), Mount("/", pages)])
     async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
         return await client.request(method, target)
 
