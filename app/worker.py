@@ -110,14 +110,16 @@ def _bound(listening: socket.socket, slow_reader_s: float) -> None:
         listening.setsockopt(socket.IPPROTO_TCP, option, int(patience_s * 1000))
 
 
-def main() -> None:
-    """Serve until SIGTERM. The supervisor sets the environment; see `SupervisorConfig`."""
-    settings = Settings()
-    configure_logging(settings.log_level)
-    listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))
+def serve(
+    application: GaplessApp,
+    settings: Settings,
+    listening: socket.socket,
+    ready_fd: int | None = None,
+    root_path: str = "",
+) -> None:
+    """Serve until SIGTERM. `ready_fd` gets a byte once definitions are loaded. `root_path` is a prefix that a
+    proxy took off each path."""
     _bound(listening, settings.slow_reader_timeout)
-    ready = os.environ.get("GAPLESS_READY_FD")
-    application = GaplessApp(settings)
     config = uvicorn.Config(
         application,
         http=_protocol(settings),
@@ -130,13 +132,22 @@ def main() -> None:
         proxy_headers=False,
         server_header=False,
         date_header=False,
+        root_path=root_path,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=GRACE_S,
         backlog=4096,
     )
     _settle_garbage_collection()
-    server = Server(config, application, None if ready is None else int(ready))
-    server.run(sockets=[listening])
+    Server(config, application, ready_fd).run(sockets=[listening])
+
+
+def main() -> None:
+    """Serve until SIGTERM. The supervisor sets the environment; see `SupervisorConfig`."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    listening = socket.socket(fileno=int(os.environ["GAPLESS_LISTEN_FD"]))
+    ready = os.environ.get("GAPLESS_READY_FD")
+    serve(GaplessApp(settings), settings, listening, None if ready is None else int(ready))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,150 @@
+"""The application answers alike ahead of the framework, through it, and under a prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from app.embedded import EmbeddedPostgres
+from app.request import JSON
+from app.routes.route import Route
+from app.routes.table import ROUTES
+from load.children import CHECKOUT, Child, free_port, python_path, wait_for_port
+from tests.conftest import External, drop_database, make_database, service_environment
+from tests.integration.wrapped_worker import WAYS
+from tests.patience import PATIENCE_S, wait_until
+
+PAGE = "https://chat.example.org"
+PLACES = {
+    "channel": "orders.eu",
+    "name": "billing",
+    "message_id": 1,
+    "dead_letter_id": 1,
+    "scheduled_id": 1,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "as documented": {},
+    "unknown parameter": {"params": {"nonsense": "1"}},
+    "malformed": {"content": b"{", "headers": {"content-type": JSON}},
+    "no such media type": {"content": b"{}", "headers": {"content-type": "text/csv"}},
+    "credential": {"headers": {"authorization": "Bearer abc"}},
+    "wrong method": {"method": "TRACE"},
+    "preflight": {
+        "method": "OPTIONS",
+        "headers": {"origin": PAGE, "access-control-request-method": "GET"},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer without what differs between two answers to the same request."""
+
+    asked: str
+    status: int
+    headers: list[tuple[str, str]]
+    body: str = field(repr=False)
+    passed: bool = field(repr=False, compare=False)
+    """Whether it passed through the middleware."""
+
+
+def plain(text: str) -> str:
+    """A text without its numbers, keys and times."""
+    return re.sub(r"\d+(\.\d+)?", "0", re.sub(r"[\w-]{20,}|\b[0-9a-f]{16}\b", "key", text))
+
+
+def request_of(route: Route, case: dict[str, Any]) -> dict[str, Any]:
+    """The request of a row: what its document shows, with what the case changes."""
+    asked: dict[str, Any] = {"method": route.method, "url": route.path.format(**PLACES), **case}
+    if route.body is not None and route.body.example is not None and "content" not in asked:
+        asked["json"] = route.body.example
+    return asked
+
+
+def ask(client: httpx.Client, route: Route, case: str) -> Said:
+    """One request, and what was answered; of a stream, what came first."""
+    request = request_of(route, CASES[case])
+    with client.stream(**request) as answer:
+        first = next(answer.iter_text(), "")
+        if "text/event-stream" not in answer.headers.get("content-type", "") and route.face != "websocket":
+            first += "".join(answer.iter_text()) if not answer.is_stream_consumed else ""
+    dropped = ("x-request-id", "x-requests", "content-length")
+    headers = sorted((name, plain(value)) for name, value in answer.headers.items() if name not in dropped)
+    assert answer.headers["x-request-id"]
+    said = "" if route.path == "/metrics" else plain(first)
+    return Said(
+        f"{request['method']} {route.path} ({case})",
+        answer.status_code,
+        headers,
+        said,
+        "x-requests" in answer.headers,
+    )
+
+
+def in_order() -> Iterator[Route]:
+    """All rows: those that create first, and those that delete last."""
+    yield from sorted(ROUTES, key=lambda route: ("PUT", route.method, "DELETE").index(route.method))
+
+
+@contextmanager
+def worker(way: str, postgres: EmbeddedPostgres | External, redis_url: str, folder: Path) -> Iterator[str]:
+    """A worker with a database of its own, and where it listens."""
+    made, port = asyncio.run(make_database(postgres)), free_port()
+    environment = {**service_environment(made, redis_url, folder), "GAPLESS_ALLOWED_ORIGINS": PAGE}
+    environment["PYTHONPATH"] = python_path()
+    program = str(CHECKOUT / "tests" / "integration" / "wrapped_worker.py")
+    child = Child((sys.executable, "-P", program, str(port), way), folder / "log", environment)
+    child.start()
+    try:
+        wait_for_port(port, child)
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=PATIENCE_S).json().get("redis"))
+        yield url
+    finally:
+        child.stop(PATIENCE_S)
+        asyncio.run(drop_database(postgres, made))
+
+
+@pytest.fixture(scope="module")
+def served(
+    postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """Where the worker of each way listens."""
+    with ExitStack() as stack:
+        yield {
+            way: stack.enter_context(worker(way, postgres, redis_url, tmp_path_factory.mktemp(way)))
+            for way in WAYS
+        }
+
+
+def test_every_row_answers_alike(served: dict[str, str]) -> None:
+    said = {}
+    for way, url in served.items():
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+            said[way] = [ask(client, route, case) for case in reversed(CASES) for route in in_order()]
+    assert len(said["alone"]) == len(ROUTES) * len(CASES)
+    for way in WAYS:
+        for one, other in zip(said["alone"], said[way], strict=True):
+            assert (other, other.body) == (one, one.body), way
+    # The connection refuses a body of a type that a page of another site could send.
+    assert {one.status for one in said["middleware"] if not one.passed} == {415}
+    assert not any(one.passed for way in ("alone", "prefix") for one in said[way])
+
+
+def test_a_websocket_is_opened_in_every_way(served: dict[str, str]) -> None:
+    for url in served.values():
+        with connect(url.replace("http", "ws") + "/v1/ws") as client:
+            client.send('{"id":1,"connect":{}}\n{"id":2,"publish":{"channel":"room","data":1}}')
+            told = [json.loads(client.recv(PATIENCE_S)) for _ in range(2)]
+        assert [one.get("id") for one in told] == [1, 2]
