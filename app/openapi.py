@@ -41,7 +41,6 @@ def document() -> Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": VERSION, "description": _DESCRIPTION, "license": LICENSE},
-        "servers": [{"url": "/", "description": "The service that this document comes from."}],
         "tags": [{"name": tag} for tag in TABLE],
         "paths": paths,
         "components": {"schemas": schemas.components, "responses": {"Problem": problem}},

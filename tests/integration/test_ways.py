@@ -148,3 +148,11 @@ def test_a_websocket_is_opened_in_every_way(served: dict[str, str]) -> None:
             client.send('{"id":1,"connect":{}}\n{"id":2,"publish":{"channel":"room","data":1}}')
             told = [json.loads(client.recv(PATIENCE_S)) for _ in range(2)]
         assert [one.get("id") for one in told] == [1, 2]
+
+
+def test_the_document_names_the_prefix(served: dict[str, str]) -> None:
+    told = {
+        way: httpx.get(f"{url}/openapi.json", timeout=PATIENCE_S).json().get("servers")
+        for way, url in served.items()
+    }
+    assert told == {"alone": None, "middleware": None, "prefix": [{"url": "/events"}]}
