@@ -131,7 +131,7 @@ class PathRoute(BaseRoute):
         self._names = {route.name for route in routes}
         self._routes = routes
         self._rows = rows
-        _, self._format, self._convertors = compile_path(path)
+        _, self._template, self._convertors = compile_path(path)
 
     def __repr__(self) -> str:
         return f"PathRoute({self.path!r}, {sorted(self.methods)})"
@@ -154,7 +154,7 @@ class PathRoute(BaseRoute):
         """The path of the row whose operation has this name."""
         if name not in self._names or set(path_params) != set(self._convertors):
             raise NoMatchFound(name, path_params)
-        path, _ = replace_params(self._format, self._convertors, path_params)
+        path, _ = replace_params(self._template, self._convertors, path_params)
         return URLPath(path=path, protocol="http")
 
 
