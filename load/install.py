@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from load.drill import RESULTS, say
+from load.verdict import NoVerdictError
+
+TRIES = 3
+"""Of a download."""
 
 
 def debian(*packages: str) -> None:
@@ -53,6 +57,34 @@ def pypi(name: str, packages: Sequence[str], proof: str) -> str:
     if said is None:
         raise RuntimeError(f"{', '.join(packages)} cannot be used")
     return said
+
+
+def source(name: str, package: str, version: str) -> Path:
+    """The source distribution of a package, in the folder of this name. Raises NoVerdictError if three tries
+    do not bring it."""
+    folder, python = RESULTS / name / "source", python_of(name)
+    if not (found := list(folder.glob(f"*-{version}.tar.gz"))):
+        say(f"downloading the source of {package} {version} (PyPI)")
+        if not python.exists():
+            _run([sys.executable, "-m", "venv", str(python.parent.parent)])
+        words = [str(python), "-m", "pip", "download", "-q", "--no-deps", "--no-binary", package]
+        _try([*words, "-d", str(folder), f"{package}=={version}"])
+        found = list(folder.glob(f"*-{version}.tar.gz"))
+    if len(found) != 1:
+        raise RuntimeError(f"{folder} has {len(found)} sources of {package} {version}")
+    return found[0]
+
+
+def _try(words: Sequence[str]) -> None:
+    """Run a download, up to three times."""
+    for tries in range(1, TRIES + 1):
+        try:
+            _run(words)
+        except RuntimeError as error:
+            if tries == TRIES:
+                raise NoVerdictError(f"no network: {error}") from error
+        else:
+            return
 
 
 def _said(python: Path, proof: str) -> str | None:

@@ -56,6 +56,7 @@ class Breach(StrEnum):
     SHORT = "goals missed"  # a measured figure misses its goal
     FAILED = "parts failed"  # a part of the run ended, was refused, or got a wrong answer
     MISSED = "controls missed"  # a planted error was not found, or not as the right kind
+    STALE = "stale reasons"  # what is said to fail passes, or is not there
     HARMED = "pages that did harm"  # what a foreign page did or read, or an allowed one could not
 
 

@@ -1,0 +1,1 @@
+"""The own tests of PyPI `centrifuge-python`, run against the service."""
