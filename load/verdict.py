@@ -26,7 +26,7 @@ class Breach(StrEnum):
     DOUBLED = "doubled"  # I3, I5: delivered twice to one reader, or stored twice
     OUT_OF_ORDER = "out of order"  # I2, G8: ids, a publisher's order, or that of a key, not kept
     HOLES = "holes in seq"  # I4: seq skips a number, and no gap event said so
-    PHANTOM = "phantom"  # I8: never published, or not what this reader asked for
+    PHANTOM = "phantom"  # I8: never published, not what this reader asked for, or listed and not there
     DISAGREE = "disagreeing"  # I6: one id, one seq or one message with two meanings
     DISHONEST = "refused but stored"  # I9: answered with a 4xx, or rolled back, and stored
     UNTOLD = "losses untold"  # lost with an old primary, and a reader that had it got no gap
@@ -52,6 +52,7 @@ class Breach(StrEnum):
 
     # Of a service and of those who use it
     DOWN = "starts refused"  # the service did not start
+    MISSING = "missing"  # there, and not on a list of those who are there
     SLOW = "too slow"  # an answer, a delivery or a run took longer than allowed
     SHORT = "goals missed"  # a measured figure misses its goal
     FAILED = "parts failed"  # a part of the run ended, was refused, or got a wrong answer
