@@ -195,8 +195,8 @@ def _take_one(counter: Counter[Key], key: Key) -> None:
 
 
 class Announcer:
-    """What is told of one channel, from one tick to the next. A client that joined and left between two ticks
-    is not told."""
+    """What is told of one channel, from one tick to the next. Of a client that joined and left between two
+    ticks only the leave is told: somebody may have read meanwhile that it is there."""
 
     __slots__ = ("_changes", "_counted_at", "_crowded")
 
@@ -217,10 +217,6 @@ class Announcer:
     def add(self, change: Change) -> None:
         """A client joined or left."""
         if self._crowded:
-            return
-        earlier = self._changes.get(change.client)
-        if earlier is not None and earlier.joined != change.joined:
-            del self._changes[change.client]
             return
         self._changes[change.client] = change
         if len(self._changes) > MAX_CROWD:

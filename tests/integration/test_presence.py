@@ -223,7 +223,7 @@ async def test_another_host_tells_its_readers_too(both_hosts: Hosts, channel: st
 
         async with following(two, channel):
             await eventually(lambda: shows(one, channel, 3))
-            # One that joins and leaves between two ticks is not told.
+            # Of one that joins and leaves between two ticks only the leave is told.
             joined = (await stream.until("presence"))[-1].json
             assert joined["action"] == "join"
         await eventually(lambda: shows(one, channel, 2))

@@ -56,8 +56,7 @@ def test_a_reader_that_counts_along_knows_who_is_there(
                 assert clients <= MAX_CROWD
                 assert len(changes) <= MAX_CHANGES
                 for change in changes:
-                    assert change.joined != (change.client in known)
-                    (known.add if change.joined else known.remove)(change.client)
+                    (known.add if change.joined else known.discard)(change.client)
         if not announcer.due:
             assert known == there
         now += TICK_S
@@ -88,6 +87,36 @@ def test_a_client_is_on_a_channel_while_one_of_its_subscriptions_is(steps: list[
         users = [client.user or "" for client in there.values()]
         assert dict(clients.users(CHANNEL)) == {user: users.count(user) for user in users}
         assert clients.channels == ([CHANNEL] if there else [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=40), st.integers(0, 40))
+def test_a_list_that_was_read_at_any_time_is_right_in_the_end(
+    steps: list[tuple[int, bool, bool]], begins: int
+) -> None:
+    """Its reader asks who is there between two steps, and is told from then on. Some steps end a tick."""
+    announcer, now = Announcer(), 0.0
+    there: set[str] = set()
+    listed: set[str] | None = None
+
+    def tick() -> None:
+        told = announcer.take(len(there), now)
+        assert not isinstance(told, Count)
+        for change in told or ():
+            if listed is not None:
+                (listed.add if change.joined else listed.discard)(change.client)
+
+    for number, (who, joins, ends) in enumerate([*steps, (0, False, True)]):
+        if number == min(begins, len(steps)):
+            listed = set(there)
+        name = str(who)
+        if joins != (name in there):
+            (there.add if joins else there.remove)(name)
+            announcer.add(Change(name, None, joins, 0))
+        if ends:
+            now += TICK_S
+            tick()
+    assert not announcer.due
+    assert listed == there
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.booleans()), max_size=60)
