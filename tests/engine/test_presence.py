@@ -289,7 +289,8 @@ async def test_a_client_is_shown_on_so_many_channels() -> None:
         assert (one.presence.clients.beyond_client, one.presence.clients.beyond_process) == (3, 0)
         assert not one.presence.clients.hides, "it has all that it may have"
         one.presence.leave(greedy, first)
-        await eventually(lambda: shown() == names[1 : MAX_CHANNELS_OF_CLIENT + 1])
+        # Those that wait take turns at each tick, so any of them may have the place.
+        await eventually(lambda: len(shown()) == MAX_CHANNELS_OF_CLIENT and names[0] not in shown())
         one.presence.leave(greedy, rest)
         await eventually(lambda: shown() == ["a"])
         await eventually(lambda: one.told)
