@@ -42,6 +42,8 @@ whole time, and count as right from the moment on after which every look found t
 LOOK_S = 0.4
 SAY_EVERY_S = 2.0
 LONGEST_LINE = 256 * 2**20
+DISTURBED_S = 5.0
+"""Looks that are so far apart say nothing about the service, unless all is right nevertheless."""
 MOST = 1000
 """With more clients on a channel only their number is told."""
 STARTED = 19
@@ -101,7 +103,8 @@ async def gathered(server: Server, modules: Path) -> AsyncIterator[Crowd]:
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen since an event: the largest differences, and since when all are back and right."""
+    """What was seen since an event: the largest differences, since when all are back and right, and how far
+    apart looks were."""
 
     began: float = field(default_factory=time.monotonic)
     phantoms: int = 0
@@ -109,11 +112,14 @@ class Watch:
     right_after: float | None = None
     back_after: float | None = None
     last: Difference = field(default_factory=lambda: Difference(0, 0, 0, 0))
+    apart_s: float = 0.0
+    _looked: float = 0.0
     _said: float = 0.0
 
     def see(self, found: Difference) -> None:
         """One more look."""
         passed = self.passed
+        self.apart_s, self._looked = max(self.apart_s, passed - self._looked), passed
         self.phantoms, self.missing = max(self.phantoms, found.phantoms), max(self.missing, found.missing)
         self.back_after = None if found.away else self.back_after or passed
         self.right_after = (self.right_after or passed) if found.right else None
@@ -130,6 +136,14 @@ class Watch:
     def steady(self, seconds: float) -> bool:
         """Whether the lists are right for so long."""
         return self.right_after is not None and self.passed - self.right_after >= seconds
+
+
+def judged(watch: Watch, what: str) -> Verdict:
+    """The verdict on what was seen. Raises NoVerdictError if it is bad, and the machine was disturbed."""
+    verdict = judge(watch.last, watch.right_after, WITHIN_S, what)
+    if not verdict.ok and watch.apart_s > DISTURBED_S:
+        raise NoVerdictError(f"{verdict.report()}\n{what}: looks were up to {watch.apart_s:.1f} s apart")
+    return verdict
 
 
 async def watched(crowd: Crowd, steady_s: float = WITHIN_S) -> Watch:
@@ -163,9 +177,9 @@ async def kill_one(server: Server, crowd: Crowd, leaving: Sequence[int], what: s
         f"{what}: worker {victim} killed; of {present} clients {len(leaving)} left, and {cut} others were cut"
         f" off; {back}, {right}; on the way up to {watch.phantoms:,} phantoms and {watch.missing:,} missing,"
         f" over all lists; {seen['joins']:,} joins and {seen['leaves']:,} leaves told, {seen['asked']}"
-        f" questions, {seen['refused']} refused"
+        f" questions, {seen['refused']} refused; looks up to {watch.apart_s:.1f} s apart"
     )
-    return judge(watch.last, what)
+    return judged(watch, what)
 
 
 async def run(options: argparse.Namespace, modules: Path) -> Verdict:
@@ -180,7 +194,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
             if watch.right_after is not None:
                 said = f"{len(crowd.numbers)} clients, all lists right after {watch.right_after:.1f} s"
                 say(f"round {number}: {said}")
-            verdict.include(judge(watch.last, f"before round {number}"))
+            verdict.include(judged(watch, f"before round {number}"))
             leaving = chance.sample(sorted(crowd.numbers), options.leaving)
             verdict.include(await kill_one(server, crowd, leaving, f"round {number}"))
     return verdict

@@ -66,12 +66,14 @@ def compare(shown: Sequence[Shown], awaited: Collection[int]) -> Difference:
     return Difference(len(set(awaited) - connected), len(examples), phantoms, missing, tuple(examples))
 
 
-def judge(last: Difference, what: str) -> Verdict:
-    """The verdict on the lists as they were when they had to be right."""
+def judge(last: Difference, right_after: float | None, within_s: float, what: str) -> Verdict:
+    """The verdict on the lists as they were at the last look. `right_after`: the seconds after which every
+    look found them right; None if the last did not."""
     verdict = Verdict(TOLD)
-    if not last.right:
+    if not last.right or right_after is None or right_after > within_s:
+        seen = "not seen right" if right_after is None else f"seen right after {right_after:.1f} s"
         more = f"; {last.examples[0]}" if last.examples else ""
-        verdict.add(Breach.SLOW, f"{what}: {last}{more}", max(1, last.wrong, last.away))
+        verdict.add(Breach.SLOW, f"{what}: {seen}: {last}{more}", max(1, last.wrong, last.away))
         verdict.add(Breach.PHANTOM, f"{what}: {last}", last.phantoms)
         verdict.add(Breach.MISSING, f"{what}: {last}", last.missing)
     return verdict
