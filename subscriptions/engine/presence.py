@@ -234,8 +234,7 @@ class Presence:
                     self._changed(channel, client, joined=True)
                 if self._port is not None and self._port.doubted():
                     self._hint_all()
-                self._exchange.changed_presence(self._hints())
-                await self._tell_readers()
+                await asyncio.gather(self._hint_others(), self._tell_readers())
         finally:
             if self._showing is not None:
                 self._showing.cancel()
@@ -293,6 +292,15 @@ class Presence:
             audience = self._audiences.get(channel)
             if audience is not None:
                 await self._tell(channel, audience)
+
+    async def _hint_others(self) -> None:
+        """Tell the other processes, once their pages say it too: a reader of theirs that comes after the hint
+        finds it on the page."""
+        hints = self._hints()
+        if hints and self._port is not None and self._port.connected:
+            with suppress(GaplessError):
+                await self._port.written()
+        self._exchange.changed_presence(hints)
 
     def _hints(self) -> list[PresenceHint]:
         now, size = self._clock(), 0

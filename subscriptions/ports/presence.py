@@ -46,6 +46,11 @@ class PresencePort(Protocol):
         """The client joined or left, and this process's `Clients` say so already. Never waits."""
         ...
 
+    async def written(self) -> None:
+        """Wait until what changed so far is on the pages of all processes. Raises `unavailable`, after a few
+        seconds at most."""
+        ...
+
     async def opened(self) -> None:
         """Wait until it is connected, or until the first try to connect failed."""
         ...

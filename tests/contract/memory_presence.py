@@ -11,10 +11,13 @@ from subscriptions.ports import PresencePage, PresenceStats
 
 
 class MemoryPresenceHub:
-    """What holds presence. `away`: it cannot be asked."""
+    """What holds presence. `away`: it cannot be asked. Who waits for what is written waits for `writes`."""
 
     def __init__(self) -> None:
         self.away = False
+        self.writes = asyncio.Event()
+        self.writes.set()
+        self.waiting = 0
         self.shown: list[Clients] = []
         self.ports: list[MemoryPresence] = []
 
@@ -60,6 +63,10 @@ class MemoryPresence:
 
     def changed(self, channel: Channel, client: ClientInfo) -> None:
         """The hub sees the clients themselves."""
+
+    async def written(self) -> None:
+        self._hub.waiting += 1
+        await self._hub.writes.wait()
 
     async def opened(self) -> None:
         await self._tried.wait()

@@ -39,6 +39,18 @@ async def test_a_process_sees_its_own_clients_at_once(both: tuple[Process, Proce
     assert (await one.port.stats(CHANNEL)).clients == 2
 
 
+async def test_what_is_written_is_on_the_pages_of_others(both: tuple[Process, Process]) -> None:
+    """At once: there is nothing to wait for."""
+    one, two = both
+    here = [client() for _ in range(3)]
+    one.join(here)
+    await one.port.written()
+    assert await two.all() == sorted(here)
+    one.leave(here[:1])
+    await one.port.written()
+    assert await two.all() == sorted(here[1:])
+
+
 async def test_clients_of_all_processes_are_in_the_pages(both: tuple[Process, Process]) -> None:
     """In the order of their ids, each once, whatever the size of a page."""
     one, two = both
