@@ -436,7 +436,7 @@ class RedisPresence:
         others_first = False
         try:
             async with asyncio.timeout(DEADLINE_S) as limit:
-                await self.written()
+                await self.put_all()
                 others_first = True
                 async with self._places:
                     others_first = False
@@ -453,7 +453,7 @@ class RedisPresence:
         finally:
             self._reading -= 1
 
-    async def written(self) -> None:
+    async def put_all(self) -> None:
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._flushed.append(flushed)
         self._asked.set()

@@ -299,7 +299,7 @@ class Presence:
         hints = self._hints()
         if hints and self._port is not None and self._port.connected:
             with suppress(GaplessError):
-                await self._port.written()
+                await self._port.put_all()
         self._exchange.changed_presence(hints)
 
     def _hints(self) -> list[PresenceHint]:

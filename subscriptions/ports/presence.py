@@ -46,7 +46,7 @@ class PresencePort(Protocol):
         """The client joined or left, and this process's `Clients` say so already. Never waits."""
         ...
 
-    async def written(self) -> None:
+    async def put_all(self) -> None:
         """Wait until what changed so far is on the pages of all processes. Raises `unavailable`, after a few
         seconds at most."""
         ...

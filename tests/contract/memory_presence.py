@@ -64,7 +64,7 @@ class MemoryPresence:
     def changed(self, channel: Channel, client: ClientInfo) -> None:
         """The hub sees the clients themselves."""
 
-    async def written(self) -> None:
+    async def put_all(self) -> None:
         self._hub.waiting += 1
         await self._hub.writes.wait()
 

@@ -44,10 +44,10 @@ async def test_what_is_written_is_on_the_pages_of_others(both: tuple[Process, Pr
     one, two = both
     here = [client() for _ in range(3)]
     one.join(here)
-    await one.port.written()
+    await one.port.put_all()
     assert await two.all() == sorted(here)
     one.leave(here[:1])
-    await one.port.written()
+    await one.port.put_all()
     assert await two.all() == sorted(here[1:])
 
 
