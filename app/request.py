@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from app.http_parts import Cycle
 from app.http_protocol import GaplessHttpProtocol
 
 JSON: Final = "application/json"
@@ -42,6 +43,13 @@ class Request(Generic[Query]):
     def connection(self) -> GaplessHttpProtocol:
         """The request's connection, for routes that write for a long time."""
         found: GaplessHttpProtocol = self.scope["extensions"]["gapless"]
+        return found
+
+    @property
+    def cycle(self) -> Cycle:
+        """The answer on that connection, behind what the framework and middleware put before it."""
+        send = self.scope.get("state", {}).get("send", self.send)
+        found: Cycle = send.__self__
         return found
 
 

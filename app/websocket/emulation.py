@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from app.bodies import read_json
-from app.http_parts import Cycle
 from app.request import NO_CONTENT, Answer, Plain, Request
 from app.stream import frames
 from app.telemetry import REQUESTS
@@ -112,9 +111,7 @@ async def _stream(
         return
     await send({"type": "http.response.start", "status": 200, "headers": started})
     await send({"type": "http.response.body", "body": b"", "more_body": True})
-    cycle = getattr(request.scope["state"]["send"], "__self__", None)
-    assert isinstance(cycle, Cycle), "the answer is written by this server's own protocol"
-    connection = StreamConnection(request.connection, cycle, framing)
+    connection = StreamConnection(request.connection, request.cycle, framing)
     REQUESTS.labels("websocket", 200).inc()
     sessions.open_stream(connection, framing).received(command.replace(b"\n", b" "))
     await connection.ended.wait()
