@@ -122,6 +122,8 @@ def translate(error: BaseException) -> GaplessError:
         return error
     if _is_precondition(error):
         return GaplessError(Code.PRECONDITION_FAILED, f"{error}; nothing was changed")
+    if _is_missing(error):
+        return GaplessError(Code.SUBSCRIPTION_NOT_FOUND, str(error))
     if getattr(error, "sqlstate", None) == "GL413":
         return TooMuchAtOnceError()
     if getattr(error, "sqlstate", None) == "GL429":
@@ -139,6 +141,10 @@ def translate(error: BaseException) -> GaplessError:
 
 def _is_precondition(error: BaseException) -> bool:
     return getattr(error, "sqlstate", None) == "GL412"
+
+
+def _is_missing(error: BaseException) -> bool:
+    return getattr(error, "sqlstate", None) == "GL404"
 
 
 Check = Callable[[list[Any], asyncpg.Connection], Awaitable[None]]
@@ -222,7 +228,11 @@ class Pool:
         except FAILURES as error:
             # A lock held by others and a definition changed by others are usual; other errors are logged as
             # warnings.
-            everyday = isinstance(error, asyncpg.LockNotAvailableError) or _is_precondition(error)
+            everyday = (
+                isinstance(error, asyncpg.LockNotAvailableError)
+                or _is_precondition(error)
+                or _is_missing(error)
+            )
             level = logging.DEBUG if everyday else logging.WARNING
             log.log(level, "%s failed: %s: %s", name, type(error).__name__, error)
             raise translate(error) from error

@@ -11,10 +11,11 @@ from db.reader import PAGE_BYTES
 from db.rows import EPOCH, message, microseconds
 from db.subscriptions import no_subscription
 from subscriptions.domain.delivery import DeadLetter, DeadLetterFilter, Reason
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, unavailable
 
 REPLAY_BATCH = 500
 PURGE_BATCH = 5_000
+ATTEMPTS = 5
 _DONE, _GONE, _NO_SUBSCRIPTION = range(3)
 
 
@@ -68,8 +69,7 @@ class DeadLetters:
         begun = None
         while most is None or replayed < most:
             limit = REPLAY_BATCH if most is None else min(REPLAY_BATCH, most - replayed)
-            asked = (*matching, after, upto, limit, rate, replayed, begun)
-            row = await self._pool.fetchrow("replay_some", *asked)
+            row = await self._replay_some(*matching, after, upto, limit, rate, replayed, begun)
             if row["reached"] is None:
                 break
             replayed += row["replayed"]
@@ -78,6 +78,16 @@ class DeadLetters:
             upto = after
         skipped = await self._pool.fetchval("count_dead_letters", *matching, upto)
         return replayed, skipped
+
+    async def _replay_some(self, *asked: object) -> Any:
+        """Again if a subscription was deleted before the commit: its dead letters are passed over then."""
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._pool.fetchrow("replay_some", *asked)
+            except GaplessError as error:
+                if error.code is not Code.SUBSCRIPTION_NOT_FOUND:
+                    raise
+        raise unavailable("subscriptions are being deleted; this part was not replayed")
 
     async def replayable(self, which: DeadLetterFilter, most: int | None = None) -> tuple[int, int]:
         row = await self._pool.fetchrow("replayable", *await self._matching(which), most)

@@ -1,39 +1,90 @@
 -- Replaying and removing dead letters.
 
--- Gives dead letters, locked by the caller, back to the subscription that failed them. The kept copy goes
--- with the message, because it may be the only one. Returns the ids given back, without those whose
--- subscription is gone. With a rate, each is due 1/p_rate seconds after the one before it; the first at
--- p_from.
-create or replace function gapless_internal.give_back(
+-- Takes dead letters, locked by the caller, out of the list, to go back to the subscriptions that failed them at
+-- the commit: see give_back_replays. Until then only the dead letters are locked. Returns how many, without those
+-- whose subscription is gone. With a rate, each is due 1/p_rate seconds after the one before it; the first at p_from.
+create or replace function gapless_internal.set_aside(
     p_ids bigint[], p_rate double precision default null, p_from timestamptz default null
-) returns bigint[]
+) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    n integer;
+begin
+    -- What follows at the commit decides by what it reads then.
+    perform gapless_internal.needs_fresh_snapshots();
+    with gone as (
+        delete from gapless.dead_letters e
+        where e.id = any(p_ids) and exists (select from gapless.subscriptions s
+                                            where s.namespace_id = e.namespace_id and s.name = e.subscription)
+        returning e.*, to_json(e) as letter
+    ), aside as (
+        insert into gapless.replays (id, namespace_id, subscription, kept_id, last_error, letter, due)
+        select g.id, g.namespace_id, g.subscription, g.kept_id, g.last_error, g.letter,
+               p_from + (row_number() over (order by g.id) - 1) / p_rate * interval '1 second'
+        from gone g
+        returning 1
+    )
+    select count(*) into n from aside;
+    if n > 0 then
+        insert into gapless.commits (kind) values (0) on conflict do nothing;
+    end if;
+    return n;
+end $$;
+
+-- Takes the locks of the subscriptions to which this transaction gives dead letters back; returns their ids. A
+-- subscription that is gone since then fails the transaction, so that its dead letters stay in the list.
+create or replace function gapless_internal.lock_receivers() returns integer[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     -- Another subscription of the same name may be created while this waits: it is not locked, and gets
     -- nothing.
     held constant integer[] := array(
-        select s.id from gapless.dead_letters e
-        join gapless.subscriptions s on s.namespace_id = e.namespace_id and s.name = e.subscription
-        where e.id = any(p_ids));
+        select distinct s.id from gapless.replays r
+        join gapless.subscriptions s on s.namespace_id = r.namespace_id and s.name = r.subscription
+        where r.transaction_id = pg_current_xact_id());
+    missing text;
+begin
+    perform gapless_internal.lock_subscriptions(held);
+    select r.subscription into missing from gapless.replays r
+    where r.transaction_id = pg_current_xact_id()
+      and not exists (select from gapless.subscriptions s
+                      where s.namespace_id = r.namespace_id and s.name = r.subscription and s.id = any(held))
+    limit 1;
+    if found then
+        raise exception 'subscription % does not exist', missing
+            using errcode = 'GL404', hint = 'It was there when the dead letter was replayed. Nothing was done.';
+    end if;
+    return held;
+end $$;
+
+-- Gives the dead letters that this transaction set aside back to their subscriptions. The kept copy goes with the
+-- message, because it may be the only one. For gapless_internal.flush_outbox.
+create or replace function gapless_internal.give_back_replays() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    held integer[];
     t timestamptz;
     given record;
 begin
-    perform gapless_internal.lock_subscriptions(held);
+    if not exists (select from gapless.replays r where r.transaction_id = pg_current_xact_id()) then
+        return;
+    end if;
+    held := gapless_internal.lock_receivers();
     t := clock_timestamp();
-    with gone as materialized (
-        delete from gapless.dead_letters e using gapless.subscriptions s
-        where e.id = any(p_ids) and s.namespace_id = e.namespace_id and s.name = e.subscription
-          and s.id = any(held)
-        returning e.id, e.kept_id, e.last_error, to_json(e) as letter, s.id as subscription_id
+    with mine as materialized (
+        delete from gapless.replays r where r.transaction_id = pg_current_xact_id() returning r.*
     ), letters as (
         -- Uses the ordering that the existing rows have. If another one is in force now, the next claim
         -- changes all rows.
-        select g.*, k.message_id, k.channel_id, p.frontier, gapless_internal.lane_of(p.ordering, k.key) as lane,
+        select m.*, s.id as subscription_id, k.message_id, k.channel_id, p.frontier,
+               gapless_internal.lane_of(p.ordering, k.key) as lane,
                -- One message may have died several times, in a subscription that was moved back.
-               row_number() over (partition by g.subscription_id, k.message_id order by g.id) as nth,
-               greatest(t, p_from + (row_number() over (order by g.id) - 1) / p_rate * interval '1 second') as due
-        from gone g join gapless.kept k on k.id = g.kept_id
-        join gapless.progress p on p.subscription_id = g.subscription_id
+               row_number() over (partition by s.id, k.message_id order by m.id) as nth,
+               greatest(t, m.due) as due_at
+        from mine m
+        join gapless.subscriptions s on s.namespace_id = m.namespace_id and s.name = m.subscription and s.id = any(held)
+        join gapless.kept k on k.id = m.kept_id
+        join gapless.progress p on p.subscription_id = s.id
     ), passed as (
         insert into gapless.settled_ahead (subscription_id, message_id, channel_id)
         select l.subscription_id, l.message_id, l.channel_id
@@ -43,7 +94,7 @@ begin
         insert into gapless.deliveries (subscription_id, message_id, channel_id, lease, at, entered_at, kept_id,
                                         attempts, state, lane, last_error)
         select l.subscription_id, l.message_id, l.channel_id, 0,
-               case when l.lane is not null and l.due = t then 'epoch' else l.due end, l.due, l.kept_id, 0,
+               case when l.lane is not null and l.due_at = t then 'epoch' else l.due_at end, l.due_at, l.kept_id, 0,
                case when l.lane is not null then 2 else 1 end, l.lane, l.last_error
         from letters l where l.nth = 1
         -- It is under way already: then it starts again there, with the lease that is out, if any, and with
@@ -60,19 +111,17 @@ begin
         delete from gapless.kept k using letters l
         where k.id = l.kept_id and not exists (select from stored x where x.kept_id = l.kept_id)
     )
-    select array_agg(l.id) as ids, array_agg(l.subscription_id) filter (where l.lane is not null) as subscriptions,
-           array_agg(l.channel_id) filter (where l.lane is not null) as channels,
-           array_agg(l.lane) filter (where l.lane is not null) as lanes
-    into given from letters l;
+    select array_agg(l.subscription_id) as subscriptions, array_agg(l.channel_id) as channels,
+           array_agg(l.lane) as lanes
+    into given from letters l where l.lane is not null;
     -- Those with a lane wait behind messages of it under way; if there are none, the first becomes due.
     if given.lanes is not null then
         perform gapless_internal.promote(given.subscriptions, given.channels, given.lanes, t);
     end if;
-    return given.ids;
 end $$;
 
--- Replays one dead letter. Status: 0 done, 1 the dead letter does not exist (any more), 2 its subscription is
--- gone.
+-- Replays one dead letter, if and when the transaction commits. Status: 0 done, 1 the dead letter does not exist (any
+-- more), 2 its subscription is gone.
 create or replace function gapless.replay(
     p_namespace_id integer, p_id bigint, out status integer, out subscription text, out message_id bigint
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -84,7 +133,7 @@ begin
         status := 1;
         return;
     end if;
-    status := case when gapless_internal.give_back(array[p_id]) is null then 2 else 0 end;
+    status := case when gapless_internal.set_aside(array[p_id]) = 0 then 2 else 0 end;
 end $$;
 
 -- Replays dead letters by a filter; here and below, null members match all. It is planned for each call: a
@@ -108,8 +157,7 @@ begin
           and (p_ids is null or e.id = any(p_ids))
         order by e.id limit p_limit for update skip locked);
     reached := (select max(x) from unnest(chosen) x);
-    replayed := coalesce(cardinality(gapless_internal.give_back(
-        chosen, p_rate, begun + p_done / p_rate * interval '1 second')), 0);
+    replayed := gapless_internal.set_aside(chosen, p_rate, begun + p_done / p_rate * interval '1 second');
 end $$;
 
 -- How many a replay of at most p_most would give back, and how many it would skip on its way because their

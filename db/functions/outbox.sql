@@ -113,8 +113,9 @@ begin
     end if;
 end $$;
 
--- Runs when a row was added to gapless.commits, just before the commit: moves the transaction's messages into
--- the log. It must not run earlier, whatever constraint mode the caller sets: from here on ids and channel
+-- Runs when a row was added to gapless.commits, just before the commit: gives back the dead letters that the
+-- transaction replays, and moves its messages into the log, in this order: subscriptions are locked before channels.
+-- It must not run earlier, whatever constraint mode the caller sets: from here on ids and channel
 -- locks are held, and only the commit itself may follow. At `prepare transaction` it runs then, and ids and locks
 -- are held until `commit prepared`: no time limit ends a prepared transaction.
 --
@@ -141,6 +142,7 @@ begin
         return null;
     end if;
     delete from gapless.commits c where c.transaction_id = new.transaction_id;
+    perform gapless_internal.give_back_replays();
     perform gapless_internal.limit_waits();
     perform gapless_internal.append_outbox();
     return null;

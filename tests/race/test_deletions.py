@@ -12,6 +12,7 @@ from tests.race.support import publish, reader, sessions
 
 AS_BEFORE = """
 drop trigger note_deletion on gapless.channels;
+drop table gapless.replays;
 alter table gapless.subscriptions drop column keep;
 alter table gapless.dead_letters drop column remove_at;
 alter table gapless.fences drop column recovered;

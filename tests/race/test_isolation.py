@@ -40,7 +40,7 @@ DECIDING = [
     "select gapless.delete_policy(1, 'p')",
     "select gapless.lock_definitions()",
     "select * from gapless.publish_due('{1}', 10, 1000)",
-    "select gapless_internal.give_back('{1}')",
+    "select gapless_internal.set_aside('{1}')",
 ]
 
 RIGHT_ANYWHERE = {
@@ -53,8 +53,8 @@ RIGHT_ANYWHERE = {
     "refresh_subscriptions": "called under the definitions lock",
     "add_segment": "called by roll_segment",
     "remove_segment": "called by drop_segment",
-    "replay": "a dead letter that somebody took is a serialization failure; then gapless_internal.give_back",
-    "replay_some": "what somebody took is passed over; then gapless_internal.give_back",
+    "replay": "a dead letter that somebody took is a serialization failure; then gapless_internal.set_aside",
+    "replay_some": "what somebody took is passed over; then gapless_internal.set_aside",
     "purge_dead_letters": "what somebody took is passed over",
     "remove_aged_letters": "called by purge_rows",
     "purge_idempotency": "what somebody took is passed over",

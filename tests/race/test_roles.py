@@ -48,7 +48,7 @@ FORBIDDEN = [
     "delete from gapless.scheduled",
     "update gapless.policies set priority = 0",
     "update gapless.subscriptions set paused = true",
-    "select gapless_internal.give_back('{1}')",
+    "select gapless_internal.set_aside('{1}')",
     "select gapless_internal.forget_deliveries(1)",
     "select gapless_internal.bury(s, null, now()) from gapless.subscriptions s",
     "select gapless_internal.publish_kept(1, '{}', '{}', '{}')",
