@@ -38,6 +38,7 @@ from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
 from gapless._policies import Change, Exported, Imported, Policy
 from gapless._publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
+from gapless._pulling import AutoConsumeOptions
 from gapless._pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
 from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
@@ -59,6 +60,7 @@ __all__ = [
     "AsyncDelivery",
     "AsyncEffects",
     "AsyncStream",
+    "AutoConsumeOptions",
     "BatchOptions",
     "Change",
     "Channel",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Unpack
+from typing import Any, Literal, Unpack, overload
 
 from gapless import _delivery, _transactions
 from gapless._async_calls import AsyncCalls
@@ -15,19 +15,42 @@ from gapless._delivery import Ack, Delivery, Leased, Outstanding, Receipt, Settl
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
 from gapless._options import known
+from gapless._pulling import AutoConsumeOptions, Pulling
 from gapless._transactions import Committed
 
 
 class AsyncQueue(AsyncCalls):
     """Methods that take deliveries from subscriptions and settle them."""
 
-    def consume(self, subscription: str, **options: Unpack[ConsumeOptions]) -> AsyncConsumer:
+    @overload
+    def consume(
+        self, subscription: str, *, ack: Literal["auto"], **options: Unpack[AutoConsumeOptions]
+    ) -> AsyncStream[Delivery]: ...
+    @overload
+    def consume(
+        self, subscription: str, *, ack: Literal["manual"] = "manual", **options: Unpack[ConsumeOptions]
+    ) -> AsyncConsumer: ...
+    def consume(
+        self, subscription: str, *, ack: Ack = "manual", **options: Any
+    ) -> AsyncConsumer | AsyncStream[Delivery]:
         """Takes the messages of a durable subscription as one of its members, until the consumer ends.
 
         `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
         subscription (`NotFound`), the error is raised when the consumer is first read or entered.
+
+        With `ack="auto"` the service settles each message when it hands it out, at most once: it is lost if
+        its answer is, or if the wait for it is cancelled while it is on its way. It gives a stream of
+        `Delivery`, as `pull` does, whose items have no receipt and nothing to settle; `AutoConsumeOptions`
+        lists its options. The next message is taken when the one before was handed out and another is wanted,
+        so a slow receiver loses nothing. Errors are raised when the stream is first read.
         """
-        asked = Consumption(subscription, **known("consume", ConsumeOptions, options))
+        if ack == "auto":
+            known("consume", AutoConsumeOptions, options, "ack")
+            pulling = Pulling(subscription, self._config, self._effects, **options)
+            return AsyncStream(pulling, self._pool, self._config, self._effects)
+        if ack != "manual":
+            raise ValueError(f'ack is "manual" or "auto", not {ack!r}')
+        asked = Consumption(subscription, **known("consume", ConsumeOptions, options, "ack"))
         consuming = Consuming(asked, self._config, self._effects)
         stream = AsyncStream(consuming, self._pool, self._config, self._effects)
         member = AsyncMember(consuming, stream, self._call, self._effects)
@@ -43,7 +66,8 @@ class AsyncQueue(AsyncCalls):
     ) -> None:
         """Calls the handler with each delivery of the subscription, `concurrency` at a time, until it ends.
 
-        It is `AsyncConsumer.work` of a consumer that reads two deliveries ahead for each handler.
+        It is `AsyncConsumer.work` of a consumer that reads two deliveries ahead for each handler. It acks
+        what the handler has done, so there is no `ack="auto"`.
         """
         known("work", ConsumeOptions, options, "concurrency")
         options.setdefault("prefetch", prefetch_for(concurrency))

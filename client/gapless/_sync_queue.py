@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Unpack
+from typing import Any, Literal, Unpack, overload
 
 from gapless import _delivery, _transactions
 from gapless._consuming import ConsumeOptions, Consuming, Consumption, prefetch_for
@@ -12,6 +12,7 @@ from gapless._delivery import Ack, Delivery, Leased, Outstanding, Receipt, Settl
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
 from gapless._options import known
+from gapless._pulling import AutoConsumeOptions, Pulling
 from gapless._sync_calls import SyncCalls
 from gapless._sync_consumer import SyncConsumer, SyncDelivery, SyncHandler
 from gapless._sync_member import SyncMember
@@ -22,13 +23,35 @@ from gapless._transactions import Committed
 class SyncQueue(SyncCalls):
     """Methods that take deliveries from subscriptions and settle them."""
 
-    def consume(self, subscription: str, **options: Unpack[ConsumeOptions]) -> SyncConsumer:
+    @overload
+    def consume(
+        self, subscription: str, *, ack: Literal["auto"], **options: Unpack[AutoConsumeOptions]
+    ) -> SyncStream[Delivery]: ...
+    @overload
+    def consume(
+        self, subscription: str, *, ack: Literal["manual"] = "manual", **options: Unpack[ConsumeOptions]
+    ) -> SyncConsumer: ...
+    def consume(
+        self, subscription: str, *, ack: Ack = "manual", **options: Any
+    ) -> SyncConsumer | SyncStream[Delivery]:
         """Takes the messages of a durable subscription as one of its members, until the consumer ends.
 
         `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
         subscription (`NotFound`), the error is raised when the consumer is first read or entered.
+
+        With `ack="auto"` the service settles each message when it hands it out, at most once: it is lost if
+        its answer is, or if the wait for it is cancelled while it is on its way. It gives a stream of
+        `Delivery`, as `pull` does, whose items have no receipt and nothing to settle; `AutoConsumeOptions`
+        lists its options. The next message is taken when the one before was handed out and another is wanted,
+        so a slow receiver loses nothing. Errors are raised when the stream is first read.
         """
-        asked = Consumption(subscription, **known("consume", ConsumeOptions, options))
+        if ack == "auto":
+            known("consume", AutoConsumeOptions, options, "ack")
+            pulling = Pulling(subscription, self._config, self._effects, **options)
+            return SyncStream(pulling, self._pool, self._config, self._effects)
+        if ack != "manual":
+            raise ValueError(f'ack is "manual" or "auto", not {ack!r}')
+        asked = Consumption(subscription, **known("consume", ConsumeOptions, options, "ack"))
         consuming = Consuming(asked, self._config, self._effects)
         stream = SyncStream(consuming, self._pool, self._config, self._effects)
         member = SyncMember(consuming, stream, self._call, self._effects)
@@ -44,7 +67,8 @@ class SyncQueue(SyncCalls):
     ) -> None:
         """Calls the handler with each delivery of the subscription, `concurrency` at a time, until it ends.
 
-        It is `SyncConsumer.work` of a consumer that reads two deliveries ahead for each handler.
+        It is `SyncConsumer.work` of a consumer that reads two deliveries ahead for each handler. It acks
+        what the handler has done, so there is no `ack="auto"`.
         """
         known("work", ConsumeOptions, options, "concurrency")
         options.setdefault("prefetch", prefetch_for(concurrency))

@@ -49,6 +49,26 @@ def test_what_is_printed_is_acked(run: Run) -> None:
     assert lines(run("consume", name, "--count", "1", "--data-only").stdout) == [{"n": 3}]
 
 
+def test_what_is_settled_when_it_is_handed_out(start: Start, run: Run) -> None:
+    name = subscribed(run, "con.auto", 1, 2, 3)
+    done = run("consume", name, "--auto-ack", "--count", "2")
+    printed = lines(done.stdout)
+    assert [each["message"]["data"] for each in printed] == [1, 2]
+    assert set(printed[0]) == {"attempt", "message"}
+    assert "gapless: 2 acked" in done.stderr
+    counts = stats(run, name)
+    assert (counts["acked"], counts["in_flight"], counts["lag"]) == (2, 0, 1), "nothing was read ahead"
+    with start("consume", name, "--auto-ack", "--data-only") as process:
+        assert first_line(process) == 3
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, "")
+    assert "gapless: 1 acked" in err
+    run("publish", name, "4")
+    assert lines(run("consume", name, "--count", "1", "--data-only").stdout) == [4]
+    assert "subscription_not_found" in run("consume", "con.nobody", "--auto-ack", code=1).stderr
+
+
 def test_looking_costs_nothing(run: Run) -> None:
     name = subscribed(run, "con.look", 1, 2, 3, options=("--max-deliver", "1"))
     for _ in range(6):
@@ -210,6 +230,9 @@ def test_a_restarted_server_is_consumed_on(start: Start, serve: Serve) -> None:
         (["--concurrency", "2"], "--concurrency is for --exec"),
         (["--exec", "true", "--no-ack"], "--no-ack is for looking"),
         (["--no-ack", "--prefetch", "5"], "--no-ack is for looking"),
+        (["--auto-ack", "--no-ack"], "--auto-ack is for printing"),
+        (["--auto-ack", "--exec", "true"], "--auto-ack is for printing"),
+        (["--auto-ack", "--prefetch", "5"], "--auto-ack takes one message at a time"),
     ],
 )
 def test_wrong_usage(run: Run, options: list[str], says: str) -> None:

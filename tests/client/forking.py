@@ -69,6 +69,20 @@ def stream(url: str) -> None:
     os.wait()
 
 
+def auto(url: str) -> None:
+    """What the parent got is the parent's alone; a child asks for itself."""
+    client = Client(url, retry=ONCE)
+    stream = client.consume("q", ack="auto", prefetch=2)
+    assert next(stream).message.id == 1
+
+    def take() -> None:
+        assert next(stream).message.id == 3
+
+    child(take)
+    assert next(stream).message.id == 2
+    stream.close()
+
+
 def locks(url: str) -> None:
     """Whatever other threads hold at the fork, the child waits for none of it."""
     client = Client(url, retry=ONCE)

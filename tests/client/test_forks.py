@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from tests.client.raw_server import Exchange, RawServer, answer, chunks, stream_head
+from tests.client.raw_server import Exchange, RawServer, answer, chunks, replies, stream_head
 from tests.patience import PATIENCE_S
 from tests.repo.test_tree import ROOT
 
@@ -121,6 +121,15 @@ def test_a_child_is_another_member(raw_server: RawServer) -> None:
     raw_server.scripts = [members("r1"), members("r2"), acks]
     run("consume", raw_server)
     assert [seen.path.rpartition("/")[2] for seen in raw_server.seen] == ["consume", "consume", "ack"]
+
+
+def test_a_child_has_nothing_that_was_settled_for_its_parent(raw_server: RawServer) -> None:
+    def settled(*numbers: int) -> bytes:
+        return answer(200, {"deliveries": [{"attempt": 1, "message": message(one)} for one in numbers]})
+
+    raw_server.scripts = replies(settled(1, 2), settled(3))
+    run("auto", raw_server)
+    assert len(raw_server.seen) == 2
 
 
 def test_asyncio_refuses_in_a_child_what_its_parent_used(raw_server: RawServer) -> None:

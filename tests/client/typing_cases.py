@@ -56,6 +56,8 @@ def blocking(client: Client) -> None:
     assert_type(client.dead_letters(reason="expired"), Iterator[DeadLetter])
     client.purge_dead_letters("7d", reason="boredom")  # type: ignore[arg-type]
     assert_type(client.pull("s", 10, wait=5), list[Delivery])
+    assert_type(client.consume("s", ack="auto", prefetch=2), SyncStream[Delivery])
+    client.consume("s", ack="auto", max_hold=2)  # type: ignore[call-overload]
     assert_type(client.schedule_many("a", [(5, 1), ("2030-01-01T00:00:00Z", NewMessage(2))]), list[Scheduled])
     assert_type(client.export_definitions().etag, str | None)
     assert_type(client.ack("s", client.pull("s")), list[Settled])

@@ -17,7 +17,7 @@ from gapless_cli.limits import MAX_PAGE, MAX_PREFETCH
 from gapless_cli.options import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
-    from gapless import Outstanding, SyncConsumer, SyncDelivery
+    from gapless import Delivery, Outstanding, SyncConsumer, SyncDelivery, SyncStream
     from gapless_cli.interrupts import Interrupts
     from gapless_cli.queues.executing import Commands
     from gapless_cli.queues.tally import Tally
@@ -28,6 +28,7 @@ Examples:
   gapless consume billing                               print deliveries as JSON lines; each is acked
   gapless consume billing --data-only | jq .amount
   gapless consume billing --no-ack --count 3            only look at what is ready: nothing is leased
+  gapless consume clicks --auto-ack                     settled before it is printed: at most once
   gapless consume billing --exec ./charge               runs it with the message on stdin; exit code 0 acks
   gapless consume thumbs --exec 'convert - out.png' --data-only --concurrency 4
 
@@ -53,10 +54,17 @@ def consume(
     ] = True,
     command: Annotated[str | None, typer.Option("--exec", metavar="CMD", help="Run this for each.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Commands at a time.")] = 1,
+    auto_ack: Annotated[
+        bool, typer.Option("--auto-ack", help="Settle each message when it is handed out: at most once.")
+    ] = False,
     data_only: Annotated[bool, typer.Option("--data-only", help="Only each message's data.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Take messages from a durable subscription and settle them, until it is stopped."""
+    if auto_ack and (command is not None or not ack):
+        raise usage("--auto-ack is for printing: it settles each message before it is printed")
+    if auto_ack and prefetch is not None:
+        raise usage("--auto-ack takes one message at a time: nothing is unsettled by it")
     if command is None and concurrency != 1:
         raise usage("--concurrency is for --exec: lines are printed one after another")
     if command is not None and not ack:
@@ -75,6 +83,11 @@ def consume(
         require_server(url)
         if not ack:
             _look(client.look(name, "ready", page_size=min(count or 100, MAX_PAGE)), count, data_only, tally)
+            return
+        if auto_ack:
+            with client.consume(name, ack="auto") as stream:
+                _print_settled(stream, count, data_only, Interrupts(), tally)
+            tally.end()
             return
         consumer = client.consume(name, prefetch=prefetch or _prefetch(count, concurrency))
         with consumer:
@@ -126,6 +139,22 @@ def _print(
                 return
 
 
+def _print_settled(
+    stream: SyncStream[Delivery], count: int | None, data_only: bool, interrupts: Interrupts, tally: Tally
+) -> None:
+    """The same for messages that were settled when they were handed out."""
+    from gapless_cli.output import when_reader_leaves
+
+    when_reader_leaves(stream.close)
+    with suppress(KeyboardInterrupt):
+        for delivery in stream:
+            with interrupts:
+                _write(delivery, data_only)
+                tally.count("acked")
+            if tally.total == count:
+                return
+
+
 def _print_and_ack(delivery: SyncDelivery, data_only: bool) -> None:
     with delivery:
         try:
@@ -136,7 +165,7 @@ def _print_and_ack(delivery: SyncDelivery, data_only: bool) -> None:
             raise
 
 
-def _write(delivery: SyncDelivery, data_only: bool) -> None:
+def _write(delivery: SyncDelivery | Delivery, data_only: bool) -> None:
     from gapless_cli.output import data_json, write_line
     from gapless_cli.queues.shapes import delivery_json
 

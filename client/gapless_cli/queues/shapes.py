@@ -50,9 +50,10 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
     return shown
 
 
-def delivery_json(receipt: str, attempt: int, message: Message) -> dict[str, Any]:
+def delivery_json(receipt: str | None, attempt: int, message: Message) -> dict[str, Any]:
     """A delivery. Its deadline is left out, because it moves while the delivery is in hand."""
-    return {"receipt": receipt, "attempt": attempt, "message": message_json(message)}
+    named = {} if receipt is None else {"receipt": receipt}
+    return {**named, "attempt": attempt, "message": message_json(message)}
 
 
 def outstanding_json(seen: Outstanding) -> dict[str, Any]:
