@@ -14,9 +14,8 @@ import msgspec
 from db.connect import FAILURES, PUBLISH_TIMEOUT_S, QUERIES, DatabaseConfig, connect, translate
 from db.namespaces import unknown_namespace
 from db.queries import load
-from db.rows import microseconds
 from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
-from subscriptions.domain.model import Append, Appended, NewMessage, Position
+from subscriptions.domain.model import Append, Appended, NewMessage, Position, microseconds
 from subscriptions.domain.watermark import Fence
 
 T = TypeVar("T")

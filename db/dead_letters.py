@@ -8,10 +8,11 @@ from typing import Any
 from db.connect import Pool
 from db.namespaces import Namespaces
 from db.reader import PAGE_BYTES
-from db.rows import EPOCH, message, microseconds
+from db.rows import message
 from db.subscriptions import no_subscription
 from subscriptions.domain.delivery import DeadLetter, DeadLetterFilter, Reason
 from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.model import EPOCH, microseconds
 
 REPLAY_BATCH = 500
 PURGE_BATCH = 5_000

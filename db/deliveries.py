@@ -10,7 +10,7 @@ import msgspec
 from db.connect import Pool, TooMuchAtOnceError
 from db.namespaces import Namespaces
 from db.reader import PAGE_BYTES
-from db.rows import message, microseconds
+from db.rows import message
 from db.subscriptions import no_subscription
 from subscriptions.domain.delivery import (
     Claimed,
@@ -26,6 +26,7 @@ from subscriptions.domain.delivery import (
     State,
     Touched,
 )
+from subscriptions.domain.model import microseconds
 
 _MESSAGE, _NOTE = range(2)
 _DONE, _ENDED, _UNKNOWN = range(3)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from subscriptions.domain.delivery import Tags
-from subscriptions.domain.model import Channel, Message, Retention
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def microseconds(time: datetime) -> int:
-    """Microseconds since the Unix epoch, exactly."""
-    return (time - EPOCH) // _MICROSECOND
+from subscriptions.domain.model import Channel, Message, Retention, microseconds
 
 
 def message(row: Any, channel: str) -> Message:

@@ -9,10 +9,9 @@ from typing import Any
 from db.connect import Pool
 from db.namespaces import Namespaces
 from db.reader import PAGE_BYTES
-from db.rows import EPOCH, microseconds
 from subscriptions.domain.delivery import Moment, Scheduled, Touched
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.model import Appended, NewMessage, Position
+from subscriptions.domain.model import EPOCH, Appended, NewMessage, Position, microseconds
 
 BATCH_BYTES = 8 * 1024 * 1024
 _STORED, _REPLAYED, _MISMATCH = range(3)

@@ -10,9 +10,8 @@ from prometheus_client import Counter
 
 from db.connect import Pool
 from db.namespaces import Namespaces
-from db.rows import microseconds, tag_list
+from db.rows import tag_list
 from subscriptions.domain.delivery import (
-    MAX_CHANNELS,
     Definition,
     Length,
     Settings,
@@ -21,7 +20,9 @@ from subscriptions.domain.delivery import (
     Tags,
 )
 from subscriptions.domain.errors import Code, GaplessError, invalid, unavailable
+from subscriptions.domain.model import microseconds
 from subscriptions.domain.pattern import check_budget, is_pattern, to_regex
+from subscriptions.domain.selection import MAX_CHANNELS
 
 PURGED = Counter("gapless_purged_total", "Messages purged from subscriptions.")
 PURGE_LIMIT = 5000

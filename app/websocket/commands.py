@@ -17,9 +17,8 @@ from app.wire.publish import AddressedMessage
 from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS
+from subscriptions.domain.selection import MAX_CHANNELS
 
-MAX_CHANNELS: Final = 128
-"""Subscriptions of a connection, and channels of a selection."""
 MAX_COMMANDS: Final = 1000
 """Commands in one message."""
 MAX_COMMAND_ID: Final = 2**32 - 1

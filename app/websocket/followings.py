@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from app.websocket import codes
 from app.websocket.codes import error_code
-from app.websocket.commands import MAX_CHANNELS, ChannelRequest, SubscribeRequest, check_name
+from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
 from app.websocket.following import Client, Following
 from app.websocket.replies import Replies
 from app.wire.checks import check_key, check_type
@@ -19,7 +19,7 @@ from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.presence import ClientInfo
-from subscriptions.domain.selection import Selection, select
+from subscriptions.domain.selection import MAX_CHANNELS, Selection, select
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.live_subscription import LiveSubscription
 from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start

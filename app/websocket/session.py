@@ -18,7 +18,6 @@ from app import VERSION
 from app.websocket import codes
 from app.websocket.codes import Ending, error_code
 from app.websocket.commands import (
-    MAX_CHANNELS,
     WITH_TOKENS,
     Command,
     ConnectRequest,
@@ -40,6 +39,7 @@ from app.websocket.replies import Replies
 from app.wire.publish import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
+from subscriptions.domain.selection import MAX_CHANNELS
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.presence import Presence

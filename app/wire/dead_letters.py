@@ -11,10 +11,9 @@ from msgspec import UNSET, Meta, UnsetType
 from app.wire import checks
 from app.wire.definitions import decode
 from app.wire.moments import MAX_MOMENT_CHARACTERS, parse_since
-from app.wire.times import microseconds
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.errors import invalid
-from subscriptions.domain.model import MAX_ID
+from subscriptions.domain.model import MAX_ID, microseconds
 from subscriptions.domain.names import check_channel
 
 MAX_IDS: Final = 1000

@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.wire.times import microseconds
-from subscriptions.domain.model import Message
+from subscriptions.domain.model import Message, microseconds
 
 
 class _Encoded(msgspec.Struct):

@@ -25,9 +25,8 @@ from app.wire.settings import (
     push_value,
     subscription_values,
 )
-from app.wire.times import microseconds, rfc3339
+from app.wire.times import rfc3339
 from subscriptions.domain.delivery import (
-    MAX_CHANNELS,
     AppliesTo,
     ChannelDefinition,
     Definition,
@@ -36,9 +35,10 @@ from subscriptions.domain.delivery import (
     Settings,
 )
 from subscriptions.domain.errors import GaplessError, invalid
-from subscriptions.domain.model import MAX_ID
+from subscriptions.domain.model import MAX_ID, microseconds
 from subscriptions.domain.names import check_channel
 from subscriptions.domain.pattern import check_budget, check_pattern
+from subscriptions.domain.selection import MAX_CHANNELS
 
 MAX_PRIORITY: Final = 1_000_000
 MAX_DEFINITIONS_BYTES: Final = 8 * 1024 * 1024

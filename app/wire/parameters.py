@@ -24,9 +24,9 @@ from subscriptions.domain.delivery import Reason, State
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
+from subscriptions.domain.selection import MAX_CHANNELS
 
 MAX_LIMIT: Final = 1000
-MAX_CHANNELS: Final = 128
 MAX_LAST: Final = 1000
 
 _NAME: Final = {

@@ -15,9 +15,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app.wire import checks, cloudevents, json
 from app.wire.head import Form, PublishHead
-from app.wire.times import microseconds
 from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, Code, GaplessError, invalid
-from subscriptions.domain.model import NewMessage
+from subscriptions.domain.model import GIVEN_BY_SERVER, NewMessage, microseconds
 from subscriptions.domain.names import check_channel
 
 _Seconds = Annotated[float, Meta(ge=0, le=checks.MAX_TTL_S)]
@@ -57,7 +56,6 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _decode_one_or_many: Final = msgspec.json.Decoder(MessageToPublish | _Array).decode
 _decode_batch: Final = msgspec.json.Decoder(BatchRequest).decode
 
-_GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
 FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNKNOWN: Final = "Object contains unknown field `"
 _MISSING: Final = "Object missing required field `"
@@ -317,6 +315,6 @@ def field_error(text: str) -> GaplessError:
         return invalid(checks.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")
     if what.startswith(_UNKNOWN):
         name = what[len(_UNKNOWN) :].removesuffix("`")
-        rule = "is given by the server" if name in _GIVEN_BY_SERVER else "is not a known member"
+        rule = "is given by the server" if name in GIVEN_BY_SERVER else "is not a known member"
         return invalid(checks.join(where, name), rule)
     return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def rfc3339(at_us: int) -> bytes:
@@ -20,8 +16,3 @@ def rfc3339(at_us: int) -> bytes:
 def _to_the_second(seconds: int) -> bytes:
     # Messages written or read together share their second, so nearly every call hits this cache.
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-
-
-def microseconds(time: datetime) -> int:
-    """An aware time as microseconds since the Unix epoch, exactly."""
-    return (time - _EPOCH) // _MICROSECOND

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-SWEEP_S: Final = 1.0
-"""The group looks this often even without a hint: a lost hint delays a delivery by a second at most."""
+from subscriptions.domain.sweeping import SWEEP_S
+
 SETTLE_S: Final = 0.25
 """A pull with no waiting time still waits this long for messages that were committed before it came."""
 WATCH_S: Final = 0.01

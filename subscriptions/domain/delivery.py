@@ -19,9 +19,6 @@ Settings = Mapping[str, Any]
 Tags = tuple[str, ...]
 """Tags of definitions: a change is made only if the definition has one of them. `*`: any tag."""
 
-MAX_CHANNELS = 128
-"""The most names and patterns that one subscription may have."""
-
 SUBSCRIPTION_SETTINGS = (
     "ack_wait",
     "max_deliver",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +18,16 @@ from subscriptions.domain.watermark import Fence
 
 MAX_ID = 2**53 - 1
 """Ids stay below 2^53 so that every JSON reader can hold one exactly."""
+GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
+"""The members of a message that no publisher sets."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The Unix epoch."""
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def microseconds(time: datetime) -> int:
+    """An aware time as microseconds since the Unix epoch, exactly."""
+    return (time - EPOCH) // _MICROSECOND
 
 
 class Message(NamedTuple):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+MAX_CHANNELS: Final = 128
+"""The most channels and patterns of one reader or durable subscription, and the most subscriptions of a
+WebSocket."""
 
 
 @dataclass(frozen=True, slots=True)

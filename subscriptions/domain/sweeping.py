@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SWEEP_S: Final = 1.0
+"""So often a process looks at the database even without a hint: a lost hint delays a message by a second."""
 
 
 class SweepSchedule:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from subscriptions.domain.claiming import SETTLE_S, SWEEP_S, WATCH_S, ClaimSchedule, pull_ends
-from subscriptions.domain.sweeping import SweepSchedule
+from subscriptions.domain.claiming import SETTLE_S, WATCH_S, ClaimSchedule, pull_ends
+from subscriptions.domain.sweeping import SWEEP_S, SweepSchedule
 
 IDS = st.integers(0, 1000)
 SECONDS = st.floats(0, 5)

@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from db.rows import EPOCH
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.model import NewMessage
+from subscriptions.domain.model import EPOCH, NewMessage
 from tests.conftest import Database
 from tests.race.laws import nothing_left
 from tests.race.queues import ALL, CLAIM, Queues, attempts, bodies, step

@@ -10,10 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from db.rows import microseconds
 from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.model import Appended, NewMessage
+from subscriptions.domain.model import Appended, NewMessage, microseconds
 from tests.conftest import Database
 from tests.patience import eventually
 from tests.race.queues import Queues, step

@@ -18,6 +18,7 @@ from app.settings import Settings
 from app.wire import checks, consuming, parameters
 from subscriptions.domain import model, names, pattern
 from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.selection import MAX_CHANNELS
 from tests.repo.test_tree import ROOT
 
 SQL = ROOT / "db"
@@ -85,4 +86,4 @@ def test_names_and_patterns_are_the_same_to_the_service_and_to_spark(text: str) 
 
 
 def test_a_selection_has_as_many_channels_and_patterns_in_both() -> None:
-    assert selection.MAX_PATTERNS == parameters.MAX_CHANNELS
+    assert selection.MAX_PATTERNS == MAX_CHANNELS

@@ -12,10 +12,7 @@ from app.wire import json
 from app.wire.head import Form, PublishHead
 from app.wire.publish import parse_batch
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.model import NewMessage
-
-GIVEN_BY_SERVER = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
-"""Members of a stored message that a new one cannot have: left out, so that an export can be imported."""
+from subscriptions.domain.model import GIVEN_BY_SERVER, NewMessage
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD = PublishHead(Form.JSON, "application/json", False, None, None, None, {})

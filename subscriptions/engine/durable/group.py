@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from subscriptions.domain.claiming import SWEEP_S, ClaimSchedule, pull_ends
+from subscriptions.domain.claiming import ClaimSchedule, pull_ends
 from subscriptions.domain.delivery import Claimed, Delivery, Receipt, Subscription, Touched
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.pattern import compile_pattern, is_pattern
+from subscriptions.domain.sweeping import SWEEP_S
 from subscriptions.engine.durable.dispatch import deal, hands_of_pulls, hands_of_streams
 from subscriptions.engine.durable.losses import Losses, PulledLosses
 from subscriptions.engine.durable.member import Member
@@ -31,8 +33,6 @@ STOP_S = 5.0
 """How long a stopping process waits for a claim under way."""
 MAX_CLAIM = 1000
 MAX_ROUTES = 10_000
-ALL = 2**53 - 1
-"""Larger than any id: for claims that need no watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Group:
             return SWEEP_S
         waiting = list(self._pulls)
         comers = schedule.comers
-        settled, last_id = (ALL, 0) if self._single else await deps.look()
+        settled, last_id = (MAX_ID, 0) if self._single else await deps.look()
         schedule.looked(comers, last_id)
         for pull in waiting:
             pull.last_id = last_id if pull.last_id is None else pull.last_id
