@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette._utils import get_route_path
 from starlette.types import Message, Receive, Scope, Send
 
 from app import openapi, pages, problem
@@ -19,11 +20,12 @@ from app.wiring import Service
 
 class GaplessApp(FastAPI):
     """The service behind its faces: every path of the table is one of its routes, and the pages are others.
-    `service` exists between start-up and shut-down.
+    `service` exists between start-up and shut-down. Its server is that of `app.worker`, whose connections
+    streams write to.
 
     A request to a hot row is answered before the framework looks at it, because the framework costs more than
     a publish. All others pass through the framework; so do those to hot rows once middleware was added, or
-    under a prefix.
+    under a prefix. Only rows that take their connection never do.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -42,9 +44,10 @@ class GaplessApp(FastAPI):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        if not self.user_middleware and not scope.get("root_path"):
-            found = self._rows.find(scope["path"])
-            if found is not None and (route := found[0].get(scope["method"])) is not None and route.hot:
+        found = self._rows.find(get_route_path(scope))
+        if found is not None and (route := found[0].get(scope["method"])) is not None:
+            at_once = route.hot and not self.user_middleware and not scope.get("root_path")
+            if at_once or route.takes_connection:
                 await self._rows.answer(found, scope, receive, send)
                 return
         identified = _Identified(scope, send)
@@ -63,6 +66,7 @@ class GaplessApp(FastAPI):
         try:
             yield
         finally:
+            self._rows.unbind()
             await self.service.stop()
             pass_on()
 
@@ -72,12 +76,11 @@ class GaplessApp(FastAPI):
 
 
 class _Identified:
-    """Sends the answer to a request. If it is not a row's, it gives it an id, and counts it."""
+    """Sends the answer to a request, with an id. It counts the answers that no row has counted."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        state = scope.setdefault("state", {})
-        self._id = state["request_id"] = request_id()
-        state["send"] = send
+        self._state = scope.setdefault("state", {})
+        self._state["request_id"] = request_id()
         self._send = send
         self.started = False
 
@@ -86,6 +89,7 @@ class _Identified:
             self.started = True
             headers = message.setdefault("headers", [])
             if not any(name == b"x-request-id" for name, _ in headers):
-                message["headers"] = [*headers, (b"x-request-id", self._id)]
+                message["headers"] = [*headers, (b"x-request-id", self._state["request_id"])]
+            if "counted" not in self._state:
                 REQUESTS.labels("rest", message["status"]).inc()
         await self._send(message)

@@ -32,15 +32,15 @@ _FRONT: Final = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>Gapless</title>
-<link rel="icon" href="/favicon.svg">
-<link rel="stylesheet" href="/docs/style.css">
+<link rel="icon" href="favicon.svg">
+<link rel="stylesheet" href="docs/style.css">
 <h1>Gapless</h1>
 <p>Ordered, durable delivery for chat and events.</p>
 <ul>
-<li><a href="/docs">/docs</a>: every route, with forms to try them</li>
-<li><a href="/docs/browser">/docs/browser</a>: a page that publishes to a channel and follows it</li>
-<li><a href="/openapi.json">/openapi.json</a>, <a href="/asyncapi.json">/asyncapi.json</a>: for programs</li>
-<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>: for
+<li><a href="docs">/docs</a>: every route, with forms to try them</li>
+<li><a href="docs/browser">/docs/browser</a>: a page that publishes to a channel and follows it</li>
+<li><a href="openapi.json">/openapi.json</a>, <a href="asyncapi.json">/asyncapi.json</a>: for programs</li>
+<li><a href="healthz">/healthz</a>, <a href="readyz">/readyz</a>, <a href="metrics">/metrics</a>: for
 operators</li>
 </ul>
 </html>
@@ -53,7 +53,7 @@ def install(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> HTMLResponse:
-        root = request.scope.get("root_path", "")
+        root = request.scope.get("root_path", "").rstrip("/")
         return get_swagger_ui_html(
             openapi_url=f"{root}{app.openapi_url}",
             title=f"{app.title} - Swagger UI",

@@ -46,11 +46,11 @@ class Request(Generic[Query]):
         return found
 
     @property
-    def cycle(self) -> Cycle:
-        """The answer on that connection, behind what the framework and middleware put before it."""
-        send = self.scope.get("state", {}).get("send", self.send)
-        found: Cycle = send.__self__
-        return found
+    def cycle(self) -> Cycle | None:
+        """The answer on that connection; None if the framework stands before it. Then all is written through
+        `send`, because the framework may hold what was sent before."""
+        found = getattr(self.send, "__self__", None)
+        return found if isinstance(found, Cycle) else None
 
 
 @dataclass(slots=True)

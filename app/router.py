@@ -24,7 +24,7 @@ from app.request import Answer, Request
 from app.routes.route import Bound, Route
 from app.telemetry import REQUESTS, count
 from app.wire.parameters import read_query
-from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated
+from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated, unavailable
 
 logger = logging.getLogger("gapless.http")
 
@@ -73,7 +73,8 @@ class Table:
 
 
 class Rows:
-    """Answers requests to the rows of the table, in one namespace. `bind` comes before the first request."""
+    """Answers requests to the rows of the table, in one namespace. Before `bind` and after `unbind`, each is
+    `unavailable`."""
 
     def __init__(self, routes: Sequence[Route], namespace: str) -> None:
         self._routes = routes
@@ -87,6 +88,10 @@ class Rows:
         """Give the handlers what they ask for."""
         self._handlers = {route: route.bind(dependencies) for route in self._routes}
 
+    def unbind(self) -> None:
+        """The service stops."""
+        self._handlers = {}
+
     def paths(self) -> list[BaseRoute]:
         """A route of the framework for each path of the table."""
         by_path: dict[str, list[Route]] = {}
@@ -96,7 +101,11 @@ class Rows:
 
     async def answer(self, found: Found, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to a path that has rows."""
-        scope.setdefault("state", {})["request_id"] = id_ = request_id()
+        state = scope.setdefault("state", {})
+        id_ = state.get("request_id")
+        if id_ is None:
+            id_ = state["request_id"] = request_id()
+        state["counted"] = True
         route = found[0].get(scope["method"])
         face = "rest" if route is None else route.face
         try:
@@ -108,7 +117,10 @@ class Rows:
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = self._read_path(route, found[1])
             request = Request(self._namespace, scope, receive, send, id_, name, number, query)
-            given = await self._handlers[route](request)
+            handler = self._handlers.get(route)
+            if handler is None:
+                raise unavailable("the service is not running")
+            given = await handler(request)
             if given is not None:
                 await _send(given, face, request)
         except GaplessError as error:

@@ -54,8 +54,9 @@ class Route:
     """A row of the table. The handler's docstring describes the route, and its name is the operation's name.
 
     `query` is the struct of the parameters. `face` is the label under which metrics count it. A `hot` one is
-    asked so often that it is answered before the framework looks at it. The grant that a route needs will be
-    a member here.
+    asked at every message, so it is answered before the framework looks at it. A row that `takes_connection`
+    answers by it, without the framework, so no middleware sees it. The grant that a route needs will be a
+    member here.
     """
 
     method: str
@@ -68,6 +69,7 @@ class Route:
     face: str = "rest"
     operation: str = ""
     hot: bool = False
+    takes_connection: bool = False
     places: tuple[tuple[str, bool], ...] = field(init=False)
     """The placeholders in the path, each with whether it is a number."""
     methods: tuple[str, ...] = field(init=False)

@@ -59,7 +59,8 @@ async def subscribe(
     if connection.transport.is_closing():
         # The connection was lost while the subscription was being opened, and no callback will say so.
         subscription.leave()
-    subscription.write = connection.write_chunk
+    if request.cycle is not None:
+        subscription.write = connection.write_chunk
     client = ClientInfo(str(uuid.uuid4()), None, time.time_ns() // 1000)
     presence.join(client, subscription, _PRESENCE if request.query.presence else None)
     STREAMS.inc()

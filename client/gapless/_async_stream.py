@@ -137,7 +137,8 @@ class AsyncStream(_AsyncIteration[T]):
     """An asynchronous iterator over a stream. It reconnects after a lost connection, until it is closed.
 
     `async with` opens it and returns once no message published from then on can be missed. Cancelling a wait
-    for the next item loses nothing, but costs a reconnect. One task at a time may use it, except `aclose`.
+    for the next item loses nothing, but costs a reconnect; with `ack="auto"` a message that is on its way is
+    lost. One task at a time may use it, except `aclose`.
     """
 
     def __init__(self, stream: Stream[T], pool: AsyncPool, config: Config, effects: AsyncEffects) -> None:

@@ -66,7 +66,7 @@ class Pulling(Forkable, Stream[Delivery]):
         )
         self._waiting: deque[Delivery] = deque()
         self._headers: Mapping[str, str] = {}
-        self._body: bytes | None = None
+        self._body: bytearray | None = None
         self._brought = False
         super().__init__()
 
@@ -77,7 +77,7 @@ class Pulling(Forkable, Stream[Delivery]):
 
     def opened(self, head: Reply, now: float) -> None:
         expect_type(head, "application/json")
-        self._headers, self._body, self._brought = head.headers, b"", False
+        self._headers, self._body, self._brought = head.headers, bytearray(), False
         self._reconnects.opened(now)
 
     def feed(self, chunk: bytes) -> None:
@@ -109,7 +109,7 @@ class Pulling(Forkable, Stream[Delivery]):
         body, self._body = self._body, None
         if body is None:
             return
-        deliveries = self._call.decode(Reply(200, self._headers, body))
+        deliveries = self._call.decode(Reply(200, self._headers, bytes(body)))
         if any(delivery.receipt is not None for delivery in deliveries):
             raise ProtocolError("the service leased what it was asked to settle")
         self._reconnects.progressed()

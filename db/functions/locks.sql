@@ -65,8 +65,8 @@ begin
     end if;
 end $$;
 
--- For a transaction that is about to hold ids and locks of channels: the database ends it if it stays longer
--- than 5 s.
+-- For a transaction that is about to hold ids, and locks of channels or subscriptions: the database ends it if it
+-- stays longer than 5 s.
 create or replace function gapless_internal.limit_waits() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

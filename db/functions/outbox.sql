@@ -142,8 +142,8 @@ begin
         return null;
     end if;
     delete from gapless.commits c where c.transaction_id = new.transaction_id;
-    perform gapless_internal.give_back_replays();
     perform gapless_internal.limit_waits();
+    perform gapless_internal.give_back_replays();
     perform gapless_internal.append_outbox();
     return null;
 end $$;

@@ -136,6 +136,7 @@ class Presence:
         self._opened = asyncio.Event()
         self._open_by: float | None = None
         self._showing: asyncio.Task[None] | None = None
+        self._hinting: asyncio.Task[None] | None = None
         self._identity = ""
         self._audiences: dict[Channel, _Audience] = {}
         self._outgoing: dict[Channel, Announcer] = {}
@@ -234,11 +235,13 @@ class Presence:
                     self._changed(channel, client, joined=True)
                 if self._port is not None and self._port.doubted():
                     self._hint_all()
-                await asyncio.gather(self._hint_others(), self._tell_readers())
+                self._begin_to_hint()
+                await self._tell_readers()
         finally:
-            if self._showing is not None:
-                self._showing.cancel()
-                await asyncio.gather(self._showing, return_exceptions=True)
+            for task in (self._showing, self._hinting):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
 
     async def stop(self) -> None:
         """Take the clients of this process away. It does not run any more."""
@@ -293,9 +296,17 @@ class Presence:
             if audience is not None:
                 await self._tell(channel, audience)
 
+    def _begin_to_hint(self) -> None:
+        """Readers of this process do not wait for Redis. What changes meanwhile comes with the next hints."""
+        if self._hinting is not None and self._hinting.done():
+            self._hinting.result()
+            self._hinting = None
+        if self._hinting is None and self._outgoing:
+            self._hinting = asyncio.create_task(self._hint_others())
+
     async def _hint_others(self) -> None:
-        """Tell the other processes, once their pages say it too: a reader of theirs that comes after the hint
-        finds it on the page."""
+        """Tell the other processes, once the pages say so. A reader that asks for a page after the hint then
+        finds the join or leave there."""
         hints = self._hints()
         if hints and self._port is not None and self._port.connected:
             with suppress(GaplessError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import urljoin
 
 import httpx
 
@@ -14,7 +15,7 @@ def test_the_address_itself_says_what_is_there_and_where_to_go(server_url: str) 
     with httpx.Client(base_url=server_url, timeout=PATIENCE_S) as client:
         front = client.get("/")
         assert (front.status_code, front.headers["content-type"]) == (200, "text/html; charset=utf-8")
-        links = re.findall('href="([^"]+)"', front.text)
+        links = [urljoin("/", link) for link in re.findall('href="([^"]+)"', front.text)]
         assert {"/docs", "/healthz"} <= set(links)
         assert [link for link in links if client.get(link).status_code != 200] == []
 
@@ -22,7 +23,9 @@ def test_the_address_itself_says_what_is_there_and_where_to_go(server_url: str) 
 def test_no_page_asks_another_host_for_anything(server_url: str) -> None:
     with httpx.Client(base_url=server_url, timeout=PATIENCE_S) as client:
         for page in ("/", "/docs", "/docs/browser"):
-            asked = re.findall('(?:href|src)="([^"]*)"', client.get(page).text)
+            asked = [
+                urljoin(page, one) for one in re.findall('(?:href|src)="([^"]*)"', client.get(page).text)
+            ]
             assert "/favicon.svg" in asked
             assert [one for one in asked if not re.match("/(?!/)", one)] == []
             assert [one for one in asked if client.get(one).status_code != 200] == []

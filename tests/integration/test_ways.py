@@ -7,8 +7,10 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.conftest import External, drop_database, make_database, service_envir
 from tests.integration.wrapped_worker import WAYS
 from tests.patience import PATIENCE_S, wait_until
 
+MESSAGES = 400
 PAGE = "https://chat.example.org"
 PLACES = {
     "channel": "orders.eu",
@@ -57,6 +60,8 @@ class Said:
     body: str = field(repr=False)
     passed: bool = field(repr=False, compare=False)
     """Whether it passed through the middleware."""
+    ahead: bool = field(repr=False, compare=False)
+    """Whether its row takes the connection, so that it passes nothing."""
 
 
 def plain(text: str) -> str:
@@ -89,6 +94,7 @@ def ask(client: httpx.Client, route: Route, case: str) -> Said:
         headers,
         said,
         "x-requests" in answer.headers,
+        route.takes_connection,
     )
 
 
@@ -137,8 +143,9 @@ def test_every_row_answers_alike(served: dict[str, str]) -> None:
     for way in WAYS:
         for one, other in zip(said["alone"], said[way], strict=True):
             assert (other, other.body) == (one, one.body), way
-    # The connection refuses a body of a type that a page of another site could send.
-    assert {one.status for one in said["middleware"] if not one.passed} == {415}
+    for way in ("middleware", "function"):
+        # The connection refuses a body of a type that a page of another site could send.
+        assert {one.status for one in said[way] if not (one.passed or one.ahead)} == {415}
     assert not any(one.passed for way in ("alone", "prefix") for one in said[way])
 
 
@@ -155,4 +162,26 @@ def test_the_document_names_the_prefix(served: dict[str, str]) -> None:
         way: httpx.get(f"{url}/openapi.json", timeout=PATIENCE_S).json().get("servers")
         for way, url in served.items()
     }
-    assert told == {"alone": None, "middleware": None, "prefix": [{"url": "/events"}]}
+    assert told.pop("prefix") == [{"url": "/events"}]
+    assert set(told.values()) == {None}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_is_in_order_in_every_way(served: dict[str, str], way: str) -> None:
+    """It begins in the middle of what is published: what is read goes over into what is live."""
+    url, room = served[way], f"order.{way}"
+    where = {"channel": room, "from": "earliest"}
+    with (
+        httpx.Client(base_url=url, timeout=PATIENCE_S) as client,
+        ThreadPoolExecutor(4) as publishers,
+    ):
+        for _ in range(MESSAGES):
+            publishers.submit(client.post, f"/v1/channels/{room}/messages", json={"data": 1})
+        with client.stream("GET", "/v1/subscribe", params=where) as stream:
+            told = (json.loads(line[5:]) for line in stream.iter_lines() if line.startswith("data:"))
+            events = list(islice((one for one in told if {"seq", "cursor"} & set(one)), MESSAGES + 1))
+    assert [one["seq"] for one in events if "seq" in one] == list(range(1, MESSAGES + 1))
+    (ready,) = (one for one in events if "cursor" in one)
+    # What comes after `ready` is what its cursor does not cover.
+    at = events.index(ready)
+    assert [one["seq"] for one in events[:at] if one["id"] > ready["cursor"]] == []

@@ -1,14 +1,19 @@
 """A worker whose application is used in another way than by `gapless serve`: PORT, then WAY.
 
-`alone`: as it is. `middleware`: somebody added middleware to it, which counts what passes. `prefix`: a proxy
-took `/events` off each path.
+`alone`: as it is. `middleware`: somebody added middleware to it, which counts what passes. `function`: they
+added a function, which is FastAPI's usual form. `prefix`: a proxy took `/events` off each path.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
+from collections.abc import AsyncIterable, AsyncIterator
 
+from starlette.middleware.base import RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.main import GaplessApp
@@ -16,7 +21,9 @@ from app.settings import Settings
 from app.telemetry import configure_logging
 from app.worker import serve
 
-WAYS = ("alone", "middleware", "prefix")
+PAUSE_S = 0.05
+Part = str | bytes | memoryview
+WAYS = ("alone", "middleware", "function", "prefix")
 
 
 class Counting:
@@ -37,6 +44,23 @@ class Counting:
         await self._app(scope, receive, counted)
 
 
+async def named(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Names the path of the request in its answer, and lets events pass a little later."""
+    response = await call_next(request)
+    response.headers["x-requests"] = request.url.path
+    if "text/event-stream" in response.headers.get("content-type", ""):
+        body: AsyncIterable[Part] = getattr(response, "body_iterator")  # noqa: B009 — `call_next` gives one
+        setattr(response, "body_iterator", later(body))  # noqa: B010
+    return response
+
+
+async def later(body: AsyncIterable[Part]) -> AsyncIterator[Part]:
+    """Each part after a pause, in which the service may write something else."""
+    async for part in body:
+        await asyncio.sleep(PAUSE_S)
+        yield part
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     port, way = int(sys.argv[1]), sys.argv[2]
@@ -45,6 +69,8 @@ def main() -> None:
     application = GaplessApp(settings)
     if way == "middleware":
         application.add_middleware(Counting)
+    if way == "function":
+        application.middleware("http")(named)
     listening = socket.create_server(("127.0.0.1", port))
     serve(application, settings, listening, root_path="/events" if way == "prefix" else "")
 

@@ -177,6 +177,13 @@ async def test_what_no_row_has_is_handed_on(path: str) -> None:
     assert (await call("GET", path)).status_code == 299
 
 
+async def test_before_the_service_runs_it_is_unavailable() -> None:
+    app = Starlette(routes=[*Rows(ROWS, "tenant").paths()])
+    async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
+        answer = await client.get("/things")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+
+
 async def test_a_crash_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "gapless.http"):
         await call("GET", "/crashed")

@@ -64,7 +64,7 @@ def consume(
     if auto_ack and (command is not None or not ack):
         raise usage("--auto-ack is for printing: it settles each message before it is printed")
     if auto_ack and prefetch is not None:
-        raise usage("--auto-ack takes one message at a time: nothing is unsettled by it")
+        raise usage("--auto-ack takes one message at a time, so --prefetch has no effect")
     if command is None and concurrency != 1:
         raise usage("--concurrency is for --exec: lines are printed one after another")
     if command is not None and not ack:
