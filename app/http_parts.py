@@ -6,11 +6,8 @@ import asyncio
 from functools import lru_cache
 from typing import Any, Literal
 
-from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-from subscriptions.domain.errors import Code, GaplessError
 
 
 class Event:
@@ -126,10 +123,6 @@ class Cycle(RequestResponseCycle):
             connection.queue(-size_bytes)
 
 
-# uvicorn makes its cycles by this name. Changing the class of an instance would make its attributes slow.
-httptools_impl.RequestResponseCycle = Cycle  # type: ignore[misc]
-
-
 class UnframedCycle(Cycle):
     """A request of HTTP/1.0, which has no chunks: an answer without a length ends with its connection."""
 
@@ -161,8 +154,3 @@ def has_body(headers: list[tuple[bytes, bytes]]) -> bool:
         name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
         for name, value in headers
     )
-
-
-def bad_request(detail: str) -> GaplessError:
-    """The error for a request that is not HTTP as this server understands it."""
-    return GaplessError(Code.INVALID_REQUEST, detail, status=400)

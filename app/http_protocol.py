@@ -20,21 +20,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import uuid
-from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from app import problem
+from app import heads
 from app.browsers.rules import Browsers
 from app.connections import shared_by
-from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, bad_request, framed, has_body
+from app.heads import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_REQUEST_BYTES, MAX_TARGET_BYTES, fields_bytes
+from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, framed, has_body
 from app.http_turns import Turns
 from app.problem import Headers
 from app.telemetry import CUT_OFF
@@ -43,25 +43,16 @@ from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
 
-MAX_TARGET_BYTES: Final = 16 * 1024
-MAX_FIELDS: Final = 100
-MAX_FIELDS_BYTES: Final = 32 * 1024
 MAX_HEAD_BYTES: Final = MAX_TARGET_BYTES + MAX_FIELDS_BYTES + 1024
-MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
 MAX_SILENT_BYTES: Final = 64 * 1024
 MAX_DRAINED_BYTES: Final = 16 * 1024 * 1024
-MIN_BODY_BYTES_PER_S: Final = 500
 
 GOODBYE_S: Final = 2.0  # For a reader that was too slow, to take the bytes left and the reason.
 MAX_CLOSED_AT_ONCE: Final = 64
 MAX_LINGERING: Final = 200
 """How many connections beyond the limit may still read why they were refused."""
 
-refusals: Counter[Code] = Counter()
-"""How many requests this process refused before they reached the application, by code."""
-
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,32} [/*]")
-_ALLOW: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 class _Phase(Enum):
@@ -238,10 +229,6 @@ class GaplessHttpProtocol(Turns):
                 self.parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
                 rest = memoryview(rest)[upgrade.args[0] :]
-                if self._should_upgrade():
-                    self._watch.drop(self)
-                    self.handle_websocket_upgrade()
-                    return False
                 if not self._parsed_again():
                     return False
             except httptools.HttpParserError as error:
@@ -264,23 +251,48 @@ class GaplessHttpProtocol(Turns):
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > MAX_TARGET_BYTES:
-            raise _RefusedError(
-                GaplessError(Code.URI_TOO_LONG, f"the target is longer than {MAX_TARGET_BYTES} bytes")
-            )
+            raise _RefusedError(heads.target_too_long())
 
     def on_headers_complete(self) -> None:
         self._check_head()
-        if self.parser.should_upgrade() and not self._should_upgrade():
-            return  # The parser ends the message here; `_upgrade` begins it again.
-        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            return  # The parser ends the message here; `_parsed_again` begins it again.
+        version = self._read_head()
+        # uvicorn would make cycles of its own class here.
+        before = self.cycle
+        self.cycle = (Cycle if version == "1.1" else UnframedCycle)(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self._default_headers,
+            message_event=Event(),  # type: ignore[arg-type]
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
         self._enter(_Phase.BODY)
-        if not self.parser.should_upgrade():
-            if self.scope["http_version"] == "1.0":
-                self.cycle.__class__ = UnframedCycle
-            self.cycle.default_headers = self._default_headers
-            self.cycle.message_event = Event()  # type: ignore[assignment]
-            # Trailers would be added to the headers that the application is already reading.
-            self.headers = []
+        # Trailers would be added to the headers that the application is already reading.
+        self.headers = []
+
+    def _read_head(self) -> str:
+        """Completes the scope. Returns the version of HTTP."""
+        scope, target = self.scope, httptools.parse_url(self.url)
+        version: str = self.parser.get_http_version()
+        path: str = target.path.decode("ascii")
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = self.root_path.encode("ascii") + target.path
+        scope["query_string"] = target.query or b""
+        return version
 
     def on_message_complete(self) -> None:
         if self._phase is _Phase.BODY:
@@ -300,7 +312,7 @@ class GaplessHttpProtocol(Turns):
             self._phase_began, self._received = now, 0
             self._watch.expect(self, now + self.patience_s)
         elif self._phase is _Phase.HEAD or (in_body and not cycle.response_complete):
-            self._refuse(GaplessError(Code.REQUEST_TIMEOUT, "the request did not arrive in time"))
+            self._refuse(heads.too_late())
         else:
             self._watch.drop(self)
             self._close()
@@ -356,19 +368,18 @@ class GaplessHttpProtocol(Turns):
 
     def _enter(self, phase: _Phase) -> None:
         self._phase = phase
-        self._received = 0
-        self._silent = 0
+        self._received = self._silent = 0
         self._phase_began = -1.0
 
     def _check_head(self) -> None:
         headers = self.headers
         if (method := self.parser.get_method()) == b"CONNECT":
-            raise _RefusedError(GaplessError(Code.METHOD_NOT_ALLOWED, "this is no proxy"))
+            raise _RefusedError(heads.no_proxy())
         if len(headers) > MAX_FIELDS:
-            raise _RefusedError(_too_many_fields())
+            raise _RefusedError(heads.too_many_fields())
         # The exact count is worth its time only when this many bytes, target and body among them, arrived.
-        if self._received + self._segment > MAX_FIELDS_BYTES < sum(len(n) + len(v) for n, v in headers):
-            raise _RefusedError(_too_many_fields())
+        if self._received + self._segment > MAX_FIELDS_BYTES < fields_bytes(headers):
+            raise _RefusedError(heads.too_many_fields())
         admission = self.browsers.admit(method, self.url, headers)
         if admission.headers:
             self._default_headers = [*self._default_headers, *admission.headers]
@@ -376,7 +387,7 @@ class GaplessHttpProtocol(Turns):
             raise _RefusedError(admission.refusal)
         version = self.parser.get_http_version()
         if version != "1.1" and (version != "1.0" or any(n == b"transfer-encoding" for n, _ in headers)):
-            raise _RefusedError(bad_request("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
+            raise _RefusedError(heads.bad_request("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
 
     def _expect_more(self) -> None:
         """After a segment was parsed: sets the deadline of the next one, or none if none is due."""
@@ -395,7 +406,7 @@ class GaplessHttpProtocol(Turns):
             self._phase_began = now
         by = self._phase_began + self.patience_s
         if self._phase is _Phase.BODY:
-            by = min(now + self.patience_s, by + self._received / MIN_BODY_BYTES_PER_S)
+            by = heads.body_due(now, self._phase_began, self._received, self.patience_s)
             self._count()
         if self._phase is not _Phase.DRAIN:
             self._watch.expect(self, by)
@@ -404,11 +415,11 @@ class GaplessHttpProtocol(Turns):
         """The error if an incomplete request is already too long."""
         too_many_fields = len(self.headers) > MAX_FIELDS
         if self._phase is _Phase.HEAD:
-            return _too_many_fields() if too_many_fields or self._received > MAX_HEAD_BYTES else None
+            return heads.too_many_fields() if too_many_fields or self._received > MAX_HEAD_BYTES else None
         if too_many_fields or self._silent > MAX_SILENT_BYTES:
-            return bad_request("too many bytes of the body are not body")
+            return heads.bad_request("too many bytes of the body are not body")
         if self._received > MAX_REQUEST_BYTES:
-            return GaplessError(Code.PAYLOAD_TOO_LARGE, f"longer than {MAX_REQUEST_BYTES} bytes")
+            return heads.too_long()
         return None
 
     def _keep_alive(self) -> None:
@@ -443,11 +454,11 @@ class GaplessHttpProtocol(Turns):
             return error.__context__.error
         if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
             return GaplessError(Code.METHOD_NOT_ALLOWED, "no such method")
-        return bad_request("not a valid HTTP request")
+        return heads.bad_request("not a valid HTTP request")
 
     def _refuse(self, error: GaplessError) -> None:
         """Answers with a problem and closes. It only closes if another answer is due or under way."""
-        refusals[error.code] += 1
+        heads.refusals[error.code] += 1
         self._shared.budget.release(self)
         logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
         if not self._may_answer():
@@ -484,16 +495,6 @@ class GaplessHttpProtocol(Turns):
         return cycle is None or cycle.response_complete
 
     def _answer(self, error: GaplessError) -> bytes:
-        status, headers, body = problem.render(error)
-        headers += self._default_headers
-        headers += [(b"x-request-id", uuid.uuid4().hex.encode()), (b"connection", b"close")]
-        if status == 405:
-            headers.append((b"allow", _ALLOW))
+        status, headers, body = heads.refusal(error, self._default_headers)
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body
-
-
-def _too_many_fields() -> GaplessError:
-    return GaplessError(
-        Code.HEADERS_TOO_LARGE, f"more than {MAX_FIELDS} header fields or {MAX_FIELDS_BYTES} bytes of them"
-    )

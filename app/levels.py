@@ -9,7 +9,7 @@ import time
 from prometheus_client import Counter
 
 from app.connections import buffers
-from app.http_protocol import refusals
+from app.heads import refusals
 from app.memory import GivingBack
 from app.standstill import Standstill
 from app.telemetry import (

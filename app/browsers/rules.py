@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from app.browsers.names import parse_authority, parse_origin, without_default_port
-from app.http_parts import bad_request
+from app.heads import bad_request
 from subscriptions.domain.errors import Code, GaplessError
 
 Headers = list[tuple[bytes, bytes]]
