@@ -139,9 +139,10 @@ class GaplessHttpProtocol(Turns):
         self._write_shared(framed(data) if cycle.chunked_encoding else data)
         return True
 
-    def write_part(self, cycle: Cycle, data: bytes) -> None:
-        """Writes a chunk of this streamed answer, behind bytes that wait."""
-        self._write(framed(data) if cycle.chunked_encoding else data)
+    def write(self, data: bytes) -> None:
+        """Writes a chunk of the streamed answer that is under way, behind bytes that wait."""
+        assert self._answering is not None, "it is under way"
+        self._write(framed(data) if self._answering.chunked_encoding else data)
 
     @property
     def offers_websocket(self) -> bool:

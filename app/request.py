@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from app.http_parts import Cycle
-from app.http_protocol import GaplessHttpProtocol
+from app.through import ServerSide, Through
 
 JSON: Final = "application/json"
 
 Query = TypeVar("Query")
+
+
+class Connection(ServerSide, Protocol):
+    """The connection of a request, to handlers that answer for a long time: that of our own server, or
+    `Through`."""
+
+    def write(self, data: bytes) -> None:
+        """Writes a part of the answer behind what waits."""
+
+    def write_chunk(self, data: bytes) -> bool:
+        """Writes a part of the answer at once and returns True. If bytes still wait, it only returns
+        False."""
 
 
 @dataclass(slots=True)
@@ -33,6 +44,7 @@ class Request(Generic[Query]):
     name: str
     number: int
     query: Query
+    _through: Through | None = field(default=None, init=False, repr=False)
 
     @property
     def headers(self) -> Headers:
@@ -40,17 +52,15 @@ class Request(Generic[Query]):
         return Headers(raw=self.scope["headers"])
 
     @property
-    def connection(self) -> GaplessHttpProtocol:
+    def connection(self) -> Connection:
         """The request's connection, for routes that write for a long time."""
-        found: GaplessHttpProtocol = self.scope["extensions"]["gapless"]
-        return found
-
-    @property
-    def cycle(self) -> Cycle | None:
-        """The answer on that connection; None if the framework stands before it. Then all is written through
-        `send`, because the framework may hold what was sent before."""
-        found = getattr(self.send, "__self__", None)
-        return found if isinstance(found, Cycle) else None
+        found: Any = self.scope["extensions"]["gapless"]
+        if not self.scope["state"].get("through"):
+            server: Connection = found
+            return server
+        if self._through is None:
+            self._through = Through(found, self.send)
+        return self._through
 
 
 @dataclass(slots=True)

@@ -42,6 +42,11 @@ class Unread:
         self._shared.readers.drop(self)
         self._shared.budget.release(self)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is gone, or is being closed."""
+        return self.transport.is_closing()
+
     def abort(self) -> None:
         """Closes at once and drops buffered bytes."""
         self.transport.abort()

@@ -12,9 +12,9 @@ from types import FrameType
 
 import uvicorn
 
+from app.application import GaplessApp
 from app.browsers.rules import EVERY_ANSWER, Browsers
 from app.http_protocol import GOODBYE_S, GaplessHttpProtocol
-from app.main import GaplessApp
 from app.settings import Settings
 from app.telemetry import configure_logging
 

@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect
 
-from app.http_protocol import GaplessHttpProtocol
-from app.request import Answer, Plain
+from app.request import Answer, Connection, Plain
 from app.routes.publish import committed
 from app.settling import Settling
 from app.telemetry import DELIVERED, PUBLISHED, SETTLED
@@ -42,7 +41,7 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
     asked = parse_pull(await _body(request, optional=True))
     pulling = consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
     pulled = await _unless_lost(connection, pulling)
-    if connection.transport.is_closing():
+    if connection.is_closing:
         consumers.take_back(pulled)
         raise ClientDisconnect
     subscription, found, losses = pulled
@@ -151,7 +150,7 @@ async def _transact(
     return await transactions.transact(append, receipts, places), len(receipts)
 
 
-async def _unless_lost(connection: GaplessHttpProtocol, asking: Coroutine[Any, Any, T]) -> T:
+async def _unless_lost(connection: Connection, asking: Coroutine[Any, Any, T]) -> T:
     """Awaits the result while the client is connected. Raises ClientDisconnect once it has left, so that
     nothing stays leased to it."""
     task = asyncio.ensure_future(asking)

@@ -55,8 +55,8 @@ class Route:
 
     `query` is the struct of the parameters. `face` is the label under which metrics count it. A `hot` one is
     asked at every message, so it is answered before the framework looks at it. A row that `takes_connection`
-    answers by it, without the framework, so no middleware sees it. The grant that a route needs will be a
-    member here.
+    opens a WebSocket on it, without the framework, so no middleware sees it. The grant that a route needs
+    will be a member here.
     """
 
     method: str

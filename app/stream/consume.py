@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Send
 
-from app.http_protocol import GaplessHttpProtocol
-from app.request import Request
+from app.request import Connection, Request
 from app.stream import frames
 from app.stream.deliveries import leasing, settling, stream_deliveries
 from app.telemetry import REQUESTS
@@ -47,7 +46,7 @@ async def consume(
     connection = request.connection
     member.count_with(connection.queue)
     connection.on_lost = member.abandon
-    if connection.transport.is_closing():
+    if connection.is_closing:
         # The connection was lost while the member was being opened.
         member.abandon()
     REQUESTS.labels("consume", 200).inc()
@@ -74,7 +73,7 @@ class _Sse:
 
     __slots__ = ("_connection", "_first", "_send")
 
-    def __init__(self, connection: GaplessHttpProtocol, send: Send) -> None:
+    def __init__(self, connection: Connection, send: Send) -> None:
         self._connection = connection
         self._send = send
         self._first = frames.RETRY

@@ -10,8 +10,7 @@ from typing import Final, assert_never
 
 from starlette.types import Send
 
-from app.http_protocol import GaplessHttpProtocol
-from app.request import Request
+from app.request import Connection, Request
 from app.stream import frames
 from app.stream.query import read_query
 from app.telemetry import CUT_OFF, REQUESTS, STREAMS
@@ -56,11 +55,10 @@ async def subscribe(
     subscription = await live.subscribe(selection, start, wire, float(request.query.heartbeat))
     connection = request.connection
     connection.on_lost = subscription.leave
-    if connection.transport.is_closing():
+    if connection.is_closing:
         # The connection was lost while the subscription was being opened, and no callback will say so.
         subscription.leave()
-    if request.cycle is not None:
-        subscription.write = connection.write_chunk
+    subscription.write = connection.write_chunk
     client = ClientInfo(str(uuid.uuid4()), None, time.time_ns() // 1000)
     presence.join(client, subscription, _PRESENCE if request.query.presence else None)
     STREAMS.inc()
@@ -89,7 +87,7 @@ class _Stream:
     __slots__ = ("_connection", "_first", "_read", "_send", "_subscription")
 
     def __init__(
-        self, subscription: LiveSubscription, read: ReadPort, connection: GaplessHttpProtocol, send: Send
+        self, subscription: LiveSubscription, read: ReadPort, connection: Connection, send: Send
     ) -> None:
         self._subscription = subscription
         self._read = read

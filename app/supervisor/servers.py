@@ -51,6 +51,11 @@ class Servers:
             for server in self._running.values():
                 server.log.rotate()
 
+    @property
+    def there(self) -> bool:
+        """Whether there are any."""
+        return bool(self._running)
+
     def pids(self) -> list[int]:
         return [server.pid for server in self._running.values() if server.pid is not None]
 

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TextIO
 
 from app.embedded import EmbeddedError
@@ -22,6 +23,7 @@ from app.supervisor.worker import Worker
 _TICK_S = 0.2  # for timed work only; signals and readiness wake the loop at once
 _FILES = 65_536
 _ASK_AGAIN_S = 0.5
+_AS_ROOT = "running as root: an attacker in a worker would be root; run Gapless as an ordinary user"
 
 
 Prepare = Callable[[Endpoints], Awaitable[None]]
@@ -35,10 +37,32 @@ def run(config: SupervisorConfig, prepare: Prepare, needs: str = "the database")
     servers have stopped. SIGHUP replaces the workers one by one. A second SIGTERM or SIGINT kills them
     without waiting.
     """
+    return _supervised(config, partial(_serve, config, prepare, needs))
+
+
+def hold(
+    config: SupervisorConfig,
+    prepare: Prepare,
+    ready: Callable[[Endpoints], None],
+    needs: str = "the database",
+) -> int:
+    """As `run`, without workers: another server runs the service. `ready` gets the URLs once all is there.
+    Without embedded servers there is nothing to hold then, so it returns."""
+    return _supervised(config, partial(_hold, prepare, needs, ready))
+
+
+def _supervised(config: SupervisorConfig, act: Callable[[Servers, Signals], int]) -> int:
     signals = Signals()
     with signals.installed():
         try:
-            return _serve(config, lambda servers: _prepared(prepare, servers, signals, needs), signals)
+            _allow_many_files()
+            if os.geteuid() == 0:
+                _say(_AS_ROOT)
+            servers = Servers(config, _say, stopping=lambda: signals.stops > 0)
+            try:
+                return act(servers, signals)
+            finally:
+                servers.stop()
         except (EmbeddedError, listener.ListenError) as error:
             if signals.stops:
                 return 0
@@ -46,23 +70,29 @@ def run(config: SupervisorConfig, prepare: Prepare, needs: str = "the database")
             return 1
 
 
-def _serve(config: SupervisorConfig, prepared: Callable[[Servers], bool], signals: Signals) -> int:
-    _allow_many_files()
-    if os.geteuid() == 0:
-        _say("running as root: an attacker in a worker would be root; run Gapless as an ordinary user")
-    servers = Servers(config, _say, stopping=lambda: signals.stops > 0)
-    try:
-        with listener.listen(config.host, config.port) as listening:
-            if not prepared(servers):
-                return 0
-            pool = _pool(config, servers.endpoints, listening)
-            try:
-                return _watch(pool, servers, signals, listener.url(listening))
-            finally:
-                listening.close()
-                _stop(pool, signals, config.stop_timeout_s)
-    finally:
-        servers.stop()
+def _serve(config: SupervisorConfig, prepare: Prepare, needs: str, servers: Servers, signals: Signals) -> int:
+    with listener.listen(config.host, config.port) as listening:
+        if not _prepared(prepare, servers, signals, needs):
+            return 0
+        pool = _pool(config, servers.endpoints, listening)
+        try:
+            return _watch(pool, servers, signals, listener.url(listening))
+        finally:
+            listening.close()
+            _stop(pool, signals, config.stop_timeout_s)
+
+
+def _hold(
+    prepare: Prepare, needs: str, ready: Callable[[Endpoints], None], servers: Servers, signals: Signals
+) -> int:
+    if not _prepared(prepare, servers, signals, needs):
+        return 0
+    ready(servers.endpoints)
+    while servers.there and not signals.stops:
+        servers.step()
+        select.select([signals.fileno()], [], [], _TICK_S)
+        signals.drain()
+    return 0
 
 
 def _prepared(prepare: Prepare, servers: Servers, signals: Signals, needs: str) -> bool:

@@ -111,9 +111,9 @@ async def _stream(
         return
     await send({"type": "http.response.start", "status": 200, "headers": started})
     await send({"type": "http.response.body", "body": b"", "more_body": True})
-    assert request.cycle is not None, "this row takes its connection"
-    connection = StreamConnection(request.connection, request.cycle, framing)
+    connection = StreamConnection(request.connection, framing)
     REQUESTS.labels("websocket", 200).inc()
     sessions.open_stream(connection, framing).received(command.replace(b"\n", b" "))
     await connection.ended.wait()
+    await connection.taken()
     await send({"type": "http.response.body", "body": b"", "more_body": False})

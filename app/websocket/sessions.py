@@ -8,6 +8,8 @@ import time
 from typing import Final
 
 from app import problem
+from app.asgi.websocket import AsgiWebSocket
+from app.http_protocol import GaplessHttpProtocol
 from app.request import Answer, Plain
 from app.telemetry import REQUESTS
 from app.websocket import codes
@@ -37,9 +39,9 @@ class Sessions:
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
 
-    def open(self, connection: WebSocketConnection) -> None:
+    def open(self, connection: WebSocketConnection | AsgiWebSocket, framing: Framing = FRAMES) -> None:
         """Begin a session on a connection."""
-        session = Session(connection, FRAMES, self._parts, self._forget)
+        session = Session(connection, framing, self._parts, self._forget)
         self._sessions[session] = None
         connection.begin(session)
 
@@ -95,7 +97,8 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
     """Open a WebSocket that speaks the Centrifugo client protocol in its JSON form."""
     http = request.connection
     headers = request.scope["headers"]
-    if http.offers_websocket:
+    upgrades = isinstance(http, GaplessHttpProtocol) and http.offers_websocket
+    if upgrades:
         headers = [*headers, (b"upgrade", b"websocket")]
     response = accept(request.scope["path"], headers, SUBPROTOCOLS)
     if response.status_code != 101:
@@ -105,6 +108,7 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
         extra = [(b"sec-websocket-version", b"13"), *([(b"upgrade", b"websocket")] if status == 426 else [])]
         kept = [(name, value) for name, value in refused if name not in (b"content-type", b"content-length")]
         return Answer(body, status, (*kept, *extra), b"application/problem+json")
+    assert isinstance(http, GaplessHttpProtocol), "no other connection offers one"
     response.headers["X-Request-Id"] = request.id.decode()
     REQUESTS.labels("websocket", 101).inc()
     sessions.open(http.hand_over(response.serialize()))

@@ -7,8 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from app.http_parts import Cycle
-from app.http_protocol import GaplessHttpProtocol
+from app.request import Connection
 from app.websocket import codes
 from app.websocket.framing import Framing
 
@@ -26,18 +25,16 @@ MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
 class StreamConnection:
     """A streamed answer, as a session uses it. Its end is written by whoever waits for `ended`."""
 
-    __slots__ = ("_cycle", "_framing", "_http", "_session", "ended")
+    __slots__ = ("_framing", "_http", "_session", "ended")
 
-    def __init__(self, http: GaplessHttpProtocol, cycle: Cycle, framing: Framing) -> None:
-        """`cycle`: the request that is answered. The connection may have received a further one."""
-        self._cycle = cycle
+    def __init__(self, http: Connection, framing: Framing) -> None:
         self.ended = asyncio.Event()
         self._http = http
         self._framing = framing
         self._session: Dropped | None = None
         http.goodbye = self._disconnect(*codes.SLOW)
         http.on_lost = self._end
-        if http.transport.is_closing():
+        if http.is_closing:
             self._end()
 
     def __repr__(self) -> str:
@@ -60,7 +57,7 @@ class StreamConnection:
         if self._http.write_buffer_size() > MAX_WAITING_BYTES:
             self._http.cut_off()
         if not self.is_closing:
-            self._http.write_part(self._cycle, data)
+            self._http.write(data)
 
     def write_chunk(self, data: bytes) -> bool:
         """Writes lines at once and returns True. If bytes still wait here, it only returns False."""

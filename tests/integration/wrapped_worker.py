@@ -1,7 +1,8 @@
 """A worker whose application is used in another way than by `gapless serve`: PORT, then WAY.
 
 `alone`: as it is. `middleware`: somebody added middleware to it, which counts what passes. `function`: they
-added a function, which is FastAPI's usual form. `prefix`: a proxy took `/events` off each path.
+added a function, which is FastAPI's usual form. `prefix`: a proxy took `/events` off each path. Ways that
+begin with `uvicorn` are under uvicorn as it comes.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ import socket
 import sys
 from collections.abc import AsyncIterable, AsyncIterator
 
+import uvicorn
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.main import GaplessApp
+from app.application import GaplessApp
 from app.settings import Settings
 from app.telemetry import configure_logging
 from app.worker import serve
 
 PAUSE_S = 0.05
 Part = str | bytes | memoryview
-WAYS = ("alone", "middleware", "function", "prefix")
+WAYS = ("alone", "middleware", "function", "prefix", "uvicorn", "uvicorn-prefix", "uvicorn-middleware")
+PREFIX = "/events"
 
 
 class Counting:
@@ -66,13 +69,17 @@ def main() -> None:
     port, way = int(sys.argv[1]), sys.argv[2]
     settings = Settings()
     configure_logging(settings.log_level)
-    application = GaplessApp(settings)
-    if way == "middleware":
+    stock = way.startswith("uvicorn")
+    application = GaplessApp(settings, stands_alone=stock)
+    if way.endswith("middleware"):
         application.add_middleware(Counting)
     if way == "function":
         application.middleware("http")(named)
-    listening = socket.create_server(("127.0.0.1", port))
-    serve(application, settings, listening, root_path="/events" if way == "prefix" else "")
+    root_path = PREFIX if way.endswith("prefix") else ""
+    if stock:
+        uvicorn.run(application, port=port, root_path=root_path)
+    else:
+        serve(application, settings, socket.create_server(("127.0.0.1", port)), root_path=root_path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,172 @@
+"""The application, whatever server it runs under."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette._utils import get_route_path
+from starlette.types import Message, Receive, Scope, Send
+
+from app import openapi, pages, problem
+from app.asgi.alone import Companion, told_to_stop
+from app.asgi.guard import Guard, deny
+from app.asgi.websocket import AsgiWebSocket
+from app.router import PreflightRoute, Rows, request_id
+from app.routes.table import ROUTES
+from app.settings import Settings
+from app.telemetry import REQUESTS, configure_logging, pass_on
+from app.websocket.framing import LINES
+from app.websocket.sessions import SUBPROTOCOLS
+from app.wiring import Service
+from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
+
+WEBSOCKET_PATH = "/v1/ws"
+
+
+class GaplessApp(FastAPI):
+    """The service behind its faces: every path of the table is one of its routes, and the pages are others.
+    `service` exists between start-up and shut-down.
+
+    Under the server of `app.worker`, the connection holds requests to the rules for browsers and to limits;
+    under another server, `Guard` does. With `stands_alone`, start-up also does what `gapless serve` does
+    before its workers, and streams end when the process is told to stop.
+
+    A request to a hot row is answered before the framework looks at it, because the framework costs more than
+    a publish. All others pass through the framework; so do those to hot rows once middleware was added, or
+    under a prefix.
+    """
+
+    def __init__(self, settings: Settings, *, stands_alone: bool = False) -> None:
+        self.service: Service | None = None
+        self._settings = settings
+        self._stands_alone = stands_alone
+        self._rows = Rows(ROUTES, settings.namespace)
+        self._guard = Guard(self._answer, settings)
+        super().__init__(
+            title=openapi.TITLE, lifespan=self._serve, redirect_slashes=False, docs_url=None, redoc_url=None
+        )
+        self.router.routes[:0] = [PreflightRoute(), *self._rows.paths()]
+        problem.install(self)
+        pages.install(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+        elif "gapless" in (scope.get("extensions") or ()):
+            await self._answer(scope, receive, send)
+        else:
+            await self._guard(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._open_websocket(scope, receive, send)
+            return
+        found = self._rows.find(get_route_path(scope))
+        if found is not None and (route := found[0].get(scope["method"])) is not None:
+            at_once = route.hot and not self.user_middleware and not scope.get("root_path")
+            if at_once or route.takes_connection:
+                await self._rows.answer(found, scope, receive, send)
+                return
+        identified = _Identified(scope, send)
+        if self.user_middleware:
+            # It may hold what was sent before, so nothing is written beside it.
+            scope["state"]["through"] = True
+        try:
+            await super().__call__(scope, receive, identified)
+        except Exception:
+            # The framework raises a defect again after `problem.on_crash` logged and answered it.
+            if not identified.started:
+                raise
+
+    async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Opens one that another server passes on."""
+        error = self._refusal(scope)
+        if error is not None:
+            status, headers, body = problem.render(error)
+            REQUESTS.labels("websocket", status).inc()
+            await deny(status, [*headers, (b"x-request-id", request_id())], body, scope, send)
+            return
+        assert self.service is not None, "the refusal says so"
+        if (await receive())["type"] != "websocket.connect":
+            return
+        offered = scope.get("subprotocols", ())
+        chosen = next((one for one in SUBPROTOCOLS if one in offered), None)
+        headers = [(b"x-request-id", request_id())]
+        await send({"type": "websocket.accept", "subprotocol": chosen, "headers": headers})
+        REQUESTS.labels("websocket", 101).inc()
+        connection = AsgiWebSocket(receive, send, self._settings.slow_reader_timeout)
+        self.service.dependencies.sessions.open(connection, LINES)
+        await connection.run()
+
+    def _refusal(self, scope: Scope) -> GaplessError | None:
+        """Why a WebSocket is not opened, as the row of its path would say it."""
+        if get_route_path(scope) != WEBSOCKET_PATH:
+            return GaplessError(Code.NOT_FOUND, "Not Found")
+        if any(name == b"authorization" for name, _ in scope["headers"]):
+            return unauthenticated("the header Authorization")
+        return unavailable("the service is not running") if self.service is None else None
+
+    @asynccontextmanager
+    async def _serve(self, _: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            settings = self._settings
+            if self._stands_alone:
+                settings = await self._prepare(stack)
+            service = self.service = Service(settings)
+            self._rows.bind(service.dependencies)
+            await service.start()
+            try:
+                yield
+            finally:
+                self._rows.unbind()
+                self.service = None
+                await service.stop()
+                pass_on()
+
+    async def _prepare(self, stack: AsyncExitStack) -> Settings:
+        """The settings with the URLs of servers that are there, until the stack ends."""
+        if not logging.getLogger().handlers:
+            configure_logging(self._settings.log_level)
+        companion = Companion()
+        stack.push_async_callback(companion.ended)
+
+        def stop() -> None:
+            if self.service is None:
+                companion.leave()
+            else:
+                self.service.dismiss()
+
+        stack.enter_context(told_to_stop(stop))
+        urls = await companion.urls()
+        return self._settings.model_copy(
+            update={"database_url": urls.database_url, "redis_url": urls.redis_url, "workers": 1}
+        )
+
+    def openapi(self) -> dict[str, Any]:
+        """The document that the table of routes makes."""
+        return openapi.document()
+
+
+class _Identified:
+    """Sends the answer to a request, with an id. It counts the answers that no row has counted."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._state = scope.setdefault("state", {})
+        self._state["request_id"] = request_id()
+        self._send = send
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            headers = message.setdefault("headers", [])
+            if not any(name == b"x-request-id" for name, _ in headers):
+                message["headers"] = [*headers, (b"x-request-id", self._state["request_id"])]
+            if "counted" not in self._state:
+                REQUESTS.labels("rest", message["status"]).inc()
+        await self._send(message)

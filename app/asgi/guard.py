@@ -1,0 +1,122 @@
+"""Keeps the rules of the server's own protocol under another server: which pages may use the service, the
+limits of requests, the headers of every answer."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Final
+from urllib.parse import quote
+
+from starlette._utils import get_route_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import heads
+from app.asgi.connection import AsgiConnection
+from app.browsers.rules import EVERY_ANSWER, Browsers
+from app.heads import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_TARGET_BYTES
+from app.problem import Headers
+from app.settings import Settings
+from subscriptions.domain.errors import Code, GaplessError
+
+logger = logging.getLogger("gapless.http")
+
+_EVERY_ANSWER: Final = [(name.encode(), value.encode()) for name, value in EVERY_ANSWER]
+
+
+class Guard:
+    """Passes requests and WebSockets on to the application, or refuses them."""
+
+    def __init__(self, application: ASGIApp, settings: Settings) -> None:
+        self._application = application
+        self._browsers = Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False)
+        self._slow_reader_s = settings.slow_reader_timeout
+        self._anywhere = settings.allow_anonymous
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
+        target = _target(scope)
+        # To the rules, an offer of a WebSocket is the GET that it is.
+        method = scope.get("method", "GET").encode("latin-1")
+        admission = self._browsers.admit(method, target, headers)
+        refusal = self._refusal(scope, method, target, headers) or admission.refusal
+        every_answer = [*_EVERY_ANSWER, *admission.headers]
+        if refusal is not None:
+            await _refuse(refusal, every_answer, scope, send)
+        elif scope["type"] == "http":
+            await self._pass_on(scope, receive, send, headers, every_answer)
+        else:
+            await self._application(scope, receive, send)
+
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, headers: Headers, every_answer: Headers
+    ) -> None:
+        connection = AsgiConnection(scope, receive, send, every_answer, self._slow_reader_s)
+        # Offers of other protocols are ignored: what this server takes, it does not pass on as a request.
+        passed = {
+            **scope,
+            "headers": [header for header in headers if header[0] != b"upgrade"],
+            "extensions": {**(scope.get("extensions") or {}), "gapless": connection},
+            "state": {**scope.get("state", {}), "through": True},
+        }
+        try:
+            await self._application(passed, connection.receive, connection.send)
+        finally:
+            await connection.close()
+
+    def _refusal(self, scope: Scope, method: bytes, target: bytes, headers: Headers) -> GaplessError | None:
+        if not (self._anywhere or _is_local(scope)):
+            return GaplessError(
+                Code.FORBIDDEN,
+                "this address can be reached from other machines and there are no credentials: listen on"
+                " 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the network keeps others out",
+            )
+        if method == b"CONNECT":
+            return heads.no_proxy()
+        if len(target) > MAX_TARGET_BYTES:
+            return heads.target_too_long()
+        if len(headers) > MAX_FIELDS or heads.fields_bytes(headers) > MAX_FIELDS_BYTES:
+            return heads.too_many_fields()
+        return None
+
+
+def _target(scope: Scope) -> bytes:
+    """The path and the query as they were sent, without the prefix under which the application runs."""
+    raw, root = scope.get("raw_path"), scope.get("root_path", "").encode()
+    path: bytes = quote(get_route_path(scope)).encode() if raw is None else raw.removeprefix(root)
+    query: bytes = scope.get("query_string", b"")
+    return path + b"?" + query if query else path
+
+
+def _is_local(scope: Scope) -> bool:
+    """Whether the request came over an address that other machines cannot reach. A server that names no
+    address is no server of a network."""
+    host, port = scope.get("server") or ("", None)
+    if port is None or host == "localhost":
+        return True  # A socket in the file system has no port.
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _refuse(error: GaplessError, every_answer: Headers, scope: Scope, send: Send) -> None:
+    heads.refusals[error.code] += 1
+    logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
+    await deny(*heads.refusal(error, every_answer), scope, send)
+
+
+async def deny(status: int, headers: Headers, body: bytes, scope: Scope, send: Send) -> None:
+    """Answers instead of the application, an offer of a WebSocket too."""
+    if not scope.get("http_version", "1.1").startswith("1."):
+        headers = [header for header in headers if header[0] != b"connection"]
+    kind = "http"
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close"})  # The server makes it a 403.
+            return
+        kind = "websocket.http"
+    start: Message = {"type": f"{kind}.response.start", "status": status, "headers": headers}
+    await send(start)
+    whole = b"" if scope.get("method") == "HEAD" else body
+    await send({"type": f"{kind}.response.body", "body": whole})
