@@ -107,8 +107,7 @@ class GaplessHttpProtocol(Turns):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        kind = type(self)
-        self._shared = shared_by(server_state, self.loop, kind.tick_s, kind.buffer_bytes)
+        self._shared = shared_by(server_state, self.loop, self.tick_s, self.buffer_bytes)
         self._watch = self._shared.senders
         self.pipeline = Pipeline()  # type: ignore[assignment]
         self._extensions: dict[str, Any] = {"gapless": self}

@@ -15,10 +15,15 @@ PULL = b"POST /v1/subscriptions/left/pull HTTP/1.1\r\nhost: x\r\ncontent-length:
 
 
 async def test_a_client_that_left_while_waiting_is_given_nothing(server_url: str) -> None:
-    async with http_client(server_url) as http:
+    await leave_while_waiting(server_url)
+
+
+async def leave_while_waiting(url: str) -> None:
+    """The message that comes then is handed out to the next pull, and for the first time."""
+    async with http_client(url) as http:
         definition = {"channels": ["left.alone"], "start": "earliest"}
         await eventually(lambda: _is(http.put("/v1/subscriptions/left", json=definition), 201, 200))
-        where = urlsplit(server_url)
+        where = urlsplit(url)
         assert where.hostname is not None
         assert where.port is not None
         async with connected(where.hostname, where.port) as (_, writer):

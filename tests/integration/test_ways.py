@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,15 +19,16 @@ from app.embedded import EmbeddedPostgres
 from app.request import JSON
 from app.routes.route import Route
 from app.routes.table import ROUTES
-from load.children import CHECKOUT, Child, free_port, python_path, wait_for_port
-from tests.conftest import External, drop_database, make_database, service_environment
+from tests.conftest import External
+from tests.integration.served import PAGE, worker
+from tests.integration.test_emulation import TRANSPORTS, emulated
 from tests.integration.wrapped_worker import PREFIX, WAYS
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S
+from tests.sse import publish, subscribe
 
 MESSAGES = 400
 PASSING = ("middleware", "function", "uvicorn-middleware")
 """The ways in which requests pass through somebody's middleware."""
-PAGE = "https://chat.example.org"
 PLACES = {
     "channel": "orders.eu",
     "name": "billing",
@@ -105,25 +103,6 @@ def in_order() -> Iterator[Route]:
     yield from sorted(ROUTES, key=lambda route: ("PUT", route.method, "DELETE").index(route.method))
 
 
-@contextmanager
-def worker(way: str, postgres: EmbeddedPostgres | External, redis_url: str, folder: Path) -> Iterator[str]:
-    """A worker with a database of its own, and where it listens."""
-    made, port = asyncio.run(make_database(postgres)), free_port()
-    environment = {**service_environment(made, redis_url, folder), "GAPLESS_ALLOWED_ORIGINS": PAGE}
-    environment["PYTHONPATH"] = python_path()
-    program = str(CHECKOUT / "tests" / "integration" / "wrapped_worker.py")
-    child = Child((sys.executable, "-P", program, str(port), way), folder / "log", environment)
-    child.start()
-    try:
-        wait_for_port(port, child)
-        url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=PATIENCE_S).json().get("redis"))
-        yield url
-    finally:
-        child.stop(PATIENCE_S)
-        asyncio.run(drop_database(postgres, made))
-
-
 @pytest.fixture(scope="module")
 def served(
     postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
@@ -131,7 +110,7 @@ def served(
     """Where the worker of each way listens."""
     with ExitStack() as stack:
         yield {
-            way: stack.enter_context(worker(way, postgres, redis_url, tmp_path_factory.mktemp(way)))
+            way: stack.enter_context(worker(way, postgres, redis_url, tmp_path_factory.mktemp(way)))[0]
             for way in WAYS
         }
 
@@ -187,3 +166,31 @@ def test_a_stream_is_in_order_in_every_way(served: dict[str, str], way: str) -> 
     # What comes after `ready` is what its cursor does not cover.
     at = events.index(ready)
     assert [one["seq"] for one in events[:at] if one["id"] > ready["cursor"]] == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_readers_are_told_who_comes_and_goes_in_every_way(served: dict[str, str], way: str) -> None:
+    url, room = served[way], f"company.{way}"
+    async with subscribe(url, room, presence=True) as stays:
+        await stays.until("ready")
+        async with subscribe(url, room) as comes:
+            await comes.until("ready")
+            assert (await stays.until("presence"))[-1].json["action"] == "join"
+        assert (await stays.until("presence"))[-1].json["action"] == "leave"
+        await publish(url, room, "still here")
+        assert [one["data"] for one in await stays.messages(1)] == ["still here"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_commands_come_as_requests_in_every_way(
+    served: dict[str, str], way: str, transport: str
+) -> None:
+    room = f"emulated.{transport}.{way}"
+    async with emulated(served[way], transport) as client:
+        assert "subscribe" in await client.ask("subscribe", channel=room)
+        for number in range(50):
+            await client.send({"publish": {"channel": room, "data": number}, "id": 100 + number})
+        pushes = [(await client.push())["pub"] for _ in range(50)]
+    assert [push["offset"] for push in pushes] == list(range(1, 51))
+    assert sorted(push["data"] for push in pushes) == list(range(50))
