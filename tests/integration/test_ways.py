@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -9,24 +10,30 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 from websockets.sync.client import connect
 
+from app.application import GaplessApp
 from app.embedded import EmbeddedPostgres
 from app.request import JSON
 from app.routes.route import Route
 from app.routes.table import ROUTES
-from tests.conftest import External
+from app.settings import Settings
+from tests.conftest import External, drop_database, make_database
 from tests.integration.served import PAGE, worker
 from tests.integration.test_emulation import TRANSPORTS, emulated
 from tests.integration.wrapped_worker import PREFIX, WAYS
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.sse import publish, subscribe
 
 MESSAGES = 400
+HERE = "http://127.0.0.1"
+ENDLESS = ("/v1/subscribe", "/v1/subscriptions/{name}/consume", "/v1/ws/http_stream", "/v1/ws/sse")
 PASSING = ("middleware", "function", "uvicorn-middleware")
 """The ways in which requests pass through somebody's middleware."""
 PLACES = {
@@ -79,17 +86,21 @@ def request_of(route: Route, case: dict[str, Any]) -> dict[str, Any]:
 
 def ask(client: httpx.Client, route: Route, case: str) -> Said:
     """One request, and what was answered; of a stream, what came first."""
-    request = request_of(route, CASES[case])
-    with client.stream(**request) as answer:
+    with client.stream(**request_of(route, CASES[case])) as answer:
         first = next(answer.iter_text(), "")
         if "text/event-stream" not in answer.headers.get("content-type", "") and route.face != "websocket":
             first += "".join(answer.iter_text()) if not answer.is_stream_consumed else ""
+        return said_of(route, case, answer, first)
+
+
+def said_of(route: Route, case: str, answer: httpx.Response, text: str) -> Said:
+    """An answer in the form that is compared."""
     dropped = ("x-request-id", "x-requests", "content-length", "date", "server")
     headers = sorted((name, plain(value)) for name, value in answer.headers.items() if name not in dropped)
     assert answer.headers["x-request-id"]
-    said = "" if route.path == "/metrics" else plain(first)
+    said = "" if route.path == "/metrics" else plain(text)
     return Said(
-        f"{request['method']} {route.path} ({case})",
+        f"{answer.request.method} {route.path} ({case})",
         answer.status_code,
         headers,
         said,
@@ -101,6 +112,24 @@ def ask(client: httpx.Client, route: Route, case: str) -> Said:
 def in_order() -> Iterator[Route]:
     """All rows: those that create first, and those that delete last."""
     yield from sorted(ROUTES, key=lambda route: ("PUT", route.method, "DELETE").index(route.method))
+
+
+def endless(route: Route, case: str) -> bool:
+    """Whether the answer is a stream that goes on. A client in the same process waits for its end."""
+    return route.path in ENDLESS and case == "as documented"
+
+
+async def ask_within(application: GaplessApp, asked: list[tuple[str, Route]]) -> list[Said]:
+    """The answers through httpx's transport for ASGI, which starts and stops nothing."""
+    transport = httpx.ASGITransport(application)
+    async with (
+        application.router.lifespan_context(application),
+        httpx.AsyncClient(transport=transport, base_url=HERE) as client,
+    ):
+        assert application.service is not None
+        await application.service.opened()
+        answers = [(*one, await client.request(**request_of(one[1], CASES[one[0]]))) for one in asked]
+    return [said_of(route, case, answer, answer.text) for case, route, answer in answers]
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +157,32 @@ def test_every_row_answers_alike(served: dict[str, str]) -> None:
         # The connection refuses a body of a type that a page of another site could send.
         assert {one.status for one in said[way] if not (one.passed or one.ahead)} == {415}
     assert not any(one.passed for way in set(WAYS) - set(PASSING) for one in said[way])
+
+
+@pytest.mark.parametrize("client", ["TestClient", "ASGITransport"])
+def test_every_row_answers_alike_in_the_same_process(
+    postgres: EmbeddedPostgres | External, redis_url: str, tmp_path: Path, client: str
+) -> None:
+    made = asyncio.run(make_database(postgres))
+    application = GaplessApp(
+        Settings(database_url=made.service_url, redis_url=redis_url, allowed_origins=(PAGE,))
+    )
+    asked = [(case, route) for case in reversed(CASES) for route in in_order() if not endless(route, case)]
+    if client == "TestClient":
+        with TestClient(application, base_url=HERE) as within:
+            wait_until(lambda: within.get("/readyz").status_code == 200)
+            said = [ask(within, route, case) for case, route in asked]
+    else:
+        said = asyncio.run(ask_within(application, asked))
+    asyncio.run(drop_database(postgres, made))
+    with (
+        worker("alone", postgres, redis_url, tmp_path) as (url, _),
+        httpx.Client(base_url=url, timeout=PATIENCE_S) as outside,
+    ):
+        expected = [ask(outside, route, case) for case, route in asked]
+    assert len(said) == len(ROUTES) * len(CASES) - len(ENDLESS)
+    for one, other in zip(expected, said, strict=True):
+        assert (other, other.body) == (one, one.body)
 
 
 def test_a_websocket_is_opened_in_every_way(served: dict[str, str]) -> None:
