@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 
 FACE = Path(__file__).resolve().parent / "gapless"
-PAIRS = ("calls", "manage", "queue", "")
-"""Parts of both faces, by what follows `_async_`; the last is the client itself."""
+PAIRS = ("calls", "client", "manage", "queue")
+"""The parts of both faces, by their names in `_async` and `_sync`."""
 RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"from gapless._async_connecting import AsyncConnecting\n", ""),
+        (r"from gapless._async.connecting import AsyncConnecting\n", ""),
         (r", AsyncConnecting\b", ""),
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
@@ -27,7 +27,7 @@ RULES = tuple(
         (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
         (r"\bAsync([A-Z]\w*)", r"Sync\1"),
         (r"(?<![A-Za-z])Effects\b", "SyncEffects"),
-        (r"\b_async(_\w+)?\b", r"_sync\1"),
+        (r"\b_async\b", "_sync"),
         (r"\baclose\b", "close"),
         (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
         (r"\bAsynchronous\b", "Blocking"),
@@ -49,7 +49,7 @@ def blocking(source: Path) -> str:
     text = source.read_text()
     for pattern, replacement in RULES:
         text = pattern.sub(replacement, text)
-    text = HEAD.format(name=source.name) + text
+    text = HEAD.format(name=source.relative_to(FACE)) + text
     for command in (["check", "--fix", "--quiet", "--select", "I"], ["format", "--quiet"]):
         ruff = [str(Path(sys.executable).with_name("ruff")), *command]
         name = ["--stdin-filename", str(twin(source)), "-"]
@@ -59,23 +59,23 @@ def blocking(source: Path) -> str:
 
 def twin(source: Path) -> Path:
     """Where the twin stands."""
-    return source.with_name(source.name.replace("_async", "_sync"))
+    return FACE / "_sync" / source.name
 
 
 def main(arguments: list[str]) -> int:
     """Write what is out of date, or say so. The exit code: 1 where `--check` found something."""
     stale = 0
     for part in PAIRS:
-        source = FACE / f"_async{'_' if part else ''}{part}.py"
+        source = FACE / "_async" / f"{part}.py"
         wanted = blocking(source)
         if twin(source).read_text() == wanted:
             continue
         stale += 1
         if "--check" in arguments:
-            print(f"{twin(source).name} is out of date: run client/unasync.py")
+            print(f"{twin(source).relative_to(FACE)} is out of date: run client/unasync.py")
         else:
             twin(source).write_text(wanted)
-            print(f"wrote {twin(source).name}")
+            print(f"wrote {twin(source).relative_to(FACE)}")
     return int(stale > 0 and "--check" in arguments)
 
 

@@ -3,13 +3,19 @@
 `AsyncClient` is for asyncio, `Client` for threads. Both publish without duplicates and read without misses.
 """
 
-from gapless._async import AsyncClient
-from gapless._async_connection import AsyncConnection
-from gapless._async_consumer import AsyncConsumer, AsyncDelivery
-from gapless._async_stream import AsyncStream
-from gapless._consuming import ConsumeOptions
-from gapless._dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
-from gapless._delivery import Delivery, Outstanding, Settled
+from gapless._async.client import AsyncClient
+from gapless._async.connection import AsyncConnection
+from gapless._async.consumer import AsyncConsumer, AsyncDelivery
+from gapless._async.stream import AsyncStream
+from gapless._calls.dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
+from gapless._calls.delivery import Delivery, Outstanding, Settled
+from gapless._calls.policies import Change, Exported, Imported, Policy
+from gapless._calls.publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
+from gapless._calls.read import UNSET, HistoryOptions
+from gapless._calls.scheduled import Scheduled, ScheduleOptions
+from gapless._calls.subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
+from gapless._calls.subscriptions import SubscriptionOptions
+from gapless._calls.transactions import Committed
 from gapless._effects import AsyncEffects, Effects, SyncEffects
 from gapless._errors import (
     Conflict,
@@ -33,22 +39,16 @@ from gapless._errors import (
     Unavailable,
     Unreachable,
 )
-from gapless._interest import SubscribeOptions
 from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
-from gapless._policies import Change, Exported, Imported, Policy
-from gapless._publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
-from gapless._pulling import AutoConsumeOptions
-from gapless._pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
-from gapless._read import UNSET, HistoryOptions
 from gapless._retry import NO_RETRY, RetryPolicy
-from gapless._scheduled import Scheduled, ScheduleOptions
-from gapless._subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
-from gapless._subscriptions import SubscriptionOptions
-from gapless._sync import Client
-from gapless._sync_consumer import SyncConsumer, SyncDelivery
-from gapless._sync_stream import SyncStream
-from gapless._transactions import Committed
+from gapless._streams.consuming import ConsumeOptions
+from gapless._streams.interest import SubscribeOptions
+from gapless._streams.pulling import AutoConsumeOptions
+from gapless._streams.pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
+from gapless._sync.client import Client
+from gapless._sync.consumer import SyncConsumer, SyncDelivery
+from gapless._sync.stream import SyncStream
 from gapless._version import __version__
 
 __all__ = [

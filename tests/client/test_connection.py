@@ -17,7 +17,7 @@ from gapless import (
     Message,
     ProtocolError,
 )
-from gapless._async_link import READ_AHEAD_BYTES
+from gapless._async.link import READ_AHEAD_BYTES
 
 from tests.client.conftest import Later, turns
 from tests.client.faces import Time

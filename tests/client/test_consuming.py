@@ -18,9 +18,9 @@ from gapless import (
     Unreachable,
 )
 from gapless._config import Config
-from gapless._consuming import Consuming, Consumption, Inbox, prefetch_for
-from gapless._leases import Lease
 from gapless._retry import Break, Ended, NoReply, Reply
+from gapless._streams.consuming import Consuming, Consumption, Inbox, prefetch_for
+from gapless._streams.leases import Lease
 from hypothesis import given
 from hypothesis import strategies as st
 

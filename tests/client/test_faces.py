@@ -20,7 +20,7 @@ from gapless import (
 )
 from gapless._call import Request
 from gapless._config import Config
-from gapless._interest import Interest
+from gapless._streams.interest import Interest
 from gapless._transport import build
 
 from tests.support import ROOT

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import pytest
 from gapless import Delivery, Settled
-from gapless._gather import Gatherer
-from gapless._leases import FAILED_FLOOR_SECONDS, FLOOR_SECONDS, NEVER, Lease, Leases
 from gapless._models import message_from
-from gapless._server_clock import ServerClock
+from gapless._streams.gather import Gatherer
+from gapless._streams.leases import FAILED_FLOOR_SECONDS, FLOOR_SECONDS, NEVER, Lease, Leases
+from gapless._streams.server_clock import ServerClock
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,7 +15,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "client" / "gapless"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-OVER_WEBSOCKET = {"_async_connection.py", "_async_link.py"}
+
+
+def within(source: Path) -> str:
+    return source.relative_to(PACKAGE).as_posix()
+
+
+OVER_WEBSOCKET = {"_async/connection.py", "_async/link.py"}
 
 
 def imported(source: Path) -> set[str]:
@@ -29,9 +35,9 @@ def imported(source: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+@pytest.mark.parametrize("source", SOURCES, ids=within)
 def test_only_the_standard_library_and_httpx_are_imported(source: Path) -> None:
-    websockets = {"websockets"} if source.name in OVER_WEBSOCKET else set()
+    websockets = {"websockets"} if within(source) in OVER_WEBSOCKET else set()
     assert imported(source) <= set(sys.stdlib_module_names) | {"gapless", "httpx"} | websockets
 
 
@@ -63,8 +69,8 @@ def test_the_command_line_needs_what_its_extra_names_and_nothing_of_the_service(
 
 
 def test_the_decisions_import_no_transport() -> None:
-    faces = {"_async_calls.py", "_async_stream.py", "_sync_calls.py", "_sync_stream.py", "_transport.py"}
-    assert {source.name for source in SOURCES if "httpx" in imported(source)} == faces
+    faces = {"_async/calls.py", "_async/stream.py", "_sync/calls.py", "_sync/stream.py", "_transport.py"}
+    assert {within(source) for source in SOURCES if "httpx" in imported(source)} == faces
 
 
 def test_the_package_says_what_it_is() -> None:

@@ -19,10 +19,10 @@ from gapless import (
     Unavailable,
     Unreachable,
 )
-from gapless._interest import Interest
-from gapless._reader import Reader
-from gapless._reading import Item, OnGap
 from gapless._retry import Break, Ended, NoReply, Reply
+from gapless._streams.interest import Interest
+from gapless._streams.reader import Reader
+from gapless._streams.reading import Item, OnGap
 from hypothesis import given
 from hypothesis import strategies as st
 

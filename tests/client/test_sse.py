@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from gapless import ProtocolError
-from gapless._sse import LineSplitter, ServerEvent, SSEParser
+from gapless._streams.sse import LineSplitter, ServerEvent, SSEParser
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from gapless import _consuming, _delivery
+from gapless._calls import delivery
+from gapless._streams import consuming as streams
 from gapless_cli import limits as commands
 from gapless_spark import options, selection
 from gapless_spark.errors import BadOption
@@ -25,9 +26,9 @@ SQL = ROOT / "db"
 
 
 def test_what_the_client_asks_for_is_within_what_the_service_gives() -> None:
-    assert _delivery.MAX_RECEIPTS == consuming.MAX_RECEIPTS
-    assert _delivery.MAX_REASON_CHARACTERS == consuming.MAX_REASON_CHARACTERS
-    assert _consuming.MAX_PREFETCH == commands.MAX_PREFETCH == consuming.MAX_PREFETCH
+    assert delivery.MAX_RECEIPTS == consuming.MAX_RECEIPTS
+    assert delivery.MAX_REASON_CHARACTERS == consuming.MAX_REASON_CHARACTERS
+    assert streams.MAX_PREFETCH == commands.MAX_PREFETCH == consuming.MAX_PREFETCH
     assert commands.MAX_PAGE == parameters.MAX_LIMIT
     assert commands.MAX_LAST == parameters.MAX_LAST
     assert commands.MAX_MESSAGES == checks.MAX_MESSAGES

@@ -1,0 +1,1 @@
+"""The asyncio face: the client, its streams and consumers, and its connections over WebSocket."""

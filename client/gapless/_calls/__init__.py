@@ -1,0 +1,1 @@
+"""What each call sends and how its answer is read, a module a noun. Nothing here waits."""

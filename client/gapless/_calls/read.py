@@ -1,0 +1,173 @@
+"""Calls for history and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict
+
+from gapless._call import (
+    JSON,
+    Call,
+    Params,
+    Request,
+    Slice,
+    asking,
+    changing,
+    json_of,
+    matching,
+    params_from,
+    path,
+    tagged,
+    telling,
+)
+from gapless._calls.listing import listing
+from gapless._errors import ProtocolError
+from gapless._models import Channel, Message, Page, Retention, channel_from, gap_from, message_from
+from gapless._retry import Reply
+
+
+class HistoryOptions(TypedDict, total=False):
+    """Which messages of a history: ids `after` and `before` (both exclusive), not older than `since`, with
+    these types and keys.
+
+    `since` is an aware datetime or an age such as `10m`, `2h`, `1d`.
+    """
+
+    after: int | None
+    before: int | None
+    since: datetime | str | None
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    order: Literal["asc", "desc"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """A query of a channel's history that can be resumed behind any message."""
+
+    channel: str
+    after: int | None = None
+    before: int | None = None
+    since: datetime | str | None = None
+    types: Sequence[str] | None = None
+    keys: Sequence[str] | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+    @property
+    def where(self) -> str:
+        return path("channels", self.channel, "messages")
+
+    def params(self, limit: int | None) -> Params:
+        """The query's parameters; without a limit the service streams everything."""
+        return params_from(
+            {
+                "after": self.after,
+                "before": self.before,
+                "since": self.since,
+                "type": self.types,
+                "key": self.keys,
+                "limit": limit,
+                "order": self.order,
+            }
+        )
+
+    def past(self, message_id: int) -> HistoryQuery:
+        """The same query from behind this message."""
+        return replace(self, after=message_id) if self.order == "asc" else replace(self, before=message_id)
+
+    def is_past(self, message_id: int) -> bool:
+        """Whether this message was given out already: the query now starts behind it."""
+        if self.order == "asc":
+            return self.after is not None and message_id <= self.after
+        return self.before is not None and message_id >= self.before
+
+
+def history_pages(query: HistoryQuery, page_size: int) -> Call[Slice[Page]]:
+    """The pages of a channel's history; `page_size` is in messages, up to 1000."""
+
+    def decode(reply: Reply) -> Slice[Page]:
+        page = _page(json_of(reply))
+        if not page.has_more:
+            return Slice((page,) if page.messages else (), None)
+        if query.is_past(page.cursor) and page.lost is None:
+            raise ProtocolError(f"the next page of history begins at {page.cursor} again")
+        return Slice((page,), history_pages(query.past(page.cursor), page_size))
+
+    return Call(Request("GET", query.where, query.params(page_size), JSON), decode)
+
+
+def get_message(channel: str, message_id: int) -> Call[Message]:
+    """One message by its id."""
+    return asking("GET", path("channels", channel, "messages", message_id), message_from)
+
+
+def channels(pattern: str | None, page_size: int) -> Call[Slice[Channel]]:
+    """The channels whose names match the pattern."""
+    return listing("/v1/channels", "channels", channel_from, {"pattern": pattern}, page_size)
+
+
+class Unset:
+    """The type of `UNSET`: leave this setting as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+
+def get_channel(name: str) -> Call[Channel]:
+    """A channel's state and settings."""
+    return tagged(asking("GET", path("channels", name), channel_from))
+
+
+def put_channel(
+    name: str, retention: Retention | None, message_ttl: float | None, if_match: str | None = None
+) -> Call[Channel]:
+    """Creates the channel, or replaces its settings with exactly these."""
+    body = {"retention": _retention(retention), "message_ttl": message_ttl}
+    said = {name: value for name, value in body.items() if value is not None}
+    return tagged(changing("PUT", path("channels", name), channel_from, said, if_match))
+
+
+def patch_channel(
+    name: str,
+    retention: Retention | Unset | None,
+    message_ttl: float | Unset | None,
+    if_match: str | None = None,
+) -> Call[Channel]:
+    """Changes the given settings; None removes a setting."""
+    body: dict[str, Any] = {}
+    if not isinstance(retention, Unset):
+        body["retention"] = _retention(retention)
+    if not isinstance(message_ttl, Unset):
+        body["message_ttl"] = message_ttl
+    return tagged(changing("PATCH", path("channels", name), channel_from, body, if_match))
+
+
+def delete_channel(name: str, if_match: str | None = None) -> Call[None]:
+    """Removes the channel and its messages."""
+    return telling("DELETE", path("channels", name), headers=matching(if_match))
+
+
+def _retention(retention: Retention | None) -> dict[str, Any] | None:
+    if retention is None:
+        return None
+    limits = {"max_age": retention.max_age, "max_messages": retention.max_messages}
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _page(answer: Any) -> Page:
+    if not isinstance(answer, dict) or not isinstance(answer.get("messages"), list):
+        raise ProtocolError(f"not a page of history: {answer!r:.200}")
+    messages = tuple(message_from(raw) for raw in answer["messages"])
+    cursor = answer.get("cursor")
+    if not isinstance(cursor, int):
+        cursor = messages[-1].id if messages else 0
+    gap = answer.get("gap")
+    lost = None if gap is None else gap_from(gap).ids
+    return Page(messages, bool(answer.get("has_more")), cursor, lost)

@@ -1,0 +1,209 @@
+"""Streams over WebSocket as state machines: the command that opens each, and what its pushes mean."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, TypeVar
+
+from gapless._config import Config
+from gapless._effects import Effects
+from gapless._errors import GaplessError, ProtocolError
+from gapless._lost import Gap
+from gapless._options import known
+from gapless._streams.commands import Command
+from gapless._streams.consuming import Membership
+from gapless._streams.interest import Interest
+from gapless._streams.leases import Lease
+from gapless._streams.reading import Item, OnGap, Reading
+from gapless._streams.stream import Resumable
+
+T = TypeVar("T")
+
+Address = tuple[str, str]
+"""To which stream of a connection a push goes: the name of a member, and its value."""
+
+SUBSCRIBE_AGAIN = 2500
+"""From this code on, a subscription that the server ended is opened again."""
+
+
+class ConnectedSubscribeOptions(TypedDict, total=False):
+    """Options of `subscribe` over WebSocket. Give at most one start: `after` or `from_`.
+
+    `after` is an id. Without a start only new messages come. `types` and `keys` let only messages with these
+    through. `give_up_after`: seconds of retries without the service before an error is raised; None is for
+    ever.
+    """
+
+    after: int | None
+    from_: Literal["earliest", "latest"] | None
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    give_up_after: float | None
+
+
+class ConnectedConsumeOptions(TypedDict, total=False):
+    """The options of `ConsumeOptions`, without the heartbeat: pings are for all of a connection."""
+
+    prefetch: int
+    max_hold: float
+    raise_lost: bool
+    on_gap: Callable[[Gap], object] | None
+    give_up_after: float | None
+
+
+class PushStream(Resumable[T]):
+    """A resumable sequence whose connections are subscriptions of one WebSocket.
+
+    The order of calls: `opening` gives the command to send. `replied` takes the reply. `push` takes the
+    pushes, and `take` gives the items. `leave` says that no more pushes will come. Each may raise the
+    `GaplessError` that ends the stream.
+    """
+
+    bounded: bool
+    """Whether the server itself limits how many pushes may wait."""
+
+    @abstractmethod
+    def address(self, number: int) -> Address:
+        """Where its pushes go. No other stream of the connection has this number."""
+
+    @abstractmethod
+    def opening(self, address: Address) -> Command: ...
+
+    @abstractmethod
+    def ending(self, address: Address) -> Command: ...
+
+    @abstractmethod
+    def replied(self, content: Any, date: str | None, now: float) -> None: ...
+
+    @abstractmethod
+    def push(self, content: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def leave(self, reason: str) -> None: ...
+
+
+class PushReader(Reading, PushStream[Item]):
+    """Reads the publications of one subscription after another.
+
+    It subscribes with a selection, also to one channel: the offsets of a selection are ids, so its cursor
+    holds for the other streams of the client too. Each subscription has a name of its own, so that late
+    pushes of the one before are recognized.
+    """
+
+    bounded = False
+    retry_ms = None
+
+    def __init__(self, interest: Interest, *, chance: Callable[[], float], **options: Any) -> None:
+        super().__init__(interest, chance=chance, **options)
+        self._from_earliest = interest.from_ == "earliest"
+
+    def address(self, number: int) -> Address:
+        return "channel", f"s{number}"
+
+    def opening(self, address: Address) -> Command:
+        interest = self._interest
+        selection = {"channel": interest.channels, "type": interest.types or (), "key": interest.keys or ()}
+        asked: dict[str, Any] = {"channel": address[1], "selection": selection}
+        if self.cursor is not None or self._from_earliest:
+            asked |= {"recover": True, "offset": self.cursor or 0}
+        return Command.of("subscribe", asked)
+
+    def ending(self, address: Address) -> Command:
+        return Command.of("unsubscribe", {"channel": address[1]})
+
+    def replied(self, content: Any, date: str | None, now: float) -> None:
+        offset = content.get("offset") if isinstance(content, dict) else None
+        if not isinstance(offset, int):
+            raise ProtocolError(f"not the reply to a subscribe: {content!r:.200}")
+        self._began(now)
+        if self.cursor is None and not self._from_earliest:
+            self._accept("ready", {"cursor": offset})
+
+    def push(self, content: Mapping[str, Any]) -> None:
+        if self._goodbye is not None:
+            return
+        if (pub := content.get("pub")) is not None:
+            if isinstance(pub, dict) and "offset" not in pub:
+                if self._ephemeral:
+                    self._accept("ephemeral", pub)
+            else:
+                self._accept("message", pub)
+        elif (gap := content.get("gap")) is not None:
+            if not self._lies_before_earliest(gap):
+                self._accept("gap", gap)
+        elif (ready := content.get("ready")) is not None:
+            self._from_earliest = False
+            self._accept("ready", ready)
+        elif (ended := content.get("unsubscribe")) is not None:
+            self._unsubscribed(ended)
+
+    def leave(self, reason: str) -> None:
+        self._goodbye = reason
+
+    def _lies_before_earliest(self, gap: Any) -> bool:
+        """Whether the gap only says that the earliest message is not the first that there ever was."""
+        if not (self._from_earliest and isinstance(gap, dict) and "first_seq" in gap):
+            return False
+        return bool(gap.get("missed") == gap["first_seq"] - 1)
+
+    def _unsubscribed(self, ended: Any) -> None:
+        code = ended.get("code") if isinstance(ended, dict) else None
+        if not isinstance(code, int):
+            raise ProtocolError(f"not the end of a subscription: {ended!r:.200}")
+        reason = str(ended.get("reason") or code)
+        if code < SUBSCRIBE_AGAIN:
+            raise GaplessError(f"the server ended the subscription: {reason}", code=f"unsubscribed_{code}")
+        self.leave(reason)
+
+
+class PushMembership(Membership, PushStream[Lease]):
+    """A membership over one `consume` after another. The server limits what waits: it is the prefetch."""
+
+    bounded = True
+    retry_ms = None
+
+    def address(self, number: int) -> Address:
+        return "subscription", self.subscription
+
+    def opening(self, address: Address) -> Command:
+        asked = {"subscription": self.subscription, "prefetch": self.asked.prefetch}
+        return Command.of("consume", asked)
+
+    def ending(self, address: Address) -> Command:
+        return Command.of("unconsume", {"subscription": self.subscription})
+
+    def replied(self, content: Any, date: str | None, now: float) -> None:
+        self._began(date, now)
+
+    def push(self, content: Mapping[str, Any]) -> None:
+        for kind in ("delivery", "gap", "goodbye"):
+            if kind in content and self._goodbye is None:
+                self._accept(kind, content[kind])
+
+    def leave(self, reason: str) -> None:
+        self._goodbye = reason
+
+
+def push_reader(
+    channels: tuple[str, ...],
+    on_gap: OnGap,
+    ephemeral: bool,
+    config: Config,
+    effects: Effects,
+    give_up_after: float | None = None,
+    **options: Any,
+) -> PushReader:
+    """A reader for the arguments of `subscribe`. Raises `ValueError` if they do not fit."""
+    for name in ("last", "since", "heartbeat"):
+        if options.pop(name, None) is not None:
+            why = "the server's pings are for all of a connection" if name == "heartbeat" else "no such start"
+            raise ValueError(f"WebSocket has no {name} ({why}): use subscribe of the client")
+    return PushReader(
+        Interest(channels, **known("subscribe", ConnectedSubscribeOptions, options, "on_gap", "ephemeral")),
+        on_gap=on_gap,
+        ephemeral=ephemeral,
+        give_up_after=give_up_after,
+        renews_token=config.renews_token,
+        chance=effects.chance,
+    )

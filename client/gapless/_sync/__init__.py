@@ -1,0 +1,1 @@
+"""The blocking face: the client, its streams and consumers."""

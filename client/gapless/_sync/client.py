@@ -1,0 +1,211 @@
+# Written by client/unasync.py from _async/client.py: change that file, and run the script.
+"""The blocking face. It carries out calls and streams, and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any, Literal, Unpack, overload
+
+from gapless._calls import publish as _publish
+from gapless._calls import read as _read
+from gapless._calls import scheduled as _scheduled
+from gapless._calls.publish import BatchOptions, MessageOptions, PublishOptions
+from gapless._calls.read import UNSET, HistoryOptions, HistoryQuery, Unset
+from gapless._calls.scheduled import Scheduled, ScheduleOptions, Time
+from gapless._lost import Gap
+from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Payload, Published, Retention
+from gapless._options import known
+from gapless._streams.history import HistoryStream
+from gapless._streams.interest import SubscribeOptions
+from gapless._streams.reader import reader
+from gapless._streams.reading import OnGap
+from gapless._sync.manage import SyncManage
+from gapless._sync.queue import SyncQueue
+from gapless._sync.stream import SyncStream
+
+
+class Client(SyncQueue, SyncManage):
+    """A blocking client; threads may share it. Calls raise `GaplessError` and are retried as `retry` says.
+
+    `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
+    may be a function; it is called before every request. `timeout` limits each wait of one attempt, in
+    seconds. With an `http_client`, its own proxies, certificates and limits apply, and the caller closes it.
+    A forked child has its own connections; an `http_client` that the parent used is refused.
+    """
+
+    @overload
+    def publish(
+        self,
+        channel: str,
+        data: Payload,
+        *,
+        ephemeral: Literal[False] = False,
+        **options: Unpack[PublishOptions],
+    ) -> Published: ...
+    @overload
+    def publish(
+        self, channel: str, data: Payload, *, ephemeral: Literal[True], **options: Unpack[MessageOptions]
+    ) -> None: ...
+    @overload
+    def publish(
+        self, channel: str, data: Payload, *, delay: float, **options: Unpack[ScheduleOptions]
+    ) -> Scheduled: ...
+    @overload
+    def publish(
+        self, channel: str, data: Payload, *, deliver_at: datetime | str, **options: Unpack[ScheduleOptions]
+    ) -> Scheduled: ...
+    def publish(
+        self,
+        channel: str,
+        data: Payload,
+        *,
+        ephemeral: bool = False,
+        delay: float | None = None,
+        deliver_at: datetime | str | None = None,
+        **options: Any,
+    ) -> Published | Scheduled | None:
+        """Stores one message. When this returns, the message is committed, once only, also after retries.
+
+        `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
+        `idempotency_key`, `expected_last_seq` (raises `HeadMismatch` if it differs). An `ephemeral` message
+        goes to the readers that listen now and is not stored; it takes only `type`, `key` and `headers`, and
+        the call returns None. With a `delay` in seconds, or a `deliver_at`, it returns `Scheduled`, even if
+        that time is past.
+        """
+        times = {"delay": delay, "deliver_at": deliver_at}
+        given = {name: time for name, time in times.items() if time is not None}
+        form = MessageOptions if ephemeral else ScheduleOptions if given else PublishOptions
+        known("publish", form, options, "ephemeral", *times)
+        options |= given
+        if ephemeral:
+            self._call(_publish.publish_ephemeral(channel, data, **options))
+            return None
+        if given:
+            return self._call(_scheduled.schedule(channel, data, self._effects.new_key, **options))
+        return self._call(_publish.publish(channel, data, self._effects.new_key, **options))
+
+    def publish_many(
+        self, channel: str, messages: Iterable[NewMessage | Payload], **options: Unpack[BatchOptions]
+    ) -> list[Published]:
+        """Stores up to 1000 messages in one channel in this order: all of them or none."""
+        return self._call(_publish.publish_many(channel, messages, self._effects.new_key, **options))
+
+    def publish_all(
+        self, messages: Iterable[tuple[str, NewMessage | Payload]], *, idempotency_key: str | None = None
+    ) -> list[Published]:
+        """Stores up to 1000 pairs of a channel and a message: all of them or none."""
+        key = idempotency_key
+        return self._call(_publish.publish_all(messages, self._effects.new_key, idempotency_key=key))
+
+    def schedule_many(
+        self,
+        channel: str,
+        messages: Iterable[tuple[Time, NewMessage | Payload]],
+        *,
+        idempotency_key: str | None = None,
+    ) -> list[Scheduled]:
+        """Schedules up to 1000 pairs of a time and a message: all of them or none.
+
+        A time is a number of seconds from now, an aware datetime, or RFC 3339 text.
+        """
+        key = idempotency_key
+        new_key = self._effects.new_key
+        return self._call(_scheduled.schedule_many(channel, messages, new_key, idempotency_key=key))
+
+    @overload
+    def subscribe(
+        self,
+        *channels: str,
+        on_gap: Literal["yield"],
+        ephemeral: Literal[False] = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> SyncStream[Message | Gap]: ...
+    @overload
+    def subscribe(
+        self,
+        *channels: str,
+        ephemeral: Literal[True],
+        on_gap: OnGap = "raise",
+        **options: Unpack[SubscribeOptions],
+    ) -> SyncStream[Message | Gap | Ephemeral]: ...
+    @overload
+    def subscribe(
+        self,
+        *channels: str,
+        on_gap: Literal["raise"] | Callable[[Gap], object] = "raise",
+        ephemeral: Literal[False] = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> SyncStream[Message]: ...
+    def subscribe(
+        self,
+        *channels: str,
+        on_gap: OnGap = "raise",
+        ephemeral: bool = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> SyncStream[Any]:
+        """Reads every message of these channels or patterns once, in id order, even if connections are lost.
+
+        `SubscribeOptions` lists the starts and filters. If retention removed messages before they were read,
+        `on_gap` decides: raise `HistoryLost`, yield the `Gap`, or call this function. If the service refuses
+        the request, the error is raised when the stream is first read or entered.
+        """
+        core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
+        return SyncStream(core, self._pool, self._config, self._effects)
+
+    def history(
+        self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
+    ) -> Iterator[Page]:
+        """The pages of a channel's history. Raises `CursorExpired` if retention removed what it asks for."""
+        query = HistoryQuery(channel, **known("history", HistoryOptions, options, "page_size"))
+        return self._slices(_read.history_pages(query, page_size))
+
+    def iter_history(
+        self, channel: str, *, limit: int | None = None, **options: Unpack[HistoryOptions]
+    ) -> SyncStream[Message]:
+        """A channel's history as one stream of messages, in constant memory, resumed after a break."""
+        query = HistoryQuery(channel, **known("iter_history", HistoryOptions, options, "limit"))
+        core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
+        return SyncStream(core, self._pool, self._config, self._effects)
+
+    def get_message(self, channel: str, message_id: int) -> Message:
+        """One message. Raises `NotFound`."""
+        return self._call(_read.get_message(channel, message_id))
+
+    def channels(self, pattern: str | None = None, *, page_size: int = 100) -> Iterator[Channel]:
+        """The channels whose names match the pattern; without a pattern, all channels."""
+        return self._slices(_read.channels(pattern, page_size))
+
+    def get_channel(self, name: str) -> Channel:
+        """A channel's state and settings. Raises `NotFound`."""
+        return self._call(_read.get_channel(name))
+
+    def put_channel(
+        self,
+        name: str,
+        *,
+        retention: Retention | None = None,
+        message_ttl: float | None = None,
+        if_match: str | None = None,
+    ) -> Channel:
+        """Creates a channel, or replaces its settings with exactly these; `message_ttl` is in seconds.
+
+        `if_match` is an `etag` that was read before: if the channel has another one now, this raises
+        `PreconditionFailed`. The same holds for the methods below.
+        """
+        return self._call(_read.put_channel(name, retention, message_ttl, if_match))
+
+    def patch_channel(
+        self,
+        name: str,
+        *,
+        retention: Retention | Unset | None = UNSET,
+        message_ttl: float | Unset | None = UNSET,
+        if_match: str | None = None,
+    ) -> Channel:
+        """Changes the given settings; None removes a setting. Raises `NotFound`."""
+        return self._call(_read.patch_channel(name, retention, message_ttl, if_match))
+
+    def delete_channel(self, name: str, *, if_match: str | None = None) -> None:
+        """Removes a channel and all its messages. Raises `NotFound`."""
+        self._call(_read.delete_channel(name, if_match))
