@@ -8,7 +8,7 @@ from gapless._async.connection import AsyncConnection
 from gapless._async.consumer import AsyncConsumer, AsyncDelivery
 from gapless._async.stream import AsyncStream
 from gapless._calls.dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
-from gapless._calls.delivery import Delivery, Outstanding, Settled
+from gapless._calls.delivery import Outstanding, PulledDelivery, Settled
 from gapless._calls.policies import Change, Exported, Imported, Policy
 from gapless._calls.publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
 from gapless._calls.read import UNSET, HistoryOptions
@@ -16,7 +16,6 @@ from gapless._calls.scheduled import Scheduled, ScheduleOptions
 from gapless._calls.subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
 from gapless._calls.subscriptions import SubscriptionOptions
 from gapless._calls.transactions import Committed
-from gapless._effects import AsyncEffects, Effects, SyncEffects
 from gapless._errors import (
     Conflict,
     CredentialExpired,
@@ -47,8 +46,8 @@ from gapless._streams.interest import SubscribeOptions
 from gapless._streams.pulling import AutoConsumeOptions
 from gapless._streams.pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
 from gapless._sync.client import Client
-from gapless._sync.consumer import SyncConsumer, SyncDelivery
-from gapless._sync.stream import SyncStream
+from gapless._sync.consumer import Consumer, Delivery
+from gapless._sync.stream import Stream
 from gapless._version import __version__
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "AsyncConnection",
     "AsyncConsumer",
     "AsyncDelivery",
-    "AsyncEffects",
     "AsyncStream",
     "AutoConsumeOptions",
     "BatchOptions",
@@ -71,6 +69,7 @@ __all__ = [
     "ConnectedPublishOptions",
     "ConnectedSubscribeOptions",
     "ConsumeOptions",
+    "Consumer",
     "CredentialExpired",
     "CursorExpired",
     "DeadLetter",
@@ -78,7 +77,6 @@ __all__ = [
     "DeadLetterRoute",
     "Death",
     "Delivery",
-    "Effects",
     "Ephemeral",
     "Exported",
     "Filter",
@@ -105,6 +103,7 @@ __all__ = [
     "ProtocolError",
     "PublishOptions",
     "Published",
+    "PulledDelivery",
     "Push",
     "RateLimited",
     "ReplayCounts",
@@ -116,13 +115,10 @@ __all__ = [
     "ServerError",
     "Settled",
     "Stats",
+    "Stream",
     "SubscribeOptions",
     "Subscription",
     "SubscriptionOptions",
-    "SyncConsumer",
-    "SyncDelivery",
-    "SyncEffects",
-    "SyncStream",
     "TransactionConflict",
     "Unauthenticated",
     "Unavailable",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from gapless._effects import Effects
+from gapless._effects import Sources
 from gapless._errors import ProtocolError
 from gapless._retry import Attempts, Reply, RetryPolicy
 
@@ -52,7 +52,7 @@ class Slice(Generic[T]):
     following: Call[Slice[T]] | None
 
 
-def attempts_for(call: Call[Any], policy: RetryPolicy, effects: Effects) -> Attempts:
+def attempts_for(call: Call[Any], policy: RetryPolicy, effects: Sources) -> Attempts:
     """The attempts of this call, beginning now."""
     return Attempts(
         policy,

@@ -33,7 +33,7 @@ def _wait(seconds: float, closing: threading.Event | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class Sources:
     """The sources of time and randomness.
 
     `clock` is monotonic, in seconds. `chance` is uniform in [0, 1). `new_key` returns a unique key for a
@@ -47,14 +47,14 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncEffects(Effects):
+class AsyncEffects(Sources):
     """`sleep` waits that many seconds, or until another task closes the stream and sets the event."""
 
     sleep: Callable[[float, asyncio.Event | None], Awaitable[None]] = _wait_async
 
 
 @dataclass(frozen=True, slots=True)
-class SyncEffects(Effects):
+class Effects(Sources):
     """`sleep` waits that many seconds, or until another thread closes the stream and sets the event."""
 
     sleep: Callable[[float, threading.Event | None], None] = _wait

@@ -40,7 +40,7 @@ class AsyncPool(OneProcess):
             await self._http.aclose()
 
 
-class SyncPool(OneProcess):
+class Pool(OneProcess):
     """An `httpx.Client`: the caller's, or one of its own, which it closes. A forked child has its own."""
 
     def __init__(self, given: httpx.Client | None) -> None:

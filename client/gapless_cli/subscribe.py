@@ -13,7 +13,7 @@ from gapless_cli.limits import MAX_LAST
 from gapless_cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
 
 if TYPE_CHECKING:
-    from gapless import Ephemeral, Gap, Message, SyncStream
+    from gapless import Ephemeral, Gap, Message, Stream
 
 EXAMPLES = """
 Examples:
@@ -83,7 +83,7 @@ class Printer:
     """Prints a stream. `cursor` is the id of the last message that was printed, not merely received."""
 
     def __init__(
-        self, stream: SyncStream[Message | Gap | Ephemeral], url: str, data_only: bool, interrupts: Interrupts
+        self, stream: Stream[Message | Gap | Ephemeral], url: str, data_only: bool, interrupts: Interrupts
     ) -> None:
         self._interrupts = interrupts
         self.cursor: int | None = None

@@ -13,13 +13,12 @@ import httpx
 from gapless import (
     AsyncClient,
     AsyncDelivery,
-    AsyncEffects,
     AsyncStream,
     Client,
-    SyncDelivery,
-    SyncEffects,
-    SyncStream,
+    Delivery,
+    Stream,
 )
+from gapless._effects import AsyncEffects, Effects
 
 from tests.patience import PATIENCE_S, http_client
 
@@ -49,8 +48,8 @@ class Time:
     def draw(self) -> float:
         return self.chance
 
-    def sync_effects(self) -> SyncEffects:
-        return SyncEffects(self.clock, self.draw, self.new_key, self.sleep)
+    def sync_effects(self) -> Effects:
+        return Effects(self.clock, self.draw, self.new_key, self.sleep)
 
     def async_effects(self) -> AsyncEffects:
         return AsyncEffects(self.clock, self.draw, self.new_key, self.sleep_async)
@@ -122,7 +121,7 @@ class SyncFace:
         **options: Any,
     ) -> None:
         options.setdefault("timeout", PATIENCE_S)
-        effects = SyncEffects() if real_time else self.time.sync_effects()
+        effects = Effects() if real_time else self.time.sync_effects()
         if handler is not None:
             options["http_client"] = httpx.Client(transport=httpx.MockTransport(handler), timeout=PATIENCE_S)
         self._client = Client(url, effects=effects, **options)
@@ -134,27 +133,25 @@ class SyncFace:
     def listing(self, name: str, *args: Any, **options: Any) -> list[Any]:
         return list(getattr(self._client, name)(*args, **options))
 
-    def open(self, name: str, *args: Any, **options: Any) -> SyncStream[Any]:
-        stream: SyncStream[Any] = getattr(self._client, name)(*args, **options)
+    def open(self, name: str, *args: Any, **options: Any) -> Stream[Any]:
+        stream: Stream[Any] = getattr(self._client, name)(*args, **options)
         self._closing.append(stream)
         return stream
 
-    def enter(self, stream: SyncStream[Any]) -> None:
+    def enter(self, stream: Stream[Any]) -> None:
         stream.__enter__()
 
-    def take(self, stream: SyncStream[Any], count: int | None = None) -> list[Any]:
+    def take(self, stream: Stream[Any], count: int | None = None) -> list[Any]:
         return list(stream) if count is None else [next(stream) for _ in range(count)]
 
-    def settle(self, delivery: SyncDelivery, verb: str, **options: Any) -> Any:
+    def settle(self, delivery: Delivery, verb: str, **options: Any) -> Any:
         return getattr(delivery, verb)(**options)
 
-    def block(
-        self, delivery: SyncDelivery, body: Callable[[SyncDelivery], object] = lambda delivery: None
-    ) -> None:
+    def block(self, delivery: Delivery, body: Callable[[Delivery], object] = lambda delivery: None) -> None:
         with delivery:
             body(delivery)
 
-    def close(self, stream: SyncStream[Any]) -> None:
+    def close(self, stream: Stream[Any]) -> None:
         stream.close()
 
 

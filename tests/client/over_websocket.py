@@ -17,12 +17,11 @@ from gapless import (
     AsyncConnection,
     AsyncConsumer,
     AsyncDelivery,
-    AsyncEffects,
     AsyncStream,
     Client,
     RetryPolicy,
-    SyncEffects,
 )
+from gapless._effects import AsyncEffects, Effects
 
 from tests.patience import PATIENCE_S
 
@@ -162,7 +161,7 @@ class WebSocketClient(Client):
         base_url: str,
         *,
         retry: RetryPolicy | None = None,
-        effects: SyncEffects | None = None,
+        effects: Effects | None = None,
     ) -> None:
         super().__init__(base_url, retry=retry, effects=effects)
         self._loop = Loop()

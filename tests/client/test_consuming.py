@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from gapless import (
-    AsyncEffects,
     CredentialExpired,
     Gap,
     GaplessError,
@@ -18,6 +17,7 @@ from gapless import (
     Unreachable,
 )
 from gapless._config import Config
+from gapless._effects import AsyncEffects
 from gapless._retry import Break, Ended, NoReply, Reply
 from gapless._streams.consuming import Consuming, Consumption, Inbox, prefetch_for
 from gapless._streams.leases import Lease

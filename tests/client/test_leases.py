@@ -9,7 +9,7 @@ from email.utils import format_datetime
 from itertools import pairwise
 
 import pytest
-from gapless import Delivery, Settled
+from gapless import PulledDelivery, Settled
 from gapless._models import message_from
 from gapless._streams.gather import Gatherer
 from gapless._streams.leases import FAILED_FLOOR_SECONDS, FLOOR_SECONDS, NEVER, Lease, Leases
@@ -38,7 +38,7 @@ class World:
 
     def begin(self, receipt: str = "r", lease_seconds: float = 30.0) -> Lease:
         deadline = self.deadline(lease_seconds)
-        delivery = Delivery("orders", receipt, 1, deadline, message_from(message(7)))
+        delivery = PulledDelivery("orders", receipt, 1, deadline, message_from(message(7)))
         return self.leases.begin(delivery, self.now)
 
     def due_at(self, now: float) -> list[str]:

@@ -12,7 +12,6 @@ from uuid import uuid4
 import pytest
 from gapless import (
     AsyncClient,
-    AsyncEffects,
     Client,
     CursorExpired,
     Ephemeral,
@@ -26,9 +25,9 @@ from gapless import (
     NotFound,
     Retention,
     RetryPolicy,
-    SyncEffects,
     Unreachable,
 )
+from gapless._effects import AsyncEffects, Effects
 
 from load.children import free_port
 from tests.client.cutting_proxy import CuttingProxy
@@ -309,7 +308,7 @@ def test_cuts_anywhere_neither_lose_nor_double(
     chance = random.Random(seed)
     budgets = [chance.randrange(0, 1500) for _ in range(40)]
     total = 200
-    brisk = SyncEffects(chance=lambda: chance.random() / 50)
+    brisk = Effects(chance=lambda: chance.random() / 50)
     seen: list[Message | Gap | Ephemeral] = []
     with (
         CuttingProxy(server_url, iter(budgets[:20])) as near,
@@ -379,7 +378,7 @@ def test_a_restart_neither_loses_nor_doubles(
     """The service is ended twice, gently or not, while one thread publishes and another reads."""
     port = str(free_port())
     service = serve("--port", port)
-    quick = SyncEffects(chance=lambda: 0.02)
+    quick = Effects(chance=lambda: 0.02)
     total, seen = 600, list[Message]()
     with Client(service.url, retry=PATIENT) as publisher, make_client(service.url, effects=quick) as reader:
         stream = reader.subscribe(channel, after=0)

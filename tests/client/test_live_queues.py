@@ -15,10 +15,10 @@ import pytest
 from gapless import (
     AsyncClient,
     AsyncDelivery,
-    AsyncEffects,
     Client,
     Conflict,
     DeadLetterRoute,
+    Delivery,
     Filter,
     InvalidRequest,
     LeaseLost,
@@ -26,10 +26,9 @@ from gapless import (
     NotFound,
     RetryPolicy,
     Scheduled,
-    SyncDelivery,
-    SyncEffects,
     TransactionConflict,
 )
+from gapless._effects import AsyncEffects, Effects
 
 from load.children import free_port
 from tests.client.cutting_proxy import CuttingProxy
@@ -114,7 +113,7 @@ def test_what_fails_comes_again_and_is_a_dead_letter_at_last(client: Client, nam
     attempts = []
     with client.consume(name) as consumer:
 
-        def handle(delivery: SyncDelivery) -> None:
+        def handle(delivery: Delivery) -> None:
             attempts.append(delivery.attempt)
             if len(attempts) == 3:
                 consumer.stop()
@@ -452,7 +451,7 @@ def test_a_restart_loses_nothing(
     """The service is ended twice, gently or not, while one thread publishes and four work."""
     port = str(free_port())
     service = serve("--port", port)
-    quick = SyncEffects(chance=lambda: 0.02)
+    quick = Effects(chance=lambda: 0.02)
     total, seen = 300, set[int]()
     milestones = {total // 3: threading.Event(), total * 2 // 3: threading.Event()}
     with (
@@ -468,7 +467,7 @@ def test_a_restart_loses_nothing(
                 if n in milestones:
                     milestones[n].set()
 
-        def handle(delivery: SyncDelivery) -> None:
+        def handle(delivery: Delivery) -> None:
             seen.add(delivery.message.data)
             if len(seen) == total:
                 consumer.stop()

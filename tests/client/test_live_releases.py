@@ -12,7 +12,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 import pytest
-from gapless import AsyncClient, AsyncConsumer, AsyncDelivery, Client, Delivery, SyncDelivery
+from gapless import AsyncClient, AsyncConsumer, AsyncDelivery, Client, Delivery, PulledDelivery
 
 from tests.client.over_websocket import OVER, Over
 from tests.patience import cancel, eventually, in_time
@@ -143,7 +143,7 @@ def test_threads_that_are_stopped_release_what_they_read_ahead(server_url: str, 
             with client.consume(name, prefetch=10) as consumer:
                 stopping = threading.Event()
 
-                def handle(delivery: SyncDelivery, stopping: threading.Event = stopping) -> None:
+                def handle(delivery: Delivery, stopping: threading.Event = stopping) -> None:
                     assert delivery.attempt == 1
                     stopping.set()
 
@@ -160,7 +160,7 @@ def test_threads_that_are_stopped_release_what_they_read_ahead(server_url: str, 
 
 async def test_what_a_pull_settles_never_comes_again(client: AsyncClient, name: str) -> None:
     await filled(client, name, 3, ordering="key", max_in_flight=1)
-    taken: list[Delivery] = []
+    taken: list[PulledDelivery] = []
     while len(taken) < 3:
         taken += await client.pull(name, 10, wait=10, ack="auto")
     assert [one.message.data for one in taken] == [0, 1, 2]

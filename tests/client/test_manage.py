@@ -444,7 +444,7 @@ def test_all_models_are_values() -> None:
     for name in (
         "Subscription",
         "Stats",
-        "Delivery",
+        "PulledDelivery",
         "Settled",
         "DeadLetter",
         "Policy",

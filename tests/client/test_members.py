@@ -16,7 +16,7 @@ from typing import Any
 
 import gapless
 import pytest
-from gapless import AsyncClient, AsyncDelivery, Client, Forbidden, NotFound, RetryPolicy, SyncDelivery
+from gapless import AsyncClient, AsyncDelivery, Client, Delivery, Forbidden, NotFound, RetryPolicy
 
 from tests.client.model import deliveries, problem
 from tests.client.queue_server import HOLD_S, QueueServer, giving, stream
@@ -264,7 +264,7 @@ def test_threads_work_side_by_side(server: QueueServer, blocking: Client) -> Non
     done: list[int] = []
     with blocking.consume("orders", prefetch=8) as consumer:
 
-        def handle(delivery: SyncDelivery) -> None:
+        def handle(delivery: Delivery) -> None:
             together.wait(PATIENCE_S)
             done.append(delivery.message.id)
             if len(done) == 8:
@@ -307,7 +307,7 @@ def test_a_handler_on_a_thread_that_fails_ends_nothing_either(
     server.overrides = {"nack": answer(503, problem(503, "unavailable"))}
     with blocking.consume("orders") as consumer:
 
-        def handle(delivery: SyncDelivery) -> None:
+        def handle(delivery: Delivery) -> None:
             if delivery.message.id == 1:
                 raise KeyError("order 1")
             consumer.stop()
@@ -387,7 +387,7 @@ def test_work_on_threads_that_is_interrupted_finishes_what_is_in_hand(
     done: list[int] = []
     with blocking.consume("orders") as consumer:
 
-        def handle(delivery: SyncDelivery) -> None:
+        def handle(delivery: Delivery) -> None:
             assert main is not None
             signal.pthread_kill(main, signal.SIGINT)
             while not consumer._member._stopped:

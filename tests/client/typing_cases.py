@@ -12,6 +12,7 @@ from gapless import (
     AsyncStream,
     Channel,
     Client,
+    Consumer,
     DeadLetter,
     Delivery,
     Ephemeral,
@@ -20,12 +21,11 @@ from gapless import (
     NewMessage,
     Page,
     Published,
+    PulledDelivery,
     Scheduled,
     Settled,
+    Stream,
     Subscription,
-    SyncConsumer,
-    SyncDelivery,
-    SyncStream,
 )
 
 
@@ -36,13 +36,13 @@ def blocking(client: Client) -> None:
     client.publish("a", 1, nonsense=5)  # type: ignore[call-overload]
     assert_type(client.publish_many("a", [1, NewMessage(b"x")], idempotency_key="k"), list[Published])
     assert_type(client.publish_all([("a", 1), ("b", NewMessage(2))]), list[Published])
-    assert_type(client.subscribe("a", "b.*", after=7), SyncStream[Message])
-    assert_type(client.subscribe("a", on_gap=print), SyncStream[Message])
-    assert_type(client.subscribe("a", on_gap="yield"), SyncStream[Message | Gap])
-    assert_type(client.subscribe("a", ephemeral=True), SyncStream[Message | Gap | Ephemeral])
+    assert_type(client.subscribe("a", "b.*", after=7), Stream[Message])
+    assert_type(client.subscribe("a", on_gap=print), Stream[Message])
+    assert_type(client.subscribe("a", on_gap="yield"), Stream[Message | Gap])
+    assert_type(client.subscribe("a", ephemeral=True), Stream[Message | Gap | Ephemeral])
     client.subscribe("a", from_="middle")  # type: ignore[call-overload]
     assert_type(client.history("a", after=1, order="desc"), Iterator[Page])
-    assert_type(client.iter_history("a", limit=5), SyncStream[Message])
+    assert_type(client.iter_history("a", limit=5), Stream[Message])
     assert_type(client.channels("a.>"), Iterator[Channel])
     for message in client.subscribe("a"):
         assert_type(message, Message)
@@ -55,15 +55,15 @@ def blocking(client: Client) -> None:
     client.update_subscription("s", ack_weight=3)  # type: ignore[call-arg]
     assert_type(client.dead_letters(reason="expired"), Iterator[DeadLetter])
     client.purge_dead_letters("7d", reason="boredom")  # type: ignore[arg-type]
-    assert_type(client.pull("s", 10, wait=5), list[Delivery])
-    assert_type(client.consume("s", ack="auto", prefetch=2), SyncStream[Delivery])
+    assert_type(client.pull("s", 10, wait=5), list[PulledDelivery])
+    assert_type(client.consume("s", ack="auto", prefetch=2), Stream[PulledDelivery])
     client.consume("s", ack="auto", max_hold=2)  # type: ignore[call-overload]
     assert_type(client.schedule_many("a", [(5, 1), ("2030-01-01T00:00:00Z", NewMessage(2))]), list[Scheduled])
     assert_type(client.export_definitions().etag, str | None)
     assert_type(client.ack("s", client.pull("s")), list[Settled])
-    assert_type(client.consume("s", prefetch=5), SyncConsumer)
+    assert_type(client.consume("s", prefetch=5), Consumer)
     for delivery in client.consume("s"):
-        assert_type(delivery, SyncDelivery)
+        assert_type(delivery, Delivery)
         with delivery as same:
             assert_type(same.message, Message)
         client.transaction(publish=[("a", 1)], ack=[delivery, ("s", "r")])

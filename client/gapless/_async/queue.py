@@ -11,7 +11,7 @@ from gapless._async.member import AsyncMember
 from gapless._async.stream import AsyncStream
 from gapless._calls import delivery as _delivery
 from gapless._calls import transactions as _transactions
-from gapless._calls.delivery import Ack, Delivery, Leased, Outstanding, Receipt, Settled, State
+from gapless._calls.delivery import Ack, Leased, Outstanding, PulledDelivery, Receipt, Settled, State
 from gapless._calls.transactions import Committed
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
@@ -26,14 +26,14 @@ class AsyncQueue(AsyncCalls):
     @overload
     def consume(
         self, subscription: str, *, ack: Literal["auto"], **options: Unpack[AutoConsumeOptions]
-    ) -> AsyncStream[Delivery]: ...
+    ) -> AsyncStream[PulledDelivery]: ...
     @overload
     def consume(
         self, subscription: str, *, ack: Literal["manual"] = "manual", **options: Unpack[ConsumeOptions]
     ) -> AsyncConsumer: ...
     def consume(
         self, subscription: str, *, ack: Ack = "manual", **options: Any
-    ) -> AsyncConsumer | AsyncStream[Delivery]:
+    ) -> AsyncConsumer | AsyncStream[PulledDelivery]:
         """Takes the messages of a durable subscription as one of its members, until the consumer ends.
 
         `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
@@ -41,9 +41,9 @@ class AsyncQueue(AsyncCalls):
 
         With `ack="auto"` the service settles each message when it hands it out, at most once: it is lost if
         its answer is, or if the wait for it is cancelled while it is on its way. It gives a stream of
-        `Delivery`, as `pull` does, whose items have no receipt and nothing to settle; `AutoConsumeOptions`
-        lists its options. The next message is taken when the one before was handed out and another is wanted,
-        so a slow receiver loses nothing. Errors are raised when the stream is first read.
+        `PulledDelivery`, as `pull` does, whose items have no receipt and nothing to settle. The options are
+        those of `AutoConsumeOptions`. The next message is taken when the one before was handed out and
+        another is wanted, so a slow receiver loses nothing. Errors are raised when the stream is first read.
         """
         if ack == "auto":
             known("consume", AutoConsumeOptions, options, "ack")
@@ -83,7 +83,7 @@ class AsyncQueue(AsyncCalls):
         wait: float = 0.0,
         ack: Ack = "manual",
         on_gap: Callable[[Gap], object] | None = None,
-    ) -> list[Delivery]:
+    ) -> list[PulledDelivery]:
         """Up to `count` deliveries (up to 1000), waiting up to `wait` seconds (up to 30) for the first.
 
         Only `extend` extends their leases. If retention removed messages before this subscription had settled

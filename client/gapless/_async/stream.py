@@ -15,7 +15,7 @@ from gapless._effects import AsyncEffects
 from gapless._errors import GaplessError
 from gapless._forks import OneProcess
 from gapless._retry import Break, Ended
-from gapless._streams.stream import Resumable, Stream
+from gapless._streams.stream import Resumable, Streamed
 from gapless._transport import AsyncPool, build, head_of, leave_response, no_reply, reply_of
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class AsyncStream(_AsyncIteration[T]):
     lost. One task at a time may use it, except `aclose`.
     """
 
-    def __init__(self, stream: Stream[T], pool: AsyncPool, config: Config, effects: AsyncEffects) -> None:
+    def __init__(self, stream: Streamed[T], pool: AsyncPool, config: Config, effects: AsyncEffects) -> None:
         self._stream = stream
         self._pool = pool
         self._config = config

@@ -24,7 +24,7 @@ before (also by the first attempt of a repeated call), a seek forgot it, or it i
 
 
 class Leased(Protocol):
-    """Anything that names one lease: a `Delivery` of `pull`, or one that `consume` gave."""
+    """Anything that names one lease: a `PulledDelivery` of `pull`, or one that `consume` gave."""
 
     @property
     def subscription(self) -> str: ...
@@ -41,7 +41,7 @@ Receipt = str | Leased
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class PulledDelivery:
     """One message handed out to one member of a subscription, leased until `deadline`.
 
     `attempt` counts how often the message was handed out, this time included. With `ack="auto"` it was
@@ -90,15 +90,15 @@ class Outstanding:
     last_error: str | None = None
 
 
-def delivery_from(subscription: str, raw: Any) -> Delivery:
-    """A `Delivery` from its JSON object. Raises `ProtocolError`."""
+def delivery_from(subscription: str, raw: Any) -> PulledDelivery:
+    """A `PulledDelivery` from its JSON object. Raises `ProtocolError`."""
     try:
         receipt, deadline = raw.get("receipt"), raw.get("deadline")
         if (receipt is None) != (deadline is None):
             raise ValueError("a lease has a receipt and a deadline")
         message = message_from(raw["message"])
         attempt = int(raw["attempt"])
-        return Delivery(
+        return PulledDelivery(
             subscription, None if receipt is None else str(receipt), attempt, _moment(deadline), message
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -148,14 +148,14 @@ def pull(
     wait: float,
     on_gap: Callable[[Gap], object] | None = None,
     ack: Ack = "manual",
-) -> Call[list[Delivery]]:
+) -> Call[list[PulledDelivery]]:
     """Takes up to `count` deliveries, waiting `wait` seconds for the first. Reports the answer's gaps.
 
     Repeated after a lost answer it takes others: those of the lost answer come again when their leases end.
     With `auto` they were settled and are gone.
     """
 
-    def decode(answer: Any) -> list[Delivery]:
+    def decode(answer: Any) -> list[PulledDelivery]:
         if not isinstance(answer, dict) or not isinstance(answer.get("deliveries"), list):
             raise ProtocolError(f"not the answer to a pull: {answer!r:.200}")
         gaps = answer.get("gaps", [])

@@ -12,7 +12,7 @@ from gapless._call import Call, Request, params_from, path
 from gapless._calls.delivery import Settled, delivery_from, extend, release
 from gapless._calls.gaps import tell
 from gapless._config import Config
-from gapless._effects import Effects
+from gapless._effects import Sources
 from gapless._errors import GaplessError
 from gapless._lost import Gap
 from gapless._models import gap_from
@@ -22,7 +22,7 @@ from gapless._streams.leases import Lease, Leases
 from gapless._streams.reconnect import Reconnects
 from gapless._streams.server_clock import ServerClock
 from gapless._streams.sse import SSEParser
-from gapless._streams.stream import Resumable, Stream, expect_type, log, member, parse_json
+from gapless._streams.stream import Resumable, Streamed, expect_type, log, member, parse_json
 
 MAX_PREFETCH = 1000
 _KINDS = frozenset({"delivery", "gap", "goodbye"})
@@ -102,7 +102,7 @@ class Membership(Resumable[Lease]):
 
     cursor = None
 
-    def __init__(self, asked: Consumption, config: Config, effects: Effects) -> None:
+    def __init__(self, asked: Consumption, config: Config, effects: Sources) -> None:
         self.asked = asked
         self.leases = Leases(ServerClock(effects.wall), asked.max_hold)
         self._clock: Callable[[], float] = effects.clock
@@ -206,10 +206,10 @@ class Membership(Resumable[Lease]):
             self.leases.settle(lease)
 
 
-class Consuming(Membership, Stream[Lease]):
+class Consuming(Membership, Streamed[Lease]):
     """A membership over event streams."""
 
-    def __init__(self, asked: Consumption, config: Config, effects: Effects) -> None:
+    def __init__(self, asked: Consumption, config: Config, effects: Sources) -> None:
         super().__init__(asked, config, effects)
         self._made_from = asked, config, effects
         self._parser = SSEParser()

@@ -12,10 +12,10 @@ from gapless._lost import Gap
 from gapless._models import Message, gap_from, message_from
 from gapless._retry import Attempts, Break, Ended, NoReply, Reply, RetryPolicy
 from gapless._streams.sse import MAX_EVENT_BYTES, LineSplitter
-from gapless._streams.stream import Stream, expect_type, log, parse_json
+from gapless._streams.stream import Streamed, expect_type, log, parse_json
 
 
-class HistoryStream(Stream[Message]):
+class HistoryStream(Streamed[Message]):
     """A channel's history as newline-delimited JSON, in constant memory; after a break it resumes there."""
 
     def __init__(

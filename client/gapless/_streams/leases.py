@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from weakref import WeakValueDictionary
 
-from gapless._calls.delivery import MAX_RECEIPTS, Delivery, Settled, receipt_of
+from gapless._calls.delivery import MAX_RECEIPTS, PulledDelivery, Settled, receipt_of
 from gapless._errors import ProtocolError
 from gapless._streams.server_clock import ServerClock
 
@@ -31,7 +31,7 @@ class Lease:
     deadline was last set, `extend_at` is about half way to it, and after `ends_at` the lease is not extended.
     """
 
-    delivery: Delivery
+    delivery: PulledDelivery
     deadline: datetime
     ends_at: float
     asked_at: float
@@ -62,7 +62,7 @@ class Leases:
         self._held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
         self._kept: dict[str, Lease] = {}
 
-    def begin(self, delivery: Delivery, now: float) -> Lease:
+    def begin(self, delivery: PulledDelivery, now: float) -> Lease:
         """Makes a lease of a new delivery and keeps it alive. Raises `ProtocolError` if it has none."""
         if delivery.deadline is None:
             raise ProtocolError(f"a member that settles got a delivery without a lease: {delivery!r:.200}")

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TypedDict
 
 from gapless._call import Call, Request
-from gapless._calls.delivery import Delivery, pull
+from gapless._calls.delivery import PulledDelivery, pull
 from gapless._config import Config
-from gapless._effects import Effects
+from gapless._effects import Sources
 from gapless._errors import ProtocolError
 from gapless._forks import Forkable
 from gapless._lost import Gap
 from gapless._retry import Break, Ended, Reply
 from gapless._streams.reconnect import FLOOR_SECONDS, Reconnects
-from gapless._streams.stream import Stream, expect_type, log
+from gapless._streams.stream import Streamed, expect_type, log
 
 WAIT_SECONDS = 5.0
 """How long one pull waits for a message."""
@@ -35,7 +35,7 @@ class AutoConsumeOptions(TypedDict, total=False):
     give_up_after: float | None
 
 
-class Pulling(Forkable, Stream[Delivery]):
+class Pulling(Forkable, Streamed[PulledDelivery]):
     """Deliveries that the service settled when it handed them out.
 
     Each connection is one pull, made when somebody wants a delivery and none is left of the last answer. So
@@ -51,7 +51,7 @@ class Pulling(Forkable, Stream[Delivery]):
         self,
         subscription: str,
         config: Config,
-        effects: Effects,
+        effects: Sources,
         *,
         prefetch: int = 1,
         on_gap: Callable[[Gap], object] | None = None,
@@ -60,11 +60,11 @@ class Pulling(Forkable, Stream[Delivery]):
         if not 1 <= prefetch <= MAX_PREFETCH:
             raise ValueError(f"one request takes 1 to {MAX_PREFETCH} messages")
         self._subscription = subscription
-        self._call: Call[list[Delivery]] = pull(subscription, prefetch, WAIT_SECONDS, on_gap, "auto")
+        self._call: Call[list[PulledDelivery]] = pull(subscription, prefetch, WAIT_SECONDS, on_gap, "auto")
         self._reconnects = Reconnects(
             give_up_after=give_up_after, renews_token=config.renews_token, chance=effects.chance
         )
-        self._waiting: deque[Delivery] = deque()
+        self._waiting: deque[PulledDelivery] = deque()
         self._headers: Mapping[str, str] = {}
         self._body: bytearray | None = None
         self._brought = False
@@ -90,7 +90,7 @@ class Pulling(Forkable, Stream[Delivery]):
         ):
             self._read()
 
-    def take(self) -> Delivery | None:
+    def take(self) -> PulledDelivery | None:
         return self._waiting.popleft() if self._waiting else None
 
     def lost(self, cause: Break, now: float) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar
 
 from gapless._config import Config
-from gapless._effects import Effects
+from gapless._effects import Sources
 from gapless._errors import GaplessError, ProtocolError
 from gapless._lost import Gap
 from gapless._options import known
@@ -190,7 +190,7 @@ def push_reader(
     on_gap: OnGap,
     ephemeral: bool,
     config: Config,
-    effects: Effects,
+    effects: Sources,
     give_up_after: float | None = None,
     **options: Any,
 ) -> PushReader:

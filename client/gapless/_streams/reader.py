@@ -7,18 +7,18 @@ from typing import Any
 
 from gapless._call import Request
 from gapless._config import Config
-from gapless._effects import Effects
+from gapless._effects import Sources
 from gapless._options import known
 from gapless._retry import Reply
 from gapless._streams.interest import Interest, SubscribeOptions
 from gapless._streams.reading import Item, OnGap, Reading
 from gapless._streams.sse import SSEParser
-from gapless._streams.stream import Stream, expect_type, parse_json
+from gapless._streams.stream import Streamed, expect_type, parse_json
 
 _KINDS = frozenset({"message", "ready", "gap", "goodbye"})
 
 
-class Reader(Reading, Stream[Item]):
+class Reader(Reading, Streamed[Item]):
     """Reads the events of one response after another. It holds at most the items of one network read."""
 
     def __init__(self, interest: Interest, *, chance: Callable[[], float], **options: Any) -> None:
@@ -50,7 +50,7 @@ def reader(
     on_gap: OnGap,
     ephemeral: bool,
     config: Config,
-    effects: Effects,
+    effects: Sources,
     give_up_after: float | None = None,
     **options: Any,
 ) -> Reader:

@@ -1,6 +1,6 @@
 """A streamed answer for the faces: it takes bytes, gives items, and says how long to wait after a break.
 
-A `Stream` decides and never waits. `AsyncStream` and `SyncStream` carry it out and decide nothing.
+A `Streamed` decides and never waits. `AsyncStream` and `Stream` carry it out and decide nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Resumable(ABC, Generic[T]):
         return False
 
 
-class Stream(Resumable[T]):
+class Streamed(Resumable[T]):
     """A resumable sequence whose connections are streamed answers.
 
     The order of calls: `request` gives the request to send. `opened` takes the head of a successful answer.

@@ -11,14 +11,14 @@ import httpx
 
 from gapless._call import Call, Request, Slice, attempts_for
 from gapless._config import Config, Token
-from gapless._effects import SyncEffects
+from gapless._effects import Effects
 from gapless._retry import Outcome, Reply, RetryPolicy
-from gapless._transport import SyncPool, build, no_reply, reply_of
+from gapless._transport import Pool, build, no_reply, reply_of
 
 T = TypeVar("T")
 
 
-class SyncCalls:
+class Calls:
     """A connection pool with credentials and a retry policy, and the loop that carries out a call over it."""
 
     def __init__(
@@ -29,11 +29,11 @@ class SyncCalls:
         timeout: float = 10.0,
         retry: RetryPolicy | None = None,
         http_client: httpx.Client | None = None,
-        effects: SyncEffects | None = None,
+        effects: Effects | None = None,
     ) -> None:
         self._config = Config.resolve(base_url, token, timeout, retry)
-        self._pool = SyncPool(http_client)
-        self._effects = effects or SyncEffects()
+        self._pool = Pool(http_client)
+        self._effects = effects or Effects()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._config.base_url}>"

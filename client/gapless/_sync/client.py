@@ -20,12 +20,12 @@ from gapless._streams.history import HistoryStream
 from gapless._streams.interest import SubscribeOptions
 from gapless._streams.reader import reader
 from gapless._streams.reading import OnGap
-from gapless._sync.manage import SyncManage
-from gapless._sync.queue import SyncQueue
-from gapless._sync.stream import SyncStream
+from gapless._sync.manage import Manage
+from gapless._sync.queue import Queue
+from gapless._sync.stream import Stream
 
 
-class Client(SyncQueue, SyncManage):
+class Client(Queue, Manage):
     """A blocking client; threads may share it. Calls raise `GaplessError` and are retried as `retry` says.
 
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
@@ -120,7 +120,7 @@ class Client(SyncQueue, SyncManage):
         on_gap: Literal["yield"],
         ephemeral: Literal[False] = False,
         **options: Unpack[SubscribeOptions],
-    ) -> SyncStream[Message | Gap]: ...
+    ) -> Stream[Message | Gap]: ...
     @overload
     def subscribe(
         self,
@@ -128,7 +128,7 @@ class Client(SyncQueue, SyncManage):
         ephemeral: Literal[True],
         on_gap: OnGap = "raise",
         **options: Unpack[SubscribeOptions],
-    ) -> SyncStream[Message | Gap | Ephemeral]: ...
+    ) -> Stream[Message | Gap | Ephemeral]: ...
     @overload
     def subscribe(
         self,
@@ -136,14 +136,14 @@ class Client(SyncQueue, SyncManage):
         on_gap: Literal["raise"] | Callable[[Gap], object] = "raise",
         ephemeral: Literal[False] = False,
         **options: Unpack[SubscribeOptions],
-    ) -> SyncStream[Message]: ...
+    ) -> Stream[Message]: ...
     def subscribe(
         self,
         *channels: str,
         on_gap: OnGap = "raise",
         ephemeral: bool = False,
         **options: Unpack[SubscribeOptions],
-    ) -> SyncStream[Any]:
+    ) -> Stream[Any]:
         """Reads every message of these channels or patterns once, in id order, even if connections are lost.
 
         `SubscribeOptions` lists the starts and filters. If retention removed messages before they were read,
@@ -151,7 +151,7 @@ class Client(SyncQueue, SyncManage):
         the request, the error is raised when the stream is first read or entered.
         """
         core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
-        return SyncStream(core, self._pool, self._config, self._effects)
+        return Stream(core, self._pool, self._config, self._effects)
 
     def history(
         self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
@@ -162,11 +162,11 @@ class Client(SyncQueue, SyncManage):
 
     def iter_history(
         self, channel: str, *, limit: int | None = None, **options: Unpack[HistoryOptions]
-    ) -> SyncStream[Message]:
+    ) -> Stream[Message]:
         """A channel's history as one stream of messages, in constant memory, resumed after a break."""
         query = HistoryQuery(channel, **known("iter_history", HistoryOptions, options, "limit"))
         core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
-        return SyncStream(core, self._pool, self._config, self._effects)
+        return Stream(core, self._pool, self._config, self._effects)
 
     def get_message(self, channel: str, message_id: int) -> Message:
         """One message. Raises `NotFound`."""

@@ -16,12 +16,12 @@ from gapless._forks import Forkable
 from gapless._streams.consuming import Consumption
 from gapless._streams.in_hand import InHand
 from gapless._streams.leases import Lease
-from gapless._sync.member import SIGNAL_S, SyncMember
+from gapless._sync.member import SIGNAL_S, Member
 
 log = logging.getLogger("gapless")
 
 
-class SyncDelivery(InHand):
+class Delivery(InHand):
     """One message leased to this consumer. Use it as a block, or settle it by hand.
 
     `with` extends the lease until the end of the block. At its end the message is acked. If the block
@@ -37,7 +37,7 @@ class SyncDelivery(InHand):
     entered there, and a block that was entered before the fork settles nothing there.
     """
 
-    def __init__(self, lease: Lease, consumer: SyncConsumer) -> None:
+    def __init__(self, lease: Lease, consumer: Consumer) -> None:
         super().__init__(lease)
         # This reference keeps the stream, and with it the lease, alive as long as the delivery exists.
         self._consumer = consumer
@@ -114,11 +114,11 @@ class SyncDelivery(InHand):
             self._consumer._member.leases.lose(self._lease, f"it could not be nacked: {trouble}")
 
 
-SyncHandler = Callable[[SyncDelivery], object]
+Handler = Callable[[Delivery], object]
 """What `work` calls with each delivery."""
 
 
-class SyncConsumer:
+class Consumer:
     """An iterator over the deliveries of a subscription. It reconnects after a lost connection.
 
     It reads ahead up to `prefetch` deliveries and keeps their leases alive until they are handed out. When
@@ -129,7 +129,7 @@ class SyncConsumer:
     deliveries of its own.
     """
 
-    def __init__(self, member: SyncMember, asked: Consumption, patience_seconds: float) -> None:
+    def __init__(self, member: Member, asked: Consumption, patience_seconds: float) -> None:
         self._member = member
         self._asked = asked
         self._patience_seconds = patience_seconds
@@ -158,13 +158,13 @@ class SyncConsumer:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> SyncDelivery:
+    def __next__(self) -> Delivery:
         lease = self._member.take()
         if lease is None:
             raise StopIteration
-        return SyncDelivery(lease, self)
+        return Delivery(lease, self)
 
-    def work(self, handler: SyncHandler, *, concurrency: int = 1) -> None:
+    def work(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Calls the handler with each delivery inside the delivery's block, `concurrency` at a time.
 
         If the handler raises, the error is logged, the message is nacked, and work goes on. Work ends after
@@ -202,7 +202,7 @@ class SyncConsumer:
         broken off; all other leases end. Closing twice is harmless."""
         self._member.close(self._patience_seconds)
 
-    def _work(self, handler: SyncHandler, crew: _Crew) -> None:
+    def _work(self, handler: Handler, crew: _Crew) -> None:
         try:
             for delivery in self:
                 # A lost lease is logged; no caller could catch `LeaseLost` here.
@@ -212,7 +212,7 @@ class SyncConsumer:
             crew.failures.append(error)
             self.stop()
 
-    def _attempt(self, handler: SyncHandler, delivery: SyncDelivery) -> None:
+    def _attempt(self, handler: Handler, delivery: Delivery) -> None:
         try:
             handler(delivery)
         except Exception as error:

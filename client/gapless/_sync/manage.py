@@ -17,10 +17,10 @@ from gapless._calls.scheduled import Scheduled
 from gapless._calls.subscription import Length, Start, Subscription
 from gapless._calls.subscriptions import SubscriptionOptions
 from gapless._models import Published
-from gapless._sync.calls import SyncCalls
+from gapless._sync.calls import Calls
 
 
-class SyncManage(SyncCalls):
+class Manage(Calls):
     """Methods for subscriptions, dead letters, policies, definitions and scheduled messages."""
 
     def create_subscription(

@@ -10,14 +10,14 @@ from typing import Protocol, TypeVar
 from gapless._call import Call
 from gapless._calls import delivery as _delivery
 from gapless._calls.delivery import Settled
-from gapless._effects import SyncEffects
+from gapless._effects import Effects
 from gapless._errors import Unreachable, apart
 from gapless._forks import Forkable
 from gapless._retry import NO_RETRY, RetryPolicy
 from gapless._streams.consuming import Consuming, Inbox
 from gapless._streams.gather import Gatherer
 from gapless._streams.leases import NEVER, Lease
-from gapless._sync.stream import SyncStream
+from gapless._sync.stream import Stream
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ SIGNAL_S = 0.5
 """A signal just before CPython blocks does not wake the main thread, so it looks at this interval."""
 
 
-class SyncCaller(Protocol):
+class Caller(Protocol):
     """Carries out a call."""
 
     def __call__(self, call: Call[T], policy: RetryPolicy | None = None) -> T: ...
@@ -49,7 +49,7 @@ class _Ticket:
         return self.result is not None or self.error is not None
 
 
-class SyncMember(Forkable):
+class Member(Forkable):
     """Two threads, one that reads and one that extends. Acks go out on the threads that wait for them.
 
     Only its own threads and its consumer refer to it, so that a garbage-collected consumer can end it. The
@@ -57,9 +57,7 @@ class SyncMember(Forkable):
     nor the leases: there it begins anew, as another member.
     """
 
-    def __init__(
-        self, consuming: Consuming, stream: SyncStream[Lease], call: SyncCaller, effects: SyncEffects
-    ) -> None:
+    def __init__(self, consuming: Consuming, stream: Stream[Lease], call: Caller, effects: Effects) -> None:
         self._call = call
         self._clock = effects.clock
         self._failure: Exception | None = None
@@ -69,7 +67,7 @@ class SyncMember(Forkable):
         self._begin(consuming, stream)
         super().__init__()
 
-    def _begin(self, consuming: Consuming, stream: SyncStream[Lease]) -> None:
+    def _begin(self, consuming: Consuming, stream: Stream[Lease]) -> None:
         self.consuming = consuming
         self.leases = consuming.leases
         self._stream = stream

@@ -8,33 +8,33 @@ from typing import Any, Literal, Unpack, overload
 
 from gapless._calls import delivery as _delivery
 from gapless._calls import transactions as _transactions
-from gapless._calls.delivery import Ack, Delivery, Leased, Outstanding, Receipt, Settled, State
+from gapless._calls.delivery import Ack, Leased, Outstanding, PulledDelivery, Receipt, Settled, State
 from gapless._calls.transactions import Committed
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
 from gapless._options import known
 from gapless._streams.consuming import ConsumeOptions, Consuming, Consumption, prefetch_for
 from gapless._streams.pulling import AutoConsumeOptions, Pulling
-from gapless._sync.calls import SyncCalls
-from gapless._sync.consumer import SyncConsumer, SyncDelivery, SyncHandler
-from gapless._sync.member import SyncMember
-from gapless._sync.stream import SyncStream
+from gapless._sync.calls import Calls
+from gapless._sync.consumer import Consumer, Delivery, Handler
+from gapless._sync.member import Member
+from gapless._sync.stream import Stream
 
 
-class SyncQueue(SyncCalls):
+class Queue(Calls):
     """Methods that take deliveries from subscriptions and settle them."""
 
     @overload
     def consume(
         self, subscription: str, *, ack: Literal["auto"], **options: Unpack[AutoConsumeOptions]
-    ) -> SyncStream[Delivery]: ...
+    ) -> Stream[PulledDelivery]: ...
     @overload
     def consume(
         self, subscription: str, *, ack: Literal["manual"] = "manual", **options: Unpack[ConsumeOptions]
-    ) -> SyncConsumer: ...
+    ) -> Consumer: ...
     def consume(
         self, subscription: str, *, ack: Ack = "manual", **options: Any
-    ) -> SyncConsumer | SyncStream[Delivery]:
+    ) -> Consumer | Stream[PulledDelivery]:
         """Takes the messages of a durable subscription as one of its members, until the consumer ends.
 
         `ConsumeOptions` lists the options. If the service refuses, for example because there is no such
@@ -42,33 +42,33 @@ class SyncQueue(SyncCalls):
 
         With `ack="auto"` the service settles each message when it hands it out, at most once: it is lost if
         its answer is, or if the wait for it is cancelled while it is on its way. It gives a stream of
-        `Delivery`, as `pull` does, whose items have no receipt and nothing to settle; `AutoConsumeOptions`
-        lists its options. The next message is taken when the one before was handed out and another is wanted,
-        so a slow receiver loses nothing. Errors are raised when the stream is first read.
+        `PulledDelivery`, as `pull` does, whose items have no receipt and nothing to settle. The options are
+        those of `AutoConsumeOptions`. The next message is taken when the one before was handed out and
+        another is wanted, so a slow receiver loses nothing. Errors are raised when the stream is first read.
         """
         if ack == "auto":
             known("consume", AutoConsumeOptions, options, "ack")
             pulling = Pulling(subscription, self._config, self._effects, **options)
-            return SyncStream(pulling, self._pool, self._config, self._effects)
+            return Stream(pulling, self._pool, self._config, self._effects)
         if ack != "manual":
             raise ValueError(f'ack is "manual" or "auto", not {ack!r}')
         asked = Consumption(subscription, **known("consume", ConsumeOptions, options, "ack"))
         consuming = Consuming(asked, self._config, self._effects)
-        stream = SyncStream(consuming, self._pool, self._config, self._effects)
-        member = SyncMember(consuming, stream, self._call, self._effects)
-        return SyncConsumer(member, asked, self._config.timeout_seconds)
+        stream = Stream(consuming, self._pool, self._config, self._effects)
+        member = Member(consuming, stream, self._call, self._effects)
+        return Consumer(member, asked, self._config.timeout_seconds)
 
     def work(
         self,
         subscription: str,
-        handler: SyncHandler,
+        handler: Handler,
         *,
         concurrency: int = 1,
         **options: Unpack[ConsumeOptions],
     ) -> None:
         """Calls the handler with each delivery of the subscription, `concurrency` at a time, until it ends.
 
-        It is `SyncConsumer.work` of a consumer that reads two deliveries ahead for each handler. It acks
+        It is `Consumer.work` of a consumer that reads two deliveries ahead for each handler. It acks
         what the handler has done, so there is no `ack="auto"`.
         """
         known("work", ConsumeOptions, options, "concurrency")
@@ -84,7 +84,7 @@ class SyncQueue(SyncCalls):
         wait: float = 0.0,
         ack: Ack = "manual",
         on_gap: Callable[[Gap], object] | None = None,
-    ) -> list[Delivery]:
+    ) -> list[PulledDelivery]:
         """Up to `count` deliveries (up to 1000), waiting up to `wait` seconds (up to 30) for the first.
 
         Only `extend` extends their leases. If retention removed messages before this subscription had settled
@@ -157,6 +157,6 @@ class SyncQueue(SyncCalls):
         call = _transactions.transaction(publish, acked, self._effects.new_key, idempotency_key)
         committed = self._call(call)
         for one in acked:
-            if isinstance(one, SyncDelivery):
+            if isinstance(one, Delivery):
                 one._settle_elsewhere()
         return committed

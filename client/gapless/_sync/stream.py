@@ -12,24 +12,24 @@ from typing import Generic, Self, TypeVar
 import httpx
 
 from gapless._config import Config
-from gapless._effects import SyncEffects
+from gapless._effects import Effects
 from gapless._errors import GaplessError
 from gapless._forks import Forkable
 from gapless._retry import Break, Ended
-from gapless._streams.stream import Stream
-from gapless._transport import SyncPool, build, head_of, leave_response, no_reply, reply_of
+from gapless._streams.stream import Streamed
+from gapless._transport import Pool, build, head_of, leave_response, no_reply, reply_of
 
 T = TypeVar("T")
 
 
-class SyncStream(Forkable, Generic[T]):
+class Stream(Forkable, Generic[T]):
     """An iterator over a stream. It reconnects after a lost connection, until it is closed.
 
     `with` opens it and returns once no message published from then on can be missed. One thread at a time may
     use it, except `close`. In a forked child it goes on where it is, over a connection of its own.
     """
 
-    def __init__(self, stream: Stream[T], pool: SyncPool, config: Config, effects: SyncEffects) -> None:
+    def __init__(self, stream: Streamed[T], pool: Pool, config: Config, effects: Effects) -> None:
         self._stream = stream
         self._pool = pool
         self._config = config
@@ -148,9 +148,9 @@ class SyncStream(Forkable, Generic[T]):
         self._chunks = response.iter_bytes()
         return None
 
-    def _anew(self, stream: Stream[T]) -> SyncStream[T]:
+    def _anew(self, stream: Streamed[T]) -> Stream[T]:
         """Another one for this stream, over the same client."""
-        return SyncStream(stream, self._pool, self._config, self._effects)
+        return Stream(stream, self._pool, self._config, self._effects)
 
     def _refuse_torn(self) -> None:
         if self._torn:

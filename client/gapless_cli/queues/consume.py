@@ -17,7 +17,7 @@ from gapless_cli.limits import MAX_PAGE, MAX_PREFETCH
 from gapless_cli.options import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
-    from gapless import Delivery, Outstanding, SyncConsumer, SyncDelivery, SyncStream
+    from gapless import Consumer, Delivery, Outstanding, PulledDelivery, Stream
     from gapless_cli.interrupts import Interrupts
     from gapless_cli.queues.executing import Commands
     from gapless_cli.queues.tally import Tally
@@ -119,7 +119,7 @@ def _prefetch(count: int | None, concurrency: int) -> int:
 
 
 def _print(
-    consumer: SyncConsumer,
+    consumer: Consumer,
     count: int | None,
     data_only: bool,
     interrupts: Interrupts,
@@ -140,7 +140,7 @@ def _print(
 
 
 def _print_settled(
-    stream: SyncStream[Delivery], count: int | None, data_only: bool, interrupts: Interrupts, tally: Tally
+    stream: Stream[PulledDelivery], count: int | None, data_only: bool, interrupts: Interrupts, tally: Tally
 ) -> None:
     """The same for messages that were settled when they were handed out."""
     from gapless_cli.output import when_reader_leaves
@@ -155,7 +155,7 @@ def _print_settled(
                 return
 
 
-def _print_and_ack(delivery: SyncDelivery, data_only: bool) -> None:
+def _print_and_ack(delivery: Delivery, data_only: bool) -> None:
     with delivery:
         try:
             _write(delivery, data_only)
@@ -165,7 +165,7 @@ def _print_and_ack(delivery: SyncDelivery, data_only: bool) -> None:
             raise
 
 
-def _write(delivery: SyncDelivery | Delivery, data_only: bool) -> None:
+def _write(delivery: Delivery | PulledDelivery, data_only: bool) -> None:
     from gapless_cli.output import data_json, write_line
     from gapless_cli.queues.shapes import delivery_json
 
@@ -178,7 +178,7 @@ def _write(delivery: SyncDelivery | Delivery, data_only: bool) -> None:
 class Workers:
     """Threads that take deliveries and run commands, until `count` of them are done."""
 
-    def __init__(self, consumer: SyncConsumer, commands: Commands, count: int | None, tally: Tally) -> None:
+    def __init__(self, consumer: Consumer, commands: Commands, count: int | None, tally: Tally) -> None:
         self._consumer = consumer
         self._commands = commands
         self._left = count
@@ -225,7 +225,7 @@ class Workers:
                 self._ended += 1
                 self._changed.notify_all()
 
-    def _next(self) -> SyncDelivery | None:
+    def _next(self) -> Delivery | None:
         """The next delivery. One thread at a time takes one, so that none waits for a delivery too many."""
         with self._taking:
             if self._left == 0:
@@ -235,7 +235,7 @@ class Workers:
                 self._left -= 1
             return delivery
 
-    def _do(self, delivery: SyncDelivery) -> None:
+    def _do(self, delivery: Delivery) -> None:
         from gapless_cli.queues.executing import CommandFailed, Ended
 
         try:

@@ -15,7 +15,7 @@ import msgspec
 from gapless_cli.output import data_json, message_json
 
 if TYPE_CHECKING:
-    from gapless import Message, SyncDelivery
+    from gapless import Delivery, Message
 
 MAX_LINE_BYTES = 64 * 1024
 """The most of a command's stderr that is passed on in one piece."""
@@ -41,7 +41,7 @@ class Commands:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended: signal.Signals | None = None
 
-    def run(self, delivery: SyncDelivery) -> None:
+    def run(self, delivery: Delivery) -> None:
         """Returns once it exited with 0. Raises `CommandFailed` with its last line of stderr, or `Ended`."""
         process = subprocess.Popen(
             ["/bin/sh", "-c", self._command],
@@ -94,7 +94,7 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
             os.killpg(process.pid, number)
 
 
-def _environment(delivery: SyncDelivery) -> dict[str, str]:
+def _environment(delivery: Delivery) -> dict[str, str]:
     message = delivery.message
     return {
         "GAPLESS_SUBSCRIPTION": delivery.subscription,
