@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 FACE = Path(__file__).resolve().parent / "gapless"
-PAIRS = ("calls", "client", "manage", "queue")
+NOUNS = ("channels", "dead_letters", "definitions", "policies", "scheduled", "subscriptions")
+PAIRS = ("calls", "client", "nouns", "queue", *NOUNS)
 """The parts of both faces, by their names in `_async` and `_sync`."""
 RULES = tuple(
     (re.compile(pattern), replacement)

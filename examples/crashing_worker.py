@@ -29,7 +29,7 @@ async def work(queue: str) -> None:
 
     async with AsyncClient() as client:
         working = asyncio.create_task(client.work(queue, handle, concurrency=8))
-        while (left := await client.subscription_length(queue)).lag or left.in_flight:  # noqa: ASYNC110
+        while (left := await client.subscriptions.length(queue)).lag or left.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
@@ -38,18 +38,18 @@ async def work(queue: str) -> None:
 def main() -> None:
     queue = f"example-{uuid.uuid4().hex[:8]}"
     with Client() as client:
-        client.create_subscription(queue, [f"{queue}.jobs"], ack_wait=5, max_deliver=3, backoff=[0.1])
+        client.subscriptions.create(queue, [f"{queue}.jobs"], ack_wait=5, max_deliver=3, backoff=[0.1])
         client.publish_many(f"{queue}.jobs", [{"job": number} for number in range(1, JOBS + 1)])
         lives = 1
         while subprocess.run([sys.executable, __file__, queue], check=False).returncode != 0:
             lives += 1
         done = {message.data["job"] for message in client.iter_history(f"{queue}.done")}
         print(f"{len(done)} jobs are done, by workers that lived {lives} lives")
-        for letter in client.dead_letters(subscription=queue):
+        for letter in client.dead_letters.list(subscription=queue):
             job = letter.message.data["job"]
             print(f"job {job} is a dead letter: {letter.reason} after {letter.attempts} attempts,")
             print("of which 3 count: one that ends without a word beside other messages does not")
-        client.delete_subscription(queue)
+        client.subscriptions.delete(queue)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ from gapless._async.client import AsyncClient
 from gapless._async.connection import AsyncConnection
 from gapless._async.consumer import AsyncConsumer, AsyncDelivery
 from gapless._async.stream import AsyncStream
+from gapless._calls.channels import UNSET
 from gapless._calls.dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
+from gapless._calls.definitions import Change, Exported, Imported
 from gapless._calls.delivery import Outstanding, PulledDelivery, Settled
-from gapless._calls.policies import Change, Exported, Imported, Policy
+from gapless._calls.history import HistoryOptions
+from gapless._calls.policies import Policy
 from gapless._calls.publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
-from gapless._calls.read import UNSET, HistoryOptions
 from gapless._calls.scheduled import Scheduled, ScheduleOptions
 from gapless._calls.subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
 from gapless._calls.subscriptions import SubscriptionOptions

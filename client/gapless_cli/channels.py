@@ -69,7 +69,7 @@ def channels(
     from gapless_cli.connection import connected
 
     with connected(url) as client:
-        _show(client.channels(pattern, page_size=MAX_PAGE), as_json=as_json)
+        _show(client.channels.list(pattern, page_size=MAX_PAGE), as_json=as_json)
 
 
 @app.command("show", cls=Command, epilog=SHOW_EXAMPLES)
@@ -78,7 +78,7 @@ def show(context: typer.Context, name: Name, url: Inner = None) -> None:
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        _show([client.get_channel(name)])
+        _show([client.channels.get(name)])
 
 
 @app.command("set", cls=Command, epilog=SET_EXAMPLES)
@@ -113,9 +113,9 @@ def delete(
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        channel = client.get_channel(name)
+        channel = client.channels.get(name)
         confirm(yes, f"deleting {name}", f"Delete {name} and its {_count(channel):,} messages for good?")
-        client.delete_channel(name, if_match=tag_of(if_match))
+        client.channels.delete(name, if_match=tag_of(if_match))
         typer.echo(f"deleted {name} with {_count(channel):,} messages", err=True)
 
 
@@ -134,7 +134,7 @@ def _changed(
     for attempt in range(1, ATTEMPTS + 1):
         kept, ttl, tag = Retention(), None, None
         with suppress(NotFound):
-            now = client.get_channel(name)
+            now = client.channels.get(name)
             # A setting of a policy must not become the channel's own.
             own = {name for name, origin in now.origins.items() if origin == "own"}
             age, messages = now.retention.max_age, now.retention.max_messages
@@ -145,7 +145,7 @@ def _changed(
             ttl = None if message_ttl == NONE else seconds(message_ttl, "--message-ttl")
         retention = _retention(kept, max_age, max_messages)
         try:
-            return client.put_channel(name, retention=retention, message_ttl=ttl, if_match=if_match or tag)
+            return client.channels.put(name, retention=retention, message_ttl=ttl, if_match=if_match or tag)
         except PreconditionFailed:
             if if_match is not None or attempt == ATTEMPTS:
                 raise

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -128,13 +129,13 @@ class SyncFace:
         self._closing += [self._client, *([options["http_client"]] if handler else [])]
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
-        return getattr(self._client, name)(*args, **options)
+        return attrgetter(name)(self._client)(*args, **options)
 
     def listing(self, name: str, *args: Any, **options: Any) -> list[Any]:
-        return list(getattr(self._client, name)(*args, **options))
+        return list(attrgetter(name)(self._client)(*args, **options))
 
     def open(self, name: str, *args: Any, **options: Any) -> Stream[Any]:
-        stream: Stream[Any] = getattr(self._client, name)(*args, **options)
+        stream: Stream[Any] = attrgetter(name)(self._client)(*args, **options)
         self._closing.append(stream)
         return stream
 
@@ -188,16 +189,16 @@ class AsyncFace:
         self._closing += [self._client, *([options["http_client"]] if handler else [])]
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
-        return self._runner.run(getattr(self._client, name)(*args, **options))
+        return self._runner.run(attrgetter(name)(self._client)(*args, **options))
 
     def listing(self, name: str, *args: Any, **options: Any) -> list[Any]:
         async def collect() -> list[Any]:
-            return [item async for item in getattr(self._client, name)(*args, **options)]
+            return [item async for item in attrgetter(name)(self._client)(*args, **options)]
 
         return self._runner.run(collect())
 
     def open(self, name: str, *args: Any, **options: Any) -> AsyncStream[Any]:
-        stream: AsyncStream[Any] = getattr(self._client, name)(*args, **options)
+        stream: AsyncStream[Any] = attrgetter(name)(self._client)(*args, **options)
         self._closing.append(stream)
         return stream
 

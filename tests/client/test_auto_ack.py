@@ -22,7 +22,7 @@ def name(server_url: str) -> str:
     """A subscription of its own, and the channel of the same name."""
     made = f"auto{uuid4().hex[:12]}"
     with Client(server_url) as client:
-        client.create_subscription(made, [made], start="earliest", ordering="none")
+        client.subscriptions.create(made, [made], start="earliest", ordering="none")
     return made
 
 
@@ -34,7 +34,7 @@ def publish(server_url: str, name: str, *data: Any) -> None:
 def counts(server_url: str, name: str) -> tuple[int, int, int]:
     """How many are acked, in flight, and not handed out yet."""
     with Client(server_url) as client:
-        stats = client.get_subscription(name).stats
+        stats = client.subscriptions.get(name).stats
     assert stats is not None
     return stats.acked, stats.in_flight, stats.lag
 

@@ -36,14 +36,14 @@ RAW_SCHEDULED = {
 def test_policies(face: Face) -> None:
     answers = Answers(RAW_POLICY, {"policies": [RAW_POLICY]}, RAW_POLICY)
     face.connect(handler=answers)
-    assert face.call("put_policy", "all", ">", "subscriptions", {"ack_wait": 5}, priority=-3) == POLICY
+    assert face.call("policies.put", "all", ">", "subscriptions", {"ack_wait": 5}, priority=-3) == POLICY
     assert answers.asked() == (
         "PUT",
         "/v1/policies/all",
         {"pattern": ">", "applies_to": "subscriptions", "priority": -3, "definition": {"ack_wait": 5}},
     )
-    assert face.call("policies") == [POLICY]
-    assert face.call("get_policy", "all") == POLICY
+    assert face.listing("policies.list") == [POLICY]
+    assert face.call("policies.get", "all") == POLICY
     assert answers.asked() == ("GET", "/v1/policies/all", None)
 
 
@@ -58,12 +58,12 @@ def test_definitions_go_out_and_in_as_they_are(face: Face) -> None:
     report = {"dry_run": True, "created": ["subscription:a"], "updated": [], "unchanged": 2, "diff": diff}
     answers = Answers(document, report)
     face.connect(handler=answers)
-    assert face.call("export_definitions") == document
-    assert face.call("import_definitions", document, dry_run=True) == Imported(
+    assert face.call("definitions.export") == document
+    assert face.call("definitions.import_", document, dry_run=True) == Imported(
         True, ("subscription:a",), (), 2, (Change("subscription", "a", None, {"channels": ["x"]}),)
     )
     assert answers.asked() == ("POST", "/v1/definitions?dry_run=true", document)
-    face.call("import_definitions", document)
+    face.call("definitions.import_", document)
     assert answers.asked()[1] == "/v1/definitions?dry_run=false"
 
 
@@ -131,9 +131,9 @@ def test_scheduled_messages_are_listed_read_and_promoted(face: Face) -> None:
         {"scheduled": [RAW_SCHEDULED], "has_more": False, "cursor": "77"}, RAW_SCHEDULED, stored
     )
     face.connect(handler=answers)
-    assert face.listing("scheduled", "a", page_size=10) == [expected]
+    assert face.listing("scheduled.list", "a", page_size=10) == [expected]
     assert dict(answers.requests[0].url.params) == {"channel": "a", "limit": "10"}
-    assert face.call("get_scheduled", 77) == expected
+    assert face.call("scheduled.get", 77) == expected
     assert answers.asked() == ("GET", "/v1/scheduled/77", None)
-    assert face.call("promote_scheduled", "77") == Published(1, "a", 1, NOON)
+    assert face.call("scheduled.promote", "77") == Published(1, "a", 1, NOON)
     assert answers.asked() == ("POST", "/v1/scheduled/77/promote", None)

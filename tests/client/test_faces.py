@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from gapless import (
@@ -18,9 +18,11 @@ from gapless import (
     Delivery,
     Stream,
 )
+from gapless._async.nouns import AsyncNouns
 from gapless._call import Request
 from gapless._config import Config
 from gapless._streams.interest import Interest
+from gapless._sync.nouns import Nouns
 from gapless._transport import build
 
 from tests.support import ROOT
@@ -59,6 +61,13 @@ def test_both_faces_offer_the_same_under_the_same_names(one: type[Any], other: t
     if one is AsyncClient:
         del found["connect"]  # One socket for many callers would need threads of its own.
     assert found == methods(other)
+
+
+@pytest.mark.parametrize("noun", [name for name in vars(AsyncNouns) if not name.startswith("_")])
+def test_both_faces_have_the_same_nouns_with_the_same_verbs(noun: str) -> None:
+    one, other = (get_type_hints(getattr(face, noun).fget)["return"] for face in (AsyncNouns, Nouns))
+    assert methods(one) == methods(other)
+    assert len(methods(one)) > 2
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

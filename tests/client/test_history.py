@@ -196,19 +196,19 @@ def test_channels_are_listed_over_all_pages(face: Face) -> None:
         return httpx.Response(200, json={"channels": [RAW_CHANNEL], "cursor": None})
 
     face.connect(handler=handler)
-    assert face.listing("channels", "a.>", page_size=2) == [CHANNEL] * 3
+    assert face.listing("channels.list", "a.>", page_size=2) == [CHANNEL] * 3
 
 
 @pytest.mark.parametrize(
     ("method", "options", "verb", "body"),
     [
-        ("get_channel", {}, "GET", None),
-        ("put_channel", {}, "PUT", {}),
-        ("put_channel", {"retention": Retention(max_age=60), "message_ttl": 5}, "PUT",
+        ("channels.get", {}, "GET", None),
+        ("channels.put", {}, "PUT", {}),
+        ("channels.put", {"retention": Retention(max_age=60), "message_ttl": 5}, "PUT",
          {"retention": {"max_age": 60}, "message_ttl": 5}),
-        ("patch_channel", {}, "PATCH", {}),
-        ("patch_channel", {"retention": None}, "PATCH", {"retention": None}),
-        ("patch_channel", {"message_ttl": None, "retention": Retention(max_messages=3)}, "PATCH",
+        ("channels.update", {}, "PATCH", {}),
+        ("channels.update", {"retention": None}, "PATCH", {"retention": None}),
+        ("channels.update", {"message_ttl": None, "retention": Retention(max_messages=3)}, "PATCH",
          {"retention": {"max_messages": 3}, "message_ttl": None}),
     ],
 )  # fmt: skip
@@ -237,9 +237,9 @@ def test_deleting_is_not_repeated_when_it_may_have_been_done(face: Face) -> None
         raise httpx.ReadTimeout("")
 
     face.connect(handler=handler)
-    assert face.call("delete_channel", "a") is None
+    assert face.call("channels.delete", "a") is None
     with pytest.raises(Unreachable):
-        face.call("delete_channel", "a")
+        face.call("channels.delete", "a")
     assert requests == ["DELETE", "DELETE"]
 
 
@@ -247,7 +247,7 @@ def test_deleting_is_not_repeated_when_it_may_have_been_done(face: Face) -> None
 def test_names_that_would_reach_another_resource_are_refused(face: Face, name: str) -> None:
     face.connect(handler=lambda request: httpx.Response(200, json=RAW_CHANNEL))
     with pytest.raises(ValueError):
-        face.call("get_channel", name)
+        face.call("channels.get", name)
 
 
 @pytest.mark.parametrize(
@@ -261,14 +261,14 @@ def test_names_stay_one_path_segment(face: Face, name: str, path: str) -> None:
         return httpx.Response(200, json=RAW_CHANNEL)
 
     face.connect("http://gapless.test/prefix/", handler=handler)
-    face.call("get_channel", name)
+    face.call("channels.get", name)
     assert seen == [f"/prefix/v1/channels/{path}"]
 
 
 @pytest.mark.parametrize(
     "body", [b"<html>", b"[]", b"{}", b'{"channels": 1, "messages": 1}', b'{"messages": [1]}']
 )
-@pytest.mark.parametrize("method", ["history", "channels"])
+@pytest.mark.parametrize("method", ["history", "channels.list"])
 def test_an_answer_of_something_else_is_named_as_such(face: Face, method: str, body: bytes) -> None:
     face.connect(handler=lambda request: httpx.Response(200, content=body))
     with pytest.raises(ProtocolError):

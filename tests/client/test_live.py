@@ -80,7 +80,7 @@ def test_a_repeated_publish_is_one_message(client: Client, channel: str) -> None
     assert (first.replayed, again.replayed) == (False, True)
     with pytest.raises(IdempotencyMismatch):
         client.publish(channel, 2, idempotency_key=f"{channel}-k")
-    assert client.get_channel(channel).last_seq == 1
+    assert client.channels.get(channel).last_seq == 1
 
 
 def test_publishing_can_depend_on_the_head(client: Client, channel: str) -> None:
@@ -133,7 +133,7 @@ def test_history_is_filtered(client: Client, channel: str) -> None:
 
 def test_what_does_not_exist_is_not_found(client: Client, channel: str) -> None:
     with pytest.raises(NotFound) as caught:
-        client.get_channel(channel)
+        client.channels.get(channel)
     assert caught.value.code == "channel_not_found"
     assert caught.value.request_id
     client.publish(channel, 1)
@@ -154,15 +154,15 @@ def test_refusals_say_where(client: Client, channel: str) -> None:
 
 def test_a_channel_is_made_changed_listed_and_removed(client: Client, prefix: str) -> None:
     name = f"{prefix}.kept"
-    made = client.put_channel(name, retention=Retention(max_age=3600, max_messages=10), message_ttl=60)
+    made = client.channels.put(name, retention=Retention(max_age=3600, max_messages=10), message_ttl=60)
     assert (made.name, made.last_seq, made.message_ttl) == (name, 0, 60)
     assert made.retention == Retention(max_age=3600, max_messages=10)
-    assert client.patch_channel(name, message_ttl=None).message_ttl is None
+    assert client.channels.update(name, message_ttl=None).message_ttl is None
     client.publish(f"{prefix}.other", 1)
-    assert [one.name for one in client.channels(f"{prefix}.*", page_size=1)] == [name, f"{prefix}.other"]
-    client.delete_channel(name)
+    assert [one.name for one in client.channels.list(f"{prefix}.*", page_size=1)] == [name, f"{prefix}.other"]
+    client.channels.delete(name)
     with pytest.raises(NotFound):
-        client.get_channel(name)
+        client.channels.get(name)
 
 
 def test_a_subscription_starts_where_it_is_told(client: Client, channel: str) -> None:
@@ -234,7 +234,7 @@ def test_a_reader_goes_on_from_a_stored_cursor(client: Client, channel: str) -> 
 
 def test_a_deleted_and_remade_channel_is_an_empty_one(client: Client, channel: str) -> None:
     client.publish(channel, 1)
-    client.delete_channel(channel)
+    client.channels.delete(channel)
     assert client.publish(channel, 2).seq == 1
 
 
@@ -243,9 +243,9 @@ async def test_history_taken_by_retention_is_told_not_skipped(
     serve: Callable[..., RunningService], make_client: MakeClient, channel: str, max_age: int | None
 ) -> None:
     with make_client(serve().url) as client:
-        client.put_channel(channel, retention=Retention(max_age=max_age, max_messages=3))
+        client.channels.put(channel, retention=Retention(max_age=max_age, max_messages=3))
         client.publish_many(channel, list(range(10)))
-        await eventually(lambda: client.get_channel(channel).first_seq == 8)
+        await eventually(lambda: client.channels.get(channel).first_seq == 8)
         with client.subscribe(channel, after=0) as messages:
             with pytest.raises(HistoryLost) as caught:
                 next(messages)

@@ -52,7 +52,7 @@ def channel(name: str) -> str:
 
 def subscribed(client: Client, name: str, **options: Any) -> str:
     """A subscription to everything under its name."""
-    return client.create_subscription(name, [f"{name}.>"], start="earliest", **options).name
+    return client.subscriptions.create(name, [f"{name}.>"], start="earliest", **options).name
 
 
 def pulled(client: Client, name: str, count: int = 1) -> list[Any]:
@@ -66,28 +66,28 @@ def datas(deliveries: list[Any]) -> list[Any]:
 
 
 def test_a_subscription_is_made_found_changed_listed_and_removed(client: Client, name: str) -> None:
-    made = client.create_subscription(name, [f"{name}.*"], start=0, ack_wait=7.5, filter=Filter(keys=["k"]))
+    made = client.subscriptions.create(name, [f"{name}.*"], start=0, ack_wait=7.5, filter=Filter(keys=["k"]))
     assert (made.name, made.channels, made.ack_wait, made.start) == (name, (f"{name}.*",), 7.5, 0)
     assert (made.max_deliver, made.backoff, made.ordering) == (5, (1, 5, 30), "key")
     assert (made.origins["ack_wait"], made.origins["max_deliver"]) == ("own", "default")
-    again = client.create_subscription(name, [f"{name}.*"], start=0, ack_wait=7.5, filter=Filter(keys=["k"]))
+    again = client.subscriptions.create(name, [f"{name}.*"], start=0, ack_wait=7.5, filter=Filter(keys=["k"]))
     assert again.created_at == made.created_at
     with pytest.raises(Conflict) as caught:
-        client.create_subscription(name, [f"{name}.*"], start=0, ack_wait=8)
+        client.subscriptions.create(name, [f"{name}.*"], start=0, ack_wait=8)
     assert "ack_wait" in caught.value.detail
-    changed = client.update_subscription(
+    changed = client.subscriptions.update(
         name, ack_wait=None, filter=None, dead_letter=DeadLetterRoute("dead.{subscription}"), max_backlog=9
     )
     assert (changed.ack_wait, changed.filter, changed.max_backlog) == (30, None, 9)
     assert changed.dead_letter == DeadLetterRoute("dead.{subscription}")
-    client.create_subscription(f"{name}.b", ["x"])
-    assert [one.name for one in client.list_subscriptions(f"{name}.>", page_size=1)] == [f"{name}.b"]
-    read = client.get_subscription(name)
+    client.subscriptions.create(f"{name}.b", ["x"])
+    assert [one.name for one in client.subscriptions.list(f"{name}.>", page_size=1)] == [f"{name}.b"]
+    read = client.subscriptions.get(name)
     assert read.stats is not None
     assert (read.stats.lag, read.stats.in_flight, read.stats.oldest_unacked_seconds) == (0, 0, None)
-    client.delete_subscription(name)
+    client.subscriptions.delete(name)
     with pytest.raises(NotFound) as missing:
-        client.get_subscription(name)
+        client.subscriptions.get(name)
     assert missing.value.code == "subscription_not_found"
 
 
@@ -102,7 +102,7 @@ def test_what_is_consumed_and_acked_is_settled(client: Client, name: str, channe
             if len(seen) == 20:
                 break
     assert sorted(seen) == list(range(20))
-    stats = client.get_subscription(name).stats
+    stats = client.subscriptions.get(name).stats
     assert stats is not None
     assert (stats.acked, stats.lag, stats.in_flight, stats.redelivered) == (20, 0, 0, 0)
 
@@ -121,14 +121,14 @@ def test_what_fails_comes_again_and_is_a_dead_letter_at_last(client: Client, nam
 
         consumer.work(handle)
     assert attempts == [1, 2, 3]
-    (dead,) = client.dead_letters(subscription=name)
+    (dead,) = client.dead_letters.list(subscription=name)
     assert (dead.reason, dead.attempts, dead.last_error) == ("max_deliver", 3, "KeyError: 'attempt 3'")
     assert (dead.message.data, dead.channel, dead.journey[0].count) == ("poison", channel, 1)
-    assert client.dead_letter(dead.id) == dead
-    replayed = client.replay(dead.id)
+    assert client.dead_letters.get(dead.id) == dead
+    replayed = client.dead_letters.replay(dead.id)
     assert (replayed.subscription, replayed.message_id) == (name, dead.message.id)
     with pytest.raises(NotFound) as caught:
-        client.replay(dead.id)
+        client.dead_letters.replay(dead.id)
     assert caught.value.detail == f"dead letter entry not found: {dead.id}"
     (again,) = pulled(client, name)
     assert (again.attempt, again.message.data) == (1, "poison")
@@ -141,22 +141,22 @@ def test_rejected_messages_are_replayed_and_purged_together(client: Client, name
     taken = pulled(client, name, 10)
     rejected = client.nack(name, taken, dead_letter=True, reason="no")
     assert [one.status for one in rejected] == ["nacked"] * 3
-    listed = list(client.dead_letters(subscription=name, reason="rejected", page_size=1))
+    listed = list(client.dead_letters.list(subscription=name, reason="rejected", page_size=1))
     assert [one.id for one in listed] == sorted(one.dead_letter for one in rejected if one.dead_letter)
     assert {one.last_error for one in listed} == {"no"}
-    assert client.replay_all(subscription=name, count=1, dry_run=True).replayed == 1
-    assert client.replay_all(ids=[listed[0].id], subscription=name, rate=100).replayed == 1
-    client.delete_dead_letter(listed[1].id)
-    assert client.purge_dead_letters(3600, subscription=name) == 0
-    assert client.purge_dead_letters(0, subscription=name) == 1
-    assert list(client.dead_letters(subscription=name)) == []
+    assert client.dead_letters.replay_all(subscription=name, count=1, dry_run=True).replayed == 1
+    assert client.dead_letters.replay_all(ids=[listed[0].id], subscription=name, rate=100).replayed == 1
+    client.dead_letters.delete(listed[1].id)
+    assert client.dead_letters.purge(3600, subscription=name) == 0
+    assert client.dead_letters.purge(0, subscription=name) == 1
+    assert list(client.dead_letters.list(subscription=name)) == []
 
 
 @pytest.mark.realtime("the service ends a lease of two seconds by the clock, unless it is extended")
 @pytest.mark.parametrize("over", OVER)
 async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str, over: Over) -> None:
     async with AsyncClient(server_url) as client, over(client) as connection:
-        await client.create_subscription(name, [f"{name}.>"], start="earliest", ack_wait=2)
+        await client.subscriptions.create(name, [f"{name}.>"], start="earliest", ack_wait=2)
         await client.publish_many(f"{name}.one", [1, 2, 3])
         attempts = []
         async for delivery in connection.consume(name, prefetch=3, raise_lost=True):
@@ -166,7 +166,7 @@ async def test_a_block_longer_than_the_lease_keeps_it(server_url: str, name: str
             if len(attempts) == 3:
                 break
         assert attempts == [1, 1, 1]
-        stats = (await client.get_subscription(name)).stats
+        stats = (await client.subscriptions.get(name)).stats
         assert stats is not None
         assert (stats.acked, stats.redelivered) == (3, 0)
 
@@ -175,7 +175,7 @@ def test_a_late_ack_is_refused(client: Client, name: str, channel: str) -> None:
     subscribed(client, name, ack_wait=0.2)
     client.publish(channel, 1)
     (first,) = pulled(client, name)
-    client.update_subscription(name, ack_wait=60)
+    client.subscriptions.update(name, ack_wait=60)
     (second,) = pulled(client, name)
     assert (second.attempt, second.message.id) == (2, first.message.id)
     assert client.ack(name, [first, "nonsense"])[0].status == "lease_expired"
@@ -190,7 +190,7 @@ def test_deliveries_of_several_subscriptions_are_settled_without_their_names(
 ) -> None:
     other = f"{name}.other"
     for each in (name, other):
-        client.create_subscription(each, [channel], start="earliest")
+        client.subscriptions.create(each, [channel], start="earliest")
     client.publish(channel, 1)
     both = [*pulled(client, name), *pulled(client, other)]
     assert [one.status for one in client.extend(None, both, ack_wait=60)] == ["extended"] * 2
@@ -233,7 +233,7 @@ def test_looking_shows_every_state_and_leases_nothing(client: Client, name: str,
     client.publish_many(channel, [2, 3])
     leased, delayed = [pulled(client, name)[0] for _ in range(2)]
     client.nack(name, [delayed], reason="later")
-    seen = list(client.look(name, page_size=1))
+    seen = list(client.subscriptions.look(name, page_size=1))
     assert [(each.state, each.attempt, each.message.data) for each in seen] == [
         ("leased", 1, 0),
         ("waiting", 0, 1),
@@ -244,28 +244,28 @@ def test_looking_shows_every_state_and_leases_nothing(client: Client, name: str,
     assert (seen[0].deadline, seen[0].member) == (leased.deadline, "pull")
     assert seen[2].due_at is not None
     assert seen[2].last_error == "later"
-    assert [each.message for each in client.look(name, "ready")] == [seen[3].message]
+    assert [each.message for each in client.subscriptions.look(name, "ready")] == [seen[3].message]
     with pytest.raises(NotFound):
-        list(client.look("nobody.at.all"))
+        list(client.subscriptions.look("nobody.at.all"))
 
 
 def test_seek_pause_and_resume(client: Client, name: str, channel: str) -> None:
     subscribed(client, name)
     published = client.publish_many(channel, [1, 2, 3])
     (first,) = pulled(client, name)
-    tried = client.seek(name, published[1].id, dry_run=True)
+    tried = client.subscriptions.seek(name, published[1].id, dry_run=True)
     assert tried.before is not None
     assert tried.stats is not None
     assert (tried.before.in_flight, tried.stats.in_flight, tried.stats.lag) == (1, 0, 1)
-    client.seek(name, published[1].id)
+    client.subscriptions.seek(name, published[1].id)
     assert client.ack(name, [first])[0].status == "unknown"
     assert datas(pulled(client, name, 10)) == [3]
-    client.seek(name, datetime.now(UTC) + timedelta(hours=1))
+    client.subscriptions.seek(name, datetime.now(UTC) + timedelta(hours=1))
     assert client.pull(name, 10) == []
-    assert client.pause(name).paused
-    client.seek(name, "earliest")
+    assert client.subscriptions.pause(name).paused
+    client.subscriptions.seek(name, "earliest")
     assert client.pull(name, 10) == []
-    assert not client.resume(name).paused
+    assert not client.subscriptions.resume(name).paused
     assert datas(pulled(client, name, 10)) == [1, 2, 3]
 
 
@@ -285,7 +285,7 @@ def test_messages_are_transformed_exactly_once(client: Client, name: str, channe
     with pytest.raises(TransactionConflict) as caught:
         client.transaction(publish=[(results, "never")], ack=[delivery])
     assert caught.value.errors[0]["field"] == "ack[0].receipts[0]"
-    assert client.get_channel(results).last_seq == 3
+    assert client.channels.get(results).last_seq == 3
     first = client.transaction(publish=[(results, 8)], idempotency_key=f"{name}-t")
     again = client.transaction(publish=[(results, 8)], idempotency_key=f"{name}-t")
     assert again.messages[0].id == first.messages[0].id
@@ -302,18 +302,18 @@ def test_messages_for_later(client: Client, channel: str) -> None:
     assert abs(scheduled.deliver_at - hour) < timedelta(minutes=5)
     other = client.publish(channel, b"\0", deliver_at=hour)
     assert isinstance(other, Scheduled)
-    assert [one.scheduled_id for one in client.scheduled(channel, page_size=1)] == [
+    assert [one.scheduled_id for one in client.scheduled.list(channel, page_size=1)] == [
         scheduled.scheduled_id,
         other.scheduled_id,
     ]
-    read = client.get_scheduled(scheduled.scheduled_id)
+    read = client.scheduled.get(scheduled.scheduled_id)
     assert (read.data, read.key, read.deliver_at) == ({"n": 1}, "k", scheduled.deliver_at)
-    assert client.get_scheduled(int(other.scheduled_id)).data == b"\0"
-    client.cancel_scheduled(other.scheduled_id)
+    assert client.scheduled.get(int(other.scheduled_id)).data == b"\0"
+    client.scheduled.cancel(other.scheduled_id)
     with pytest.raises(NotFound) as caught:
-        client.cancel_scheduled(other.scheduled_id)
+        client.scheduled.cancel(other.scheduled_id)
     assert caught.value.detail == f"scheduled message not found: {other.scheduled_id}"
-    promoted = client.promote_scheduled(scheduled.scheduled_id)
+    promoted = client.scheduled.promote(scheduled.scheduled_id)
     assert client.get_message(channel, promoted.id).data == {"n": 1}
     with client.subscribe(channel) as messages:
         assert isinstance(client.publish(channel, "now", delay=0), Scheduled)
@@ -325,7 +325,7 @@ def test_messages_for_later(client: Client, channel: str) -> None:
         channel, [(0, "a"), (3600, NewMessage("b"))], idempotency_key=f"{channel}-m"
     )
     assert [(one.scheduled_id, one.replayed) for one in again_both] == [(o.scheduled_id, True) for o in both]
-    assert client.get_scheduled(both[1].scheduled_id).data == "b"
+    assert client.scheduled.get(both[1].scheduled_id).data == "b"
     with pytest.raises(InvalidRequest):
         client.schedule_many(channel, [(1, 1), (-1, 2)])
     with pytest.raises(InvalidRequest):
@@ -334,29 +334,29 @@ def test_messages_for_later(client: Client, channel: str) -> None:
 
 def test_policies_apply_at_once(client: Client, name: str) -> None:
     subscribed(client, name, max_deliver=7)
-    policy = client.put_policy(name, name, "subscriptions", {"ack_wait": 3, "max_deliver": 9}, priority=5)
-    assert client.get_policy(name) == policy
-    assert policy in client.policies()
-    read = client.get_subscription(name)
+    policy = client.policies.put(name, name, "subscriptions", {"ack_wait": 3, "max_deliver": 9}, priority=5)
+    assert client.policies.get(name) == policy
+    assert policy in list(client.policies.list())
+    read = client.subscriptions.get(name)
     assert (read.ack_wait, read.max_deliver, read.origins["ack_wait"]) == (3, 7, f"policy:{name}")
-    client.delete_policy(name)
-    assert client.get_subscription(name).ack_wait == 30
+    client.policies.delete(name)
+    assert client.subscriptions.get(name).ack_wait == 30
     with pytest.raises(NotFound):
-        client.get_policy(name)
+        client.policies.get(name)
 
 
 def test_definitions_go_out_and_come_back(client: Client, name: str) -> None:
     subscribed(client, name, ack_wait=3)
-    exported = client.export_definitions()
+    exported = client.definitions.export()
     (mine,) = [one for one in exported["subscriptions"] if one["name"] == name]
     document = {
         "version": 1,
         "subscriptions": [{**mine, "ack_wait": 4}, {"name": f"{name}b", "channels": ["x"]}],
     }
-    tried = client.import_definitions(document, dry_run=True)
+    tried = client.definitions.import_(document, dry_run=True)
     assert tried.dry_run
-    assert client.get_subscription(name).ack_wait == 3
-    done = client.import_definitions(document)
+    assert client.subscriptions.get(name).ack_wait == 3
+    done = client.definitions.import_(document)
     assert done.created == (f"subscription:{name}b",)
     assert done.updated == (f"subscription:{name}",)
     (change,) = [one for one in done.diff if one.name == name]
@@ -365,14 +365,14 @@ def test_definitions_go_out_and_come_back(client: Client, name: str) -> None:
         3,
         4,
     )
-    repeated = client.import_definitions(document)
+    repeated = client.definitions.import_(document)
     assert (repeated.created, repeated.updated, repeated.unchanged, repeated.diff) == ((), (), 2, ())
 
 
 def test_a_deleted_subscription_ends_its_consumers(client: Client, name: str) -> None:
     subscribed(client, name)
     with client.consume(name) as consumer:
-        client.delete_subscription(name)
+        client.subscriptions.delete(name)
         with pytest.raises(NotFound):
             next(consumer)
     with pytest.raises(NotFound):
@@ -386,7 +386,7 @@ async def test_keys_stay_in_order_however_many_work(server_url: str, name: str, 
     total, keys = 240, 12
     done: defaultdict[str | None, list[int]] = defaultdict(list)
     async with AsyncClient(server_url) as client, over(client) as one, over(client) as other:
-        await client.create_subscription(name, [f"{name}.>"], start="earliest", backoff=[0], max_deliver=0)
+        await client.subscriptions.create(name, [f"{name}.>"], start="earliest", backoff=[0], max_deliver=0)
         numbered = [NewMessage(n, key=f"k{n % keys}") for n in range(total)]
         await client.publish_many(f"{name}.one", numbered)
         consumers = [each.consume(name, prefetch=8) for each in (one, other)]
@@ -428,7 +428,7 @@ async def test_over_a_bad_network_nothing_is_lost(server_url: str, name: str, ov
 
                 async def stop_when_all_is_settled() -> None:
                     while True:
-                        stats = await asyncio.to_thread(lambda: steady.get_subscription(name).stats)
+                        stats = await asyncio.to_thread(lambda: steady.subscriptions.get(name).stats)
                         if stats is not None and stats.acked == total:
                             return consumer.stop()
 
@@ -483,7 +483,7 @@ def test_a_restart_loses_nothing(
         for thread in threads:
             thread.join(2 * PATIENCE_S)
         consumer.close()
-        stats = publisher.get_subscription(name).stats
+        stats = publisher.subscriptions.get(name).stats
     assert seen == set(range(total))
     assert stats is not None
     assert stats.dead_lettered == 0

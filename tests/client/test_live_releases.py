@@ -35,7 +35,7 @@ async def client(server_url: str) -> AsyncIterator[AsyncClient]:
 async def filled(client: AsyncClient, name: str, count: int, **options: object) -> None:
     """A subscription of a channel that holds so many messages."""
     own = {"start": "earliest", "ordering": "none", "max_deliver": 2, "ack_wait": 600, **options}
-    await client.create_subscription(name, [name], **own)  # type: ignore[arg-type]
+    await client.subscriptions.create(name, [name], **own)  # type: ignore[arg-type]
     await client.publish_many(name, list(range(count)))
 
 
@@ -43,7 +43,7 @@ async def attempts_of_all(client: AsyncClient, name: str, count: int) -> list[in
     """As the next member sees them."""
 
     async def all_ready() -> bool:
-        return len([one async for one in client.look(name, "ready")]) == count
+        return len([one async for one in client.subscriptions.look(name, "ready")]) == count
 
     await eventually(all_ready)
     return [one.attempt for one in await client.pull(name, count)]
@@ -64,7 +64,7 @@ async def test_a_block_that_is_cancelled_is_no_attempt(client: AsyncClient, name
         delivery = await in_time(anext(consumer))
         for one in (*beside, delivery):
             assert (await one.ack()).status == "acked"
-    assert [one async for one in client.dead_letters(subscription=name)] == []
+    assert [one async for one in client.dead_letters.list(subscription=name)] == []
 
 
 @pytest.mark.parametrize("over", OVER)
@@ -131,13 +131,13 @@ async def test_what_is_released_by_hand_has_its_attempt_again(client: AsyncClien
         delivery = await in_time(anext(consumer))
         assert delivery.attempt == 1
         assert (await delivery.release(delay=60)).status == "released"
-        assert [(one.state, one.attempt) async for one in client.look(name)] == [("delayed", 0)]
+        assert [(one.state, one.attempt) async for one in client.subscriptions.look(name)] == [("delayed", 0)]
         assert (await delivery.ack()).status == "lease_expired"
 
 
 def test_threads_that_are_stopped_release_what_they_read_ahead(server_url: str, name: str) -> None:
     with Client(server_url) as client:
-        client.create_subscription(name, [name], start="earliest", ordering="none", max_deliver=1)
+        client.subscriptions.create(name, [name], start="earliest", ordering="none", max_deliver=1)
         client.publish_many(name, list(range(50)))
         for _ in range(TIMES):
             with client.consume(name, prefetch=10) as consumer:
@@ -152,8 +152,8 @@ def test_threads_that_are_stopped_release_what_they_read_ahead(server_url: str, 
                 stopping.wait()
                 consumer.stop()
                 working.join()
-        assert list(client.dead_letters(subscription=name)) == []
-        left = [one.attempt for one in client.look(name)]
+        assert list(client.dead_letters.list(subscription=name)) == []
+        left = [one.attempt for one in client.subscriptions.look(name)]
         assert left
         assert set(left) == {0}
 
@@ -165,7 +165,7 @@ async def test_what_a_pull_settles_never_comes_again(client: AsyncClient, name: 
         taken += await client.pull(name, 10, wait=10, ack="auto")
     assert [one.message.data for one in taken] == [0, 1, 2]
     assert {(one.attempt, one.receipt, one.deadline) for one in taken} == {(1, None, None)}
-    stats = (await client.get_subscription(name)).stats
+    stats = (await client.subscriptions.get(name)).stats
     assert stats is not None
     assert (stats.acked, stats.lag, stats.in_flight) == (3, 0, 0)
     assert await client.pull(name, 10) == []

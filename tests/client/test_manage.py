@@ -94,7 +94,7 @@ def test_a_subscription_is_made_with_what_is_said(face: Face) -> None:
     answers = Answers(RAW_SUBSCRIPTION, status=201)
     face.connect(handler=answers)
     made = face.call(
-        "create_subscription",
+        "subscriptions.create",
         "orders",
         ["orders.*"],
         start=NOON,
@@ -131,11 +131,11 @@ def test_a_subscription_is_made_with_what_is_said(face: Face) -> None:
 def test_a_place_to_begin_is_an_end_an_id_or_a_time(face: Face, start: Any, sent: Any) -> None:
     answers = Answers(RAW_SUBSCRIPTION)
     face.connect(handler=answers)
-    face.call("create_subscription", "orders", "orders.eu", start=start)
+    face.call("subscriptions.create", "orders", "orders.eu", start=start)
     assert answers.asked()[2] == {"channels": ["orders.eu"], "start": sent}
-    face.call("seek", "orders", start)
+    face.call("subscriptions.seek", "orders", start)
     assert answers.asked() == ("POST", "/v1/subscriptions/orders/seek", {"to": sent})
-    face.call("seek", "orders", start, dry_run=True)
+    face.call("subscriptions.seek", "orders", start, dry_run=True)
     assert answers.asked() == ("POST", "/v1/subscriptions/orders/seek?dry_run=true", {"to": sent})
 
 
@@ -143,10 +143,10 @@ def test_a_time_without_a_zone_is_refused_before_anything_is_sent(face: Face) ->
     face.connect(handler=Answers(RAW_SUBSCRIPTION))
     naive = datetime(2026, 11, 20)
     calls: list[Callable[[], Any]] = [
-        lambda: face.call("seek", "orders", naive),
-        lambda: face.call("create_subscription", "orders", ["a"], start=naive),
+        lambda: face.call("subscriptions.seek", "orders", naive),
+        lambda: face.call("subscriptions.create", "orders", ["a"], start=naive),
         lambda: face.call("publish", "a", 1, deliver_at=naive),
-        lambda: face.call("purge_dead_letters", naive),
+        lambda: face.call("dead_letters.purge", naive),
     ]
     for call in calls:
         with pytest.raises(ValueError):
@@ -167,7 +167,7 @@ def test_everything_a_subscription_says_is_read(face: Face) -> None:
     }
     answers = Answers(told)
     face.connect(handler=answers)
-    read = face.call("get_subscription", "orders")
+    read = face.call("subscriptions.get", "orders")
     assert (read.start, read.message_ttl, read.max_backlog, read.paused) == (17, 60, 1000, True)
     assert (read.filter, read.dead_letter) == (Filter((), ("k",)), DeadLetterRoute(None))
     assert read.push == Push("https://example.com/hook")
@@ -191,15 +191,15 @@ def test_a_change_of_what_was_read_names_its_tag(face: Face) -> None:
         )
 
     face.connect(handler=answer)
-    read = face.call("get_subscription", "orders")
+    read = face.call("subscriptions.get", "orders")
     assert (read.etag, read.retain, read.expires) == (tag, True, 60)
-    face.call("update_subscription", "orders", retain=False, expires=None, if_match=read.etag)
-    face.call("bind", "orders", ["x"], if_match=read.etag)
-    face.call("unbind", "orders", ["x"], if_match=read.etag)
-    assert face.call("create_subscription", "orders", ["x"], if_match=read.etag).etag == tag
-    face.call("delete_subscription", "orders", if_empty=True, if_unused=True, if_match=read.etag)
+    face.call("subscriptions.update", "orders", retain=False, expires=None, if_match=read.etag)
+    face.call("subscriptions.bind", "orders", ["x"], if_match=read.etag)
+    face.call("subscriptions.unbind", "orders", ["x"], if_match=read.etag)
+    assert face.call("subscriptions.create", "orders", ["x"], if_match=read.etag).etag == tag
+    face.call("subscriptions.delete", "orders", if_empty=True, if_unused=True, if_match=read.etag)
     with pytest.raises(PreconditionFailed):
-        face.call("update_subscription", "orders", ack_wait=5, if_match=read.etag)
+        face.call("subscriptions.update", "orders", ack_wait=5, if_match=read.etag)
     where = "/v1/subscriptions/orders"
     assert asked == [
         ("GET", where, None),
@@ -215,12 +215,12 @@ def test_a_change_of_what_was_read_names_its_tag(face: Face) -> None:
 def test_a_purge_and_a_length(face: Face) -> None:
     answers = Answers({"lag": 3, "in_flight": 1, "exact": False}, {"purged": 3}, {"purged": "3"})
     face.connect(handler=answers)
-    assert face.call("subscription_length", "orders") == Length(3, 1, False)
+    assert face.call("subscriptions.length", "orders") == Length(3, 1, False)
     assert answers.asked() == ("GET", "/v1/subscriptions/orders/length", None)
-    assert face.call("purge", "orders") == 3
+    assert face.call("subscriptions.purge", "orders") == 3
     assert answers.asked() == ("POST", "/v1/subscriptions/orders/purge", None)
     with pytest.raises(ProtocolError):
-        face.call("purge", "orders")
+        face.call("subscriptions.purge", "orders")
 
 
 def test_a_secret_is_in_no_representation() -> None:
@@ -246,11 +246,11 @@ def test_a_change_names_only_what_changes_and_none_takes_away(
 ) -> None:
     answers = Answers(RAW_SUBSCRIPTION)
     face.connect(handler=answers)
-    assert face.call("update_subscription", "orders", **options) == SUBSCRIPTION
+    assert face.call("subscriptions.update", "orders", **options) == SUBSCRIPTION
     assert answers.asked() == ("PATCH", "/v1/subscriptions/orders", body)
 
 
-@pytest.mark.parametrize("method", ["create_subscription", "update_subscription"])
+@pytest.mark.parametrize("method", ["subscriptions.create", "subscriptions.update"])
 def test_a_setting_that_is_none_is_refused_here(face: Face, method: str) -> None:
     face.connect(handler=Answers(RAW_SUBSCRIPTION))
     with pytest.raises(TypeError):
@@ -270,7 +270,7 @@ def test_an_option_that_is_none_is_told_of_the_method_that_was_called(face: Face
 def test_another_definition_under_the_name_is_a_conflict(face: Face) -> None:
     face.connect(handler=Answers(problem(409, "conflict"), status=409))
     with pytest.raises(Conflict):
-        face.call("create_subscription", "orders", ["a"])
+        face.call("subscriptions.create", "orders", ["a"])
 
 
 def test_subscriptions_are_listed_over_all_pages(face: Face) -> None:
@@ -279,7 +279,7 @@ def test_subscriptions_are_listed_over_all_pages(face: Face) -> None:
         {"subscriptions": [RAW_SUBSCRIPTION], "has_more": False, "cursor": "orders"},
     )
     face.connect(handler=answers)
-    assert face.listing("list_subscriptions", "orders*", page_size=2) == [SUBSCRIPTION] * 3
+    assert face.listing("subscriptions.list", "orders*", page_size=2) == [SUBSCRIPTION] * 3
     asked = [dict(request.url.params) for request in answers.requests]
     assert asked == [
         {"pattern": "orders*", "limit": "2"},
@@ -290,10 +290,10 @@ def test_subscriptions_are_listed_over_all_pages(face: Face) -> None:
 @pytest.mark.parametrize(
     ("method", "arguments", "verb", "path"),
     [
-        ("delete_subscription", ("a.b",), "DELETE", "/v1/subscriptions/a.b"),
-        ("delete_dead_letter", (7,), "DELETE", "/v1/dead-letters/7"),
-        ("delete_policy", ("all",), "DELETE", "/v1/policies/all"),
-        ("cancel_scheduled", ("77",), "DELETE", "/v1/scheduled/77"),
+        ("subscriptions.delete", ("a.b",), "DELETE", "/v1/subscriptions/a.b"),
+        ("dead_letters.delete", (7,), "DELETE", "/v1/dead-letters/7"),
+        ("policies.delete", ("all",), "DELETE", "/v1/policies/all"),
+        ("scheduled.cancel", ("77",), "DELETE", "/v1/scheduled/77"),
     ],
 )
 def test_what_is_removed_is_not_removed_twice(
@@ -312,7 +312,7 @@ def test_what_is_removed_is_not_removed_twice(
 def test_pausing_and_going_on_may_be_asked_twice(face: Face, method: str, verb: str) -> None:
     answers = Answers(httpx.ReadTimeout(""), RAW_SUBSCRIPTION)
     face.connect(handler=answers)
-    assert face.call(method, "orders") == SUBSCRIPTION
+    assert face.call(f"subscriptions.{method}", "orders") == SUBSCRIPTION
     assert answers.asked() == ("POST", f"/v1/subscriptions/orders/{verb}", None)
 
 
@@ -320,16 +320,16 @@ def test_pausing_and_going_on_may_be_asked_twice(face: Face, method: str, verb: 
 def test_channels_are_bound_and_unbound_by_name(face: Face, method: str) -> None:
     answers = Answers(httpx.ReadTimeout(""), RAW_SUBSCRIPTION)
     face.connect(handler=answers)
-    assert face.call(method, "orders", ["a", "b.*"]) == SUBSCRIPTION
+    assert face.call(f"subscriptions.{method}", "orders", ["a", "b.*"]) == SUBSCRIPTION
     assert answers.asked() == ("POST", f"/v1/subscriptions/orders/{method}", {"channels": ["a", "b.*"]})
 
 
 ONCE: list[Callable[[Face], Any]] = [
-    lambda face: face.call("seek", "orders", "latest"),
-    lambda face: face.call("replay", 7),
-    lambda face: face.call("replay_all"),
-    lambda face: face.call("purge_dead_letters", "7d"),
-    lambda face: face.call("promote_scheduled", 77),
+    lambda face: face.call("subscriptions.seek", "orders", "latest"),
+    lambda face: face.call("dead_letters.replay", 7),
+    lambda face: face.call("dead_letters.replay_all"),
+    lambda face: face.call("dead_letters.purge", "7d"),
+    lambda face: face.call("scheduled.promote", 77),
 ]
 
 
@@ -347,7 +347,7 @@ def test_what_would_do_something_else_the_second_time_is_tried_once(
 def test_dead_letters_are_listed_and_read(face: Face) -> None:
     answers = Answers({"dead_letters": [RAW_DEAD], "has_more": False, "cursor": 7})
     face.connect(handler=answers)
-    (read,) = face.listing("dead_letters", subscription="orders", reason="max_deliver", channel=None)
+    (read,) = face.listing("dead_letters.list", subscription="orders", reason="max_deliver", channel=None)
     assert dict(answers.requests[0].url.params) == {
         "subscription": "orders", "reason": "max_deliver", "limit": "100",
     }  # fmt: skip
@@ -357,7 +357,7 @@ def test_dead_letters_are_listed_and_read(face: Face) -> None:
     assert read.published == Published(9, "dead", 1, NOON)
     assert read.unroutable is None
     face.connect(handler=Answers(RAW_DEAD))
-    assert face.call("dead_letter", 7) == read
+    assert face.call("dead_letters.get", 7) == read
 
 
 def test_dead_letters_are_replayed_and_purged(face: Face) -> None:
@@ -367,26 +367,26 @@ def test_dead_letters_are_replayed_and_purged(face: Face) -> None:
         {"replayed": 0, "skipped": 0},
     )
     face.connect(handler=answers)
-    assert face.call("replay", 7) == Replayed(7, "orders", 3)
+    assert face.call("dead_letters.replay", 7) == Replayed(7, "orders", 3)
     assert answers.asked() == ("POST", "/v1/dead-letters/7/replay", None)
-    assert face.call("replay_all", ids=range(2), channel="a") == ReplayCounts(2, 1)
+    assert face.call("dead_letters.replay_all", ids=range(2), channel="a") == ReplayCounts(2, 1)
     assert answers.asked() == ("POST", "/v1/dead-letters/replay", {"ids": [0, 1], "channel": "a"})
-    assert face.call("replay_all") == ReplayCounts(0, 0)
+    assert face.call("dead_letters.replay_all") == ReplayCounts(0, 0)
     assert answers.asked()[2] == {}
     face.connect(handler=(answers := Answers({"replayed": 2, "skipped": 1, "dry_run": True})))
-    assert face.call("replay_all", count=5, rate=0.5, dry_run=True) == ReplayCounts(2, 1)
+    assert face.call("dead_letters.replay_all", count=5, rate=0.5, dry_run=True) == ReplayCounts(2, 1)
     assert answers.asked() == ("POST", "/v1/dead-letters/replay?dry_run=true", {"max": 5, "rate": 0.5})
     face.connect(handler=(answers := Answers({"purged": 4})))
-    assert face.call("purge_dead_letters", 0, subscription="orders") == 4
+    assert face.call("dead_letters.purge", 0, subscription="orders") == 4
     assert answers.asked() == ("POST", "/v1/dead-letters/purge", {"older_than": 0, "subscription": "orders"})
-    face.call("purge_dead_letters", NOON)
+    face.call("dead_letters.purge", NOON)
     assert answers.asked()[2] == {"older_than": AT}
 
 
 def test_an_unknown_way_to_choose_dead_letters_chooses_none(face: Face) -> None:
     """A word misspelt must not mean all of them."""
     face.connect(handler=Answers({"purged": 4}))
-    for method, arguments in (("purge_dead_letters", (0,)), ("replay_all", ())):
+    for method, arguments in (("dead_letters.purge", (0,)), ("dead_letters.replay_all", ())):
         with pytest.raises(TypeError):
             face.call(method, *arguments, subscripton="orders")
 
@@ -394,22 +394,22 @@ def test_an_unknown_way_to_choose_dead_letters_chooses_none(face: Face) -> None:
 def test_a_dead_letter_that_is_gone_is_not_found(face: Face) -> None:
     face.connect(handler=Answers(problem(404, "dead_letter_not_found"), status=404))
     with pytest.raises(NotFound) as caught:
-        face.call("replay", 7)
+        face.call("dead_letters.replay", 7)
     assert caught.value.code == "dead_letter_not_found"
 
 
+LISTED = ["subscriptions", "dead_letters", "policies", "scheduled"]
 READS: list[tuple[str, tuple[Any, ...]]] = [
-    ("get_subscription", ("a",)),
-    ("dead_letter", (1,)),
-    ("replay", (1,)),
-    ("replay_all", ()),
-    ("purge_dead_letters", (0,)),
-    ("get_policy", ("a",)),
-    ("policies", ()),
-    ("export_definitions", ()),
-    ("import_definitions", ({},)),
-    ("get_scheduled", (1,)),
-    ("promote_scheduled", (1,)),
+    ("subscriptions.get", ("a",)),
+    ("dead_letters.get", (1,)),
+    ("dead_letters.replay", (1,)),
+    ("dead_letters.replay_all", ()),
+    ("dead_letters.purge", (0,)),
+    ("policies.get", ("a",)),
+    ("definitions.export", ()),
+    ("definitions.import_", ({},)),
+    ("scheduled.get", (1,)),
+    ("scheduled.promote", (1,)),
     ("pull", ("a",)),
     ("ack", ("a", ["r"])),
     ("transaction", ([("a", 1)],)),
@@ -426,18 +426,18 @@ def test_an_answer_of_something_else_is_named_as_such(
         face.call(method, *arguments)
 
 
-@pytest.mark.parametrize("method", ["list_subscriptions", "dead_letters", "scheduled"])
-@pytest.mark.parametrize("answer", [[], {}, {"subscriptions": 1, "dead_letters": 1, "scheduled": 1}])
-def test_a_list_of_something_else_is_named_as_such(face: Face, method: str, answer: Any) -> None:
+@pytest.mark.parametrize("noun", LISTED)
+@pytest.mark.parametrize("answer", [[], {}, dict.fromkeys(LISTED, 1)])
+def test_a_list_of_something_else_is_named_as_such(face: Face, noun: str, answer: Any) -> None:
     face.connect(handler=Answers(answer))
     with pytest.raises(ProtocolError):
-        face.listing(method)
+        face.listing(f"{noun}.list")
 
 
 def test_a_list_that_goes_round_in_circles_comes_to_an_end(face: Face) -> None:
     page = {"subscriptions": [RAW_SUBSCRIPTION], "has_more": True, "cursor": "orders"}
     face.connect(handler=Answers(page))
-    assert len(face.listing("list_subscriptions")) == 2
+    assert len(face.listing("subscriptions.list")) == 2
 
 
 def test_all_models_are_values() -> None:

@@ -15,24 +15,24 @@ CHANNEL = {"name": "c", "last_id": 1, "last_seq": 1, "first_seq": 1}
 POLICY = {"name": "p", "pattern": "*", "applies_to": "channels", "priority": 0, "definition": {}}
 IMPORTED: dict[str, Any] = {"dry_run": False, "created": [], "updated": [], "unchanged": 0, "diff": []}
 CHANGES: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, Any]]] = [
-    ("pause", ("orders",), {}, "POST", "/v1/subscriptions/orders/pause", RAW_SUBSCRIPTION),
-    ("resume", ("orders",), {}, "POST", "/v1/subscriptions/orders/resume", RAW_SUBSCRIPTION),
-    ("seek", ("orders", 7), {}, "POST", "/v1/subscriptions/orders/seek", RAW_SUBSCRIPTION),
+    ("subscriptions.pause", ("orders",), {}, "POST", "/v1/subscriptions/orders/pause", RAW_SUBSCRIPTION),
+    ("subscriptions.resume", ("orders",), {}, "POST", "/v1/subscriptions/orders/resume", RAW_SUBSCRIPTION),
+    ("subscriptions.seek", ("orders", 7), {}, "POST", "/v1/subscriptions/orders/seek", RAW_SUBSCRIPTION),
     (
-        "seek",
+        "subscriptions.seek",
         ("orders", 7),
         {"dry_run": True},
         "POST",
         "/v1/subscriptions/orders/seek?dry_run=true",
         RAW_SUBSCRIPTION,
     ),
-    ("purge", ("orders",), {}, "POST", "/v1/subscriptions/orders/purge", {"purged": 1}),
-    ("put_channel", ("c",), {}, "PUT", "/v1/channels/c", CHANNEL),
-    ("patch_channel", ("c",), {"message_ttl": None}, "PATCH", "/v1/channels/c", CHANNEL),
-    ("delete_channel", ("c",), {}, "DELETE", "/v1/channels/c", {}),
-    ("put_policy", ("p", "*", "channels", {}), {}, "PUT", "/v1/policies/p", POLICY),
-    ("delete_policy", ("p",), {}, "DELETE", "/v1/policies/p", {}),
-    ("import_definitions", ({"version": 1},), {}, "POST", "/v1/definitions?dry_run=false", IMPORTED),
+    ("subscriptions.purge", ("orders",), {}, "POST", "/v1/subscriptions/orders/purge", {"purged": 1}),
+    ("channels.put", ("c",), {}, "PUT", "/v1/channels/c", CHANNEL),
+    ("channels.update", ("c",), {"message_ttl": None}, "PATCH", "/v1/channels/c", CHANNEL),
+    ("channels.delete", ("c",), {}, "DELETE", "/v1/channels/c", {}),
+    ("policies.put", ("p", "*", "channels", {}), {}, "PUT", "/v1/policies/p", POLICY),
+    ("policies.delete", ("p",), {}, "DELETE", "/v1/policies/p", {}),
+    ("definitions.import_", ({"version": 1},), {}, "POST", "/v1/definitions?dry_run=false", IMPORTED),
 ]
 
 
@@ -70,9 +70,9 @@ def test_each_change_takes_a_tag_and_is_refused_with_an_error_of_its_own(
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
     [
-        ("get_channel", ("c",), CHANNEL),
-        ("get_policy", ("p",), POLICY),
-        ("export_definitions", (), {"version": 1}),
+        ("channels.get", ("c",), CHANNEL),
+        ("policies.get", ("p",), POLICY),
+        ("definitions.export", (), {"version": 1}),
     ],
 )
 def test_what_is_read_has_its_tag(

@@ -43,23 +43,23 @@ def blocking(client: Client) -> None:
     client.subscribe("a", from_="middle")  # type: ignore[call-overload]
     assert_type(client.history("a", after=1, order="desc"), Iterator[Page])
     assert_type(client.iter_history("a", limit=5), Stream[Message])
-    assert_type(client.channels("a.>"), Iterator[Channel])
+    assert_type(client.channels.list("a.>"), Iterator[Channel])
     for message in client.subscribe("a"):
         assert_type(message, Message)
     assert_type(client.publish("a", 1, delay=5, key="k"), Scheduled)
     assert_type(client.publish("a", 1, deliver_at="2030-01-01T00:00:00Z", ttl=5), Scheduled)
     client.publish("a", 1, delay=5, ephemeral=True)  # type: ignore[call-overload]
     client.publish("a", 1, delay=5, expected_last_seq=3)  # type: ignore[call-overload]
-    assert_type(client.create_subscription("s", ["a"], start=7, ordering="key", push=None), Subscription)
-    client.create_subscription("s", ["a"], ordering="lock")  # type: ignore[arg-type]
-    client.update_subscription("s", ack_weight=3)  # type: ignore[call-arg]
-    assert_type(client.dead_letters(reason="expired"), Iterator[DeadLetter])
-    client.purge_dead_letters("7d", reason="boredom")  # type: ignore[arg-type]
+    assert_type(client.subscriptions.create("s", ["a"], start=7, ordering="key", push=None), Subscription)
+    client.subscriptions.create("s", ["a"], ordering="lock")  # type: ignore[arg-type]
+    client.subscriptions.update("s", ack_weight=3)  # type: ignore[call-arg]
+    assert_type(client.dead_letters.list(reason="expired"), Iterator[DeadLetter])
+    client.dead_letters.purge("7d", reason="boredom")  # type: ignore[arg-type]
     assert_type(client.pull("s", 10, wait=5), list[PulledDelivery])
     assert_type(client.consume("s", ack="auto", prefetch=2), Stream[PulledDelivery])
     client.consume("s", ack="auto", max_hold=2)  # type: ignore[call-overload]
     assert_type(client.schedule_many("a", [(5, 1), ("2030-01-01T00:00:00Z", NewMessage(2))]), list[Scheduled])
-    assert_type(client.export_definitions().etag, str | None)
+    assert_type(client.definitions.export().etag, str | None)
     assert_type(client.ack("s", client.pull("s")), list[Settled])
     assert_type(client.consume("s", prefetch=5), Consumer)
     for delivery in client.consume("s"):
@@ -87,7 +87,7 @@ async def asynchronous(client: AsyncClient) -> None:
         assert_type(await delivery.ack(), Settled)
         await client.transaction(ack=[delivery])
     await client.work("s", print)  # type: ignore[arg-type]
-    assert_type(client.scheduled("a"), AsyncIterator[Scheduled])
+    assert_type(client.scheduled.list("a"), AsyncIterator[Scheduled])
     async with client.connect(max_in_flight=10) as connection:
         assert_type(await connection.publish("a", b"x", key="k", ttl=5), Published)
         await connection.publish("a", 1, ephemeral=True)

@@ -72,9 +72,9 @@ async def test_the_worker_does_what_it_can_and_tells_the_rest(serve: Serve, tmp_
     with running(tmp_path, sys.executable, "worker.py", GAPLESS_URL=url) as worker, Client(url) as client:
         for kind, cents in (("charge", 4200), ("charge", 0), ("refund", 5)):
             client.publish(f"jobs.{kind}", {"order": 7, "cents": cents}, type=kind)
-        await eventually(lambda: len(list(client.dead_letters())) == 2)
+        await eventually(lambda: len(list(client.dead_letters.list())) == 2)
         await eventually(lambda: charged(tmp_path) == ["7 4200"])
-        told = {(dead.reason, dead.last_error) for dead in client.dead_letters()}
+        told = {(dead.reason, dead.last_error) for dead in client.dead_letters.list()}
         worker.stop(PATIENCE_S)
         assert worker.code() == 0, worker.tail()
     assert told == {("rejected", "order 7 costs 0"), ("rejected", "no job is called refund")}
@@ -131,7 +131,7 @@ async def test_celery_passes_on_what_it_gets_while_callers_move(
         client.publish("jobs.charge", {"order": 24, "cents": 24}, type="charge", key="order-24")
         await eventually(lambda: len(charged(tmp_path)) >= 24)
         stored = [message.data["order"] for message in client.iter_history("jobs.charge")]
-        await eventually(lambda: client.subscription_length("shop").lag == 0)
+        await eventually(lambda: client.subscriptions.length("shop").lag == 0)
     assert sorted(stored) == list(range(2, 25))
     assert sorted(map(int, (line.split()[0] for line in charged(tmp_path)))) == list(range(1, 25))
 

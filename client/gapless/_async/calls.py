@@ -70,3 +70,11 @@ class AsyncCalls:
             return reply_of(await http.send(build(http, self._config, request)))
         except httpx.RequestError as error:
             return no_reply(error)
+
+
+class AsyncNoun:
+    """The calls about one kind of thing, carried out by a client."""
+
+    def __init__(self, calls: AsyncCalls) -> None:
+        self._call = calls._call
+        self._slices = calls._slices

@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import Any, Literal, Unpack, overload
 
 from gapless._async.connecting import AsyncConnecting
-from gapless._async.manage import AsyncManage
+from gapless._async.nouns import AsyncNouns
 from gapless._async.queue import AsyncQueue
 from gapless._async.stream import AsyncStream
+from gapless._calls import history as _history
 from gapless._calls import publish as _publish
-from gapless._calls import read as _read
 from gapless._calls import scheduled as _scheduled
+from gapless._calls.history import HistoryOptions, HistoryQuery
 from gapless._calls.publish import BatchOptions, MessageOptions, PublishOptions
-from gapless._calls.read import UNSET, HistoryOptions, HistoryQuery, Unset
 from gapless._calls.scheduled import Scheduled, ScheduleOptions, Time
 from gapless._lost import Gap
-from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Payload, Published, Retention
+from gapless._models import Ephemeral, Message, NewMessage, Page, Payload, Published
 from gapless._options import known
 from gapless._streams.history import HistoryStream
 from gapless._streams.interest import SubscribeOptions
@@ -25,7 +25,7 @@ from gapless._streams.reader import reader
 from gapless._streams.reading import OnGap
 
 
-class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
+class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
     """A client for asyncio. Calls raise `GaplessError` and are retried as `retry` says.
 
     `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
@@ -158,7 +158,7 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
     ) -> AsyncIterator[Page]:
         """The pages of a channel's history. Raises `CursorExpired` if retention removed what it asks for."""
         query = HistoryQuery(channel, **known("history", HistoryOptions, options, "page_size"))
-        return self._slices(_read.history_pages(query, page_size))
+        return self._slices(_history.history_pages(query, page_size))
 
     def iter_history(
         self, channel: str, *, limit: int | None = None, **options: Unpack[HistoryOptions]
@@ -170,42 +170,4 @@ class AsyncClient(AsyncQueue, AsyncManage, AsyncConnecting):
 
     async def get_message(self, channel: str, message_id: int) -> Message:
         """One message. Raises `NotFound`."""
-        return await self._call(_read.get_message(channel, message_id))
-
-    def channels(self, pattern: str | None = None, *, page_size: int = 100) -> AsyncIterator[Channel]:
-        """The channels whose names match the pattern; without a pattern, all channels."""
-        return self._slices(_read.channels(pattern, page_size))
-
-    async def get_channel(self, name: str) -> Channel:
-        """A channel's state and settings. Raises `NotFound`."""
-        return await self._call(_read.get_channel(name))
-
-    async def put_channel(
-        self,
-        name: str,
-        *,
-        retention: Retention | None = None,
-        message_ttl: float | None = None,
-        if_match: str | None = None,
-    ) -> Channel:
-        """Creates a channel, or replaces its settings with exactly these; `message_ttl` is in seconds.
-
-        `if_match` is an `etag` that was read before: if the channel has another one now, this raises
-        `PreconditionFailed`. The same holds for the methods below.
-        """
-        return await self._call(_read.put_channel(name, retention, message_ttl, if_match))
-
-    async def patch_channel(
-        self,
-        name: str,
-        *,
-        retention: Retention | Unset | None = UNSET,
-        message_ttl: float | Unset | None = UNSET,
-        if_match: str | None = None,
-    ) -> Channel:
-        """Changes the given settings; None removes a setting. Raises `NotFound`."""
-        return await self._call(_read.patch_channel(name, retention, message_ttl, if_match))
-
-    async def delete_channel(self, name: str, *, if_match: str | None = None) -> None:
-        """Removes a channel and all its messages. Raises `NotFound`."""
-        await self._call(_read.delete_channel(name, if_match))
+        return await self._call(_history.get_message(channel, message_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Unpack, overload
 
 from gapless._async.calls import AsyncCalls
@@ -11,7 +11,7 @@ from gapless._async.member import AsyncMember
 from gapless._async.stream import AsyncStream
 from gapless._calls import delivery as _delivery
 from gapless._calls import transactions as _transactions
-from gapless._calls.delivery import Ack, Leased, Outstanding, PulledDelivery, Receipt, Settled, State
+from gapless._calls.delivery import Ack, Leased, PulledDelivery, Receipt, Settled
 from gapless._calls.transactions import Committed
 from gapless._lost import Gap
 from gapless._models import NewMessage, Payload
@@ -93,15 +93,6 @@ class AsyncQueue(AsyncCalls):
         receipt, and is gone if the answer is lost.
         """
         return await self._call(_delivery.pull(subscription, count, wait, on_gap, ack))
-
-    def look(
-        self, subscription: str, state: State | None = None, *, page_size: int = 100
-    ) -> AsyncIterator[Outstanding]:
-        """The messages that the subscription has not settled, by id, of one state or all. It leases nothing.
-
-        If the subscription has an ordering, the list ends ten thousand messages beyond where it stands.
-        """
-        return self._slices(_delivery.look(subscription, state, page_size))
 
     async def ack(self, subscription: str | None, receipts: Iterable[Receipt]) -> list[Settled]:
         """Settles up to 1000 deliveries for good, committed on return; returns the result of each, in order.

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gapless._call import Request
-from gapless._calls.read import HistoryQuery
+from gapless._calls.history import HistoryQuery
 from gapless._errors import HistoryLost, ProtocolError
 from gapless._lost import Gap
 from gapless._models import Message, gap_from, message_from

@@ -70,3 +70,11 @@ class Calls:
             return reply_of(http.send(build(http, self._config, request)))
         except httpx.RequestError as error:
             return no_reply(error)
+
+
+class Noun:
+    """The calls about one kind of thing, carried out by a client."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._call = calls._call
+        self._slices = calls._slices

@@ -82,7 +82,12 @@ def consume(
     with until_closed(), connected(url) as client:
         require_server(url)
         if not ack:
-            _look(client.look(name, "ready", page_size=min(count or 100, MAX_PAGE)), count, data_only, tally)
+            _look(
+                client.subscriptions.look(name, "ready", page_size=min(count or 100, MAX_PAGE)),
+                count,
+                data_only,
+                tally,
+            )
             return
         if auto_ack:
             with client.consume(name, ack="auto") as stream:

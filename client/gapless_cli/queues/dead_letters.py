@@ -103,7 +103,7 @@ def show(context: typer.Context, entry: Entry, as_json: AsJson = False, url: Inn
     from gapless_cli.tables import show_one
 
     with connected(url_of(context, url)) as client:
-        show_one(dead_letter_json(client.dead_letter(entry)), as_json=as_json)
+        show_one(dead_letter_json(client.dead_letters.get(entry)), as_json=as_json)
 
 
 @app.command("replay", cls=Command, epilog=REPLAY_EXAMPLES)
@@ -132,7 +132,7 @@ def replay(
         raise usage("--max, --rate and --dry-run go with --subscription, --channel, --reason or --all")
     with until_closed(), connected(url_of(context, url)) as client:
         for entry in entries or ():
-            replayed = client.replay(entry)
+            replayed = client.dead_letters.replay(entry)
             write_line(
                 {
                     "id": replayed.id,
@@ -141,7 +141,7 @@ def replay(
                 }
             )
         if not entries:
-            counts = client.replay_all(count=most, rate=rate, dry_run=dry_run, **which)
+            counts = client.dead_letters.replay_all(count=most, rate=rate, dry_run=dry_run, **which)
             told = {"replayed": counts.replayed, "skipped": counts.skipped}
             write_line(told | ({"dry_run": True} if dry_run else {}))
 
@@ -166,7 +166,7 @@ def purge(
     of = f" of {described}" if which else ""
     confirm(yes, "purging", f"Remove all dead letters{of} older than {older_than} for good?")
     with until_closed(), connected(url_of(context, url)) as client:
-        write_line({"purged": client.purge_dead_letters(age, **which)})
+        write_line({"purged": client.dead_letters.purge(age, **which)})
 
 
 @app.command("delete", cls=Command, epilog=DELETE_EXAMPLES)
@@ -178,7 +178,7 @@ def delete(context: typer.Context, entries: Entries, yes: Yes = False, url: Inne
     confirm(yes, f"deleting {named}", f"Delete dead letter {named} and its message for good?")
     with connected(url_of(context, url)) as client:
         for entry in entries:
-            client.delete_dead_letter(entry)
+            client.dead_letters.delete(entry)
             typer.echo(f"deleted dead letter {entry}", err=True)
 
 
@@ -204,5 +204,5 @@ def _list(url: str, which: dict[str, Any], limit: int | None, *, as_json: bool) 
     ]
     page = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
     with connected(url) as client:
-        entries = islice(client.dead_letters(page_size=page, **which), limit)
+        entries = islice(client.dead_letters.list(page_size=page, **which), limit)
         show(entries, dead_letter_json, columns, as_json=as_json)

@@ -62,7 +62,7 @@ def export(context: typer.Context, url: Inner = None) -> None:
     from gapless_cli.output import until_closed
 
     with connected(url_of(context, url)) as client:
-        document = client.export_definitions()
+        document = client.definitions.export()
     if document.etag is not None:
         typer.echo(f"etag {document.etag}", err=True)
     with until_closed():
@@ -89,7 +89,7 @@ def import_(
 
     document = _document(file)
     with connected(url_of(context, url)) as client:
-        imported = client.import_definitions(document, dry_run=dry_run, if_match=tag_of(if_match))
+        imported = client.definitions.import_(document, dry_run=dry_run, if_match=tag_of(if_match))
     with until_closed():
         if as_json:
             write_line(imported_json(imported))

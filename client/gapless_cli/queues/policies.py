@@ -76,7 +76,7 @@ def show(context: typer.Context, name: Name, as_json: AsJson = False, url: Inner
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        _show(client.get_policy(name), as_json=as_json)
+        _show(client.policies.get(name), as_json=as_json)
 
 
 @app.command("put", cls=Command, epilog=PUT_EXAMPLES)
@@ -104,7 +104,7 @@ def put(
     settings = _settings(definition)
     with connected(url_of(context, url)) as client:
         tag = tag_of(if_match)
-        made = client.put_policy(name, pattern, applies_to, settings, priority=priority, if_match=tag)
+        made = client.policies.put(name, pattern, applies_to, settings, priority=priority, if_match=tag)
         _show(made, as_json=as_json)
 
 
@@ -117,7 +117,7 @@ def delete(
 
     confirm(yes, f"deleting {name}", f"Delete policy {name}?")
     with connected(url_of(context, url)) as client:
-        client.delete_policy(name, if_match=tag_of(if_match))
+        client.policies.delete(name, if_match=tag_of(if_match))
         typer.echo(f"deleted policy {name}", err=True)
 
 
@@ -153,4 +153,4 @@ def _list(url: str, *, as_json: bool) -> None:
         Column("definition", lambda p: msgspec.json.encode(p.definition).decode()),
     ]
     with connected(url) as client:
-        show(client.policies(), policy_json, columns, as_json=as_json)
+        show(client.policies.list(), policy_json, columns, as_json=as_json)

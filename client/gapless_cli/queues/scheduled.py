@@ -82,7 +82,7 @@ def show(
     from gapless_cli.tables import show_one
 
     with connected(url_of(context, url)) as client:
-        show_one(scheduled_json(client.get_scheduled(scheduled_id)), as_json=as_json)
+        show_one(scheduled_json(client.scheduled.get(scheduled_id)), as_json=as_json)
 
 
 @app.command("cancel", cls=Command, epilog=CANCEL_EXAMPLES)
@@ -92,7 +92,7 @@ def cancel(context: typer.Context, ids: Ids, url: Inner = None) -> None:
 
     with connected(url_of(context, url)) as client:
         for each in ids:
-            client.cancel_scheduled(each)
+            client.scheduled.cancel(each)
             typer.echo(f"cancelled {each}", err=True)
 
 
@@ -104,7 +104,7 @@ def promote(context: typer.Context, ids: Ids, url: Inner = None) -> None:
 
     with until_closed(), connected(url_of(context, url)) as client:
         for each in ids:
-            write_line(published_json(client.promote_scheduled(each)))
+            write_line(published_json(client.scheduled.promote(each)))
 
 
 def _list(url: str, channel: str | None, *, as_json: bool) -> None:
@@ -124,4 +124,4 @@ def _list(url: str, channel: str | None, *, as_json: bool) -> None:
         Column("data", lambda s: short(msgspec.json.encode(data_json(s.data)).decode())),
     ]
     with connected(url) as client:
-        show(client.scheduled(channel, page_size=MAX_PAGE), scheduled_json, columns, as_json=as_json)
+        show(client.scheduled.list(channel, page_size=MAX_PAGE), scheduled_json, columns, as_json=as_json)

@@ -137,7 +137,7 @@ def show(context: typer.Context, name: Name, as_json: AsJson = False, url: Inner
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        _show(client.get_subscription(name), as_json=as_json)
+        _show(client.subscriptions.get(name), as_json=as_json)
 
 
 @app.command("create", cls=Command, epilog=CREATE_EXAMPLES)
@@ -192,7 +192,7 @@ def create(
     )
     begin = None if start is None else place(start)
     with connected(url_of(context, url)) as client:
-        made = client.create_subscription(name, channels, start=begin, if_match=tag_of(if_match), **said)
+        made = client.subscriptions.create(name, channels, start=begin, if_match=tag_of(if_match), **said)
         _show(made, as_json=as_json)
 
 
@@ -250,7 +250,7 @@ def update(
         raise usage("say what to change: --channel, --unset or a setting")
     with connected(url_of(context, url)) as client:
         tag = tag_of(if_match)
-        _show(client.update_subscription(name, channels=channels, if_match=tag, **changes), as_json=as_json)
+        _show(client.subscriptions.update(name, channels=channels, if_match=tag, **changes), as_json=as_json)
 
 
 @app.command("delete", cls=Command, epilog=DELETE_EXAMPLES)
@@ -267,10 +267,10 @@ def delete(
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        stats = client.get_subscription(name).stats
+        stats = client.subscriptions.get(name).stats
         left = 0 if stats is None else stats.lag + stats.in_flight
         confirm(yes, f"deleting {name}", f"Delete {name}, which has {left:,} messages to settle, for good?")
-        client.delete_subscription(name, if_empty=if_empty, if_unused=if_unused, if_match=tag_of(if_match))
+        client.subscriptions.delete(name, if_empty=if_empty, if_unused=if_unused, if_match=tag_of(if_match))
         typer.echo(f"deleted {name}", err=True)
 
 
@@ -283,9 +283,9 @@ def purge(
     from gapless_cli.output import write_line
 
     with connected(url_of(context, url)) as client:
-        left = client.subscription_length(name).lag
+        left = client.subscriptions.length(name).lag
         confirm(yes, f"purging {name}", f"Remove {left:,} messages from {name}, for good?")
-        write_line({"purged": client.purge(name, if_match=tag_of(if_match))})
+        write_line({"purged": client.subscriptions.purge(name, if_match=tag_of(if_match))})
 
 
 @app.command("seek", cls=Command, epilog=SEEK_EXAMPLES)
@@ -307,7 +307,7 @@ def seek(
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        moved = client.seek(name, place(to), dry_run=dry_run, if_match=tag_of(if_match))
+        moved = client.subscriptions.seek(name, place(to), dry_run=dry_run, if_match=tag_of(if_match))
         _show(moved, as_json=as_json)
 
 
@@ -338,7 +338,9 @@ def look(
         Column("last error", lambda o: short(o.last_error)),
     ]
     with connected(url_of(context, url)) as client:
-        found = islice(client.look(name, state, page_size=min(limit or MAX_PAGE, MAX_PAGE)), limit)
+        found = islice(
+            client.subscriptions.look(name, state, page_size=min(limit or MAX_PAGE, MAX_PAGE)), limit
+        )
         show_list(found, outstanding_json, columns, as_json=as_json)
 
 
@@ -364,7 +366,7 @@ def pause(
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        _show(client.pause(name, if_match=tag_of(if_match)), as_json=as_json)
+        _show(client.subscriptions.pause(name, if_match=tag_of(if_match)), as_json=as_json)
 
 
 @app.command("resume", cls=Command, epilog=RESUME_EXAMPLES)
@@ -379,7 +381,7 @@ def resume(
     from gapless_cli.connection import connected
 
     with connected(url_of(context, url)) as client:
-        _show(client.resume(name, if_match=tag_of(if_match)), as_json=as_json)
+        _show(client.subscriptions.resume(name, if_match=tag_of(if_match)), as_json=as_json)
 
 
 def _unset(names: list[str], said: dict[str, Any]) -> dict[str, Any]:
@@ -418,7 +420,7 @@ def _list(url: str, pattern: str | None, *, as_json: bool) -> None:
     ]
     with connected(url) as client:
         show(
-            client.list_subscriptions(pattern, page_size=MAX_PAGE),
+            client.subscriptions.list(pattern, page_size=MAX_PAGE),
             subscription_json,
             columns,
             as_json=as_json,

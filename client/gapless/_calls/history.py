@@ -1,11 +1,11 @@
-"""Calls for history and channels."""
+"""Calls for history."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from gapless._call import (
     JSON,
@@ -14,17 +14,12 @@ from gapless._call import (
     Request,
     Slice,
     asking,
-    changing,
     json_of,
-    matching,
     params_from,
     path,
-    tagged,
-    telling,
 )
-from gapless._calls.listing import listing
 from gapless._errors import ProtocolError
-from gapless._models import Channel, Message, Page, Retention, channel_from, gap_from, message_from
+from gapless._models import Message, Page, gap_from, message_from
 from gapless._retry import Reply
 
 
@@ -101,64 +96,6 @@ def history_pages(query: HistoryQuery, page_size: int) -> Call[Slice[Page]]:
 def get_message(channel: str, message_id: int) -> Call[Message]:
     """One message by its id."""
     return asking("GET", path("channels", channel, "messages", message_id), message_from)
-
-
-def channels(pattern: str | None, page_size: int) -> Call[Slice[Channel]]:
-    """The channels whose names match the pattern."""
-    return listing("/v1/channels", "channels", channel_from, {"pattern": pattern}, page_size)
-
-
-class Unset:
-    """The type of `UNSET`: leave this setting as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset()
-
-
-def get_channel(name: str) -> Call[Channel]:
-    """A channel's state and settings."""
-    return tagged(asking("GET", path("channels", name), channel_from))
-
-
-def put_channel(
-    name: str, retention: Retention | None, message_ttl: float | None, if_match: str | None = None
-) -> Call[Channel]:
-    """Creates the channel, or replaces its settings with exactly these."""
-    body = {"retention": _retention(retention), "message_ttl": message_ttl}
-    said = {name: value for name, value in body.items() if value is not None}
-    return tagged(changing("PUT", path("channels", name), channel_from, said, if_match))
-
-
-def patch_channel(
-    name: str,
-    retention: Retention | Unset | None,
-    message_ttl: float | Unset | None,
-    if_match: str | None = None,
-) -> Call[Channel]:
-    """Changes the given settings; None removes a setting."""
-    body: dict[str, Any] = {}
-    if not isinstance(retention, Unset):
-        body["retention"] = _retention(retention)
-    if not isinstance(message_ttl, Unset):
-        body["message_ttl"] = message_ttl
-    return tagged(changing("PATCH", path("channels", name), channel_from, body, if_match))
-
-
-def delete_channel(name: str, if_match: str | None = None) -> Call[None]:
-    """Removes the channel and its messages."""
-    return telling("DELETE", path("channels", name), headers=matching(if_match))
-
-
-def _retention(retention: Retention | None) -> dict[str, Any] | None:
-    if retention is None:
-        return None
-    limits = {"max_age": retention.max_age, "max_messages": retention.max_messages}
-    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _page(answer: Any) -> Page:
