@@ -43,6 +43,7 @@ from gapless._errors import (
 from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
 from gapless._retry import NO_RETRY, RetryPolicy
+from gapless._start import Last
 from gapless._streams.consuming import ConsumeOptions
 from gapless._streams.interest import SubscribeOptions
 from gapless._streams.pulling import AutoConsumeOptions
@@ -91,6 +92,7 @@ __all__ = [
     "IdempotencyMismatch",
     "Imported",
     "InvalidRequest",
+    "Last",
     "LeaseLost",
     "Length",
     "Message",

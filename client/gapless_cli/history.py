@@ -35,12 +35,15 @@ def history(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a channel's messages, one JSON object per line, in constant memory."""
+    if after is not None and since is not None:
+        raise usage("give one of --after and --since: they both say where to start")
+    start = since if after is None else after
     if follow:
         if before is not None or order == "desc":
             raise usage("--follow goes forward without an end: leave --before and --order desc out")
-        _follow(url, channel, after, since, {"types": types, "keys": keys}, limit)
+        _follow(url, channel, "earliest" if start is None else start, {"types": types, "keys": keys}, limit)
         return
-    _print(url, channel, limit, after=after, before=before, since=since, types=types, keys=keys, order=order)
+    _print(url, channel, limit, start=start, before=before, types=types, keys=keys, order=order)
 
 
 def _print(url: str, channel: str, limit: int | None, **options: object) -> None:
@@ -54,18 +57,8 @@ def _print(url: str, channel: str, limit: int | None, **options: object) -> None
 
 
 def _follow(
-    url: str,
-    channel: str,
-    after: int | None,
-    since: str | None,
-    filters: dict[str, list[str] | None],
-    limit: int | None,
+    url: str, channel: str, start: int | str, filters: dict[str, list[str] | None], limit: int | None
 ) -> None:
-    """Follows from a start. If `after` and `since` are both given, the id is nearly always the nearer bound,
-    and only it is exact."""
     from gapless_cli.subscribe import follow
 
-    if after is not None and since is not None:
-        raise usage("--follow starts at one of --after and --since")
-    start = {"after": after, "since": since, "from_": "earliest" if after is None and since is None else None}
     follow(url, [channel], start, filters, count=limit)

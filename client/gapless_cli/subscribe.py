@@ -13,7 +13,7 @@ from gapless_cli.limits import MAX_LAST
 from gapless_cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
 
 if TYPE_CHECKING:
-    from gapless import Ephemeral, Gap, Message, Stream
+    from gapless import Ephemeral, Gap, Last, Message, Stream
 
 EXAMPLES = """
 Examples:
@@ -45,14 +45,26 @@ def subscribe(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Follow channels. Messages go to stdout as one JSON object per line, all other output to stderr."""
-    starts = {"after": after, "last": last, "since": since, "from_": from_}
-    follow(url, channels, starts, {"types": types, "keys": keys}, count=count, data_only=data_only)
+    from gapless import Last
+
+    starts = [after, None if last is None else Last(last), since, from_]
+    given = [start for start in starts if start is not None]
+    if len(given) > 1:
+        raise usage("give one of --after, --last, --since and --from: they all say where to start")
+    follow(
+        url,
+        channels,
+        given[0] if given else None,
+        {"types": types, "keys": keys},
+        count=count,
+        data_only=data_only,
+    )
 
 
 def follow(
     url: str,
     channels: list[str],
-    starts: dict[str, Any],
+    start: int | str | Last | None,
     filters: dict[str, Any],
     *,
     count: int | None = None,
@@ -62,13 +74,11 @@ def follow(
     from gapless_cli.connection import connected, require_server
     from gapless_cli.output import until_closed, when_reader_leaves
 
-    if sum(start is not None for start in starts.values()) > 1:
-        raise usage("give one of --after, --last, --since and --from: they all say where to start")
     interrupts = Interrupts()
     tell_log()
     with until_closed(), connected(url) as client:
         require_server(url)
-        stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, **starts, **filters)
+        stream = client.subscribe(*channels, on_gap=_tell_gap, ephemeral=True, start=start, **filters)
         printer = Printer(stream, url, data_only, interrupts)
         gone = when_reader_leaves(stream.close)
         try:

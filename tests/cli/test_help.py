@@ -105,6 +105,7 @@ def test_help_of_the_jobs_needs_no_spark_and_is_theirs(run: Run, command: str) -
         (("publish", "x", "--lines", "--expected-last-seq", "1"), "not for --lines"),
         (("publish", "x", "--binary", "/nowhere"), "cannot read /nowhere"),
         (("subscribe", "x", "--after", "1", "--last", "2"), "give one of"),
+        (("history", "x", "--after", "7", "--since", "1h"), "both say where to start"),
         (("history", "x", "--follow", "--order", "desc"), "--follow goes forward"),
         (("channels", "set", "x"), "say what to set"),
         (("channels", "set", "x", "--max-age", "0.5s"), "whole seconds"),

@@ -97,8 +97,9 @@ def test_history_filters_and_order(run: Run) -> None:
     ]
     assert [m["data"] for m in read(run, "cli.filter", "--key", "k1")] == [1, 3]
     assert [m["data"] for m in read(run, "cli.filter", "--order", "desc", "--limit", "2")] == [3, 2]
-    inner = read(run, "cli.filter", "--after", str(ids[0]), "--before", str(ids[3]), "--since", "1h")
+    inner = read(run, "cli.filter", "--after", str(ids[0]), "--before", str(ids[3]))
     assert [m["data"] for m in inner] == [1, 2]
+    assert [m["data"] for m in read(run, "cli.filter", "--since", "1h", "--limit", "2")] == [0, 1]
     assert read(run, "cli.filter", "--type", "other") == []
     assert "channel_not_found" in run("history", "cli.nothing", code=1).stderr
 

@@ -53,7 +53,7 @@ def _refuses(work: Callable[[], object], why: str) -> None:
 def stream(url: str) -> None:
     """The child reads on where the parent is, and then the parent reads what came over its own connection."""
     client = Client(url, retry=ONCE)
-    reading = client.subscribe("a", after=0)
+    reading = client.subscribe("a", start=0)
     assert next(reading).id == 1
 
     def read() -> None:
@@ -86,8 +86,8 @@ def auto(url: str) -> None:
 def locks(url: str) -> None:
     """Whatever other threads hold at the fork, the child waits for none of it."""
     client = Client(url, retry=ONCE)
-    reading = client.subscribe("a", after=0)
-    idle = client.subscribe("a", after=0)
+    reading = client.subscribe("a", start=0)
+    idle = client.subscribe("a", start=0)
     consumer = client.consume("q")
     assert next(idle).id == 1
     assert next(reading).id == 1
@@ -150,7 +150,7 @@ def asynchronous(url: str) -> None:
     """What the parent used is refused, what it only made works, and leaving touches nothing."""
     unused = AsyncClient(url, retry=ONCE)
     client = AsyncClient(url, retry=ONCE)
-    reading = client.subscribe("a", after=0)
+    reading = client.subscribe("a", start=0)
 
     async def parent() -> None:
         assert (await anext(reading)).id == 1

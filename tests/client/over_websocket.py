@@ -31,7 +31,7 @@ Over = Callable[[AsyncClient], AbstractAsyncContextManager[AsyncClient | AsyncCo
 OVER = [pytest.param(nullcontext, id="sse"), pytest.param(AsyncClient.connect, id="websocket")]
 """What publishes and subscribes: the client itself, or a connection of it."""
 
-OVER_HTTP = frozenset({"idempotency_key", "expected_last_seq", "delay", "deliver_at", "last", "since"})
+OVER_HTTP = frozenset({"idempotency_key", "expected_last_seq", "delay", "deliver_at"})
 
 
 class Loop:
@@ -178,7 +178,8 @@ class WebSocketClient(Client):
         return self._loop.run(self._connection.publish(channel, data, **options))
 
     def subscribe(self, *channels: str, **options: Any) -> Any:
-        if options.keys() & OVER_HTTP:
+        start = options.get("start")
+        if not (isinstance(start, int) or start in (None, "earliest", "latest")):
             return super().subscribe(*channels, **options)
 
         async def open_() -> BlockingStream:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import pytest
 from gapless import (
@@ -14,6 +15,7 @@ from gapless import (
     Gap,
     GaplessError,
     HistoryLost,
+    Last,
     Message,
     ProtocolError,
 )
@@ -57,7 +59,7 @@ async def test_a_cut_at_any_byte_neither_loses_nor_doubles(
         for cut in range(first, 1150, 9):
             server.limits = iter([cut])
             async with client.connect() as connection:
-                stream = connection.subscribe("chat.lobby", from_="earliest")
+                stream = connection.subscribe("chat.lobby", start="earliest")
                 assert await take(stream, 3) == LOG
                 assert stream.cursor == 9
 
@@ -65,7 +67,7 @@ async def test_a_cut_at_any_byte_neither_loses_nor_doubles(
 async def test_many_cuts_in_a_row_neither_lose_nor_double(server: PushServer, time: Time) -> None:
     server.limits = iter(range(0, 1100, 40))
     async with client_of(server, time) as client, client.connect() as connection:
-        assert await take(connection.subscribe("chat.lobby", after=0), 3) == LOG
+        assert await take(connection.subscribe("chat.lobby", start=0), 3) == LOG
     assert len(server.raw.seen) > 10
     assert all(0 <= wait <= 30 for wait in time.waits)
 
@@ -78,7 +80,7 @@ async def test_a_subscription_goes_on_behind_the_last_message(server: PushServer
 
     server.talks = [one_only, server.serve]
     async with client_of(server, time) as client, client.connect() as connection:
-        stream = connection.subscribe("chat.*", "b", after=0, types=["t"], keys=["k"])
+        stream = connection.subscribe("chat.*", "b", start=0, types=["t"], keys=["k"])
         assert await take(stream, 3) == LOG
     first, second = server.bodies("subscribe")
     assert first["selection"] == {"channel": ["chat.*", "b"], "type": ["t"], "key": ["k"]}
@@ -105,7 +107,7 @@ async def test_without_a_start_only_new_messages_come(server: PushServer, time: 
 
 async def test_streams_and_publishes_share_one_connection(server: PushServer, time: Time) -> None:
     async with client_of(server, time, token="t") as client, client.connect() as connection:
-        streams = [connection.subscribe("a", after=0) for _ in range(20)]
+        streams = [connection.subscribe("a", start=0) for _ in range(20)]
         assert await asyncio.gather(*(take(stream, 3) for stream in streams)) == [LOG] * 20
         assert (await connection.publish("a", 1)).id == 1000
     assert len(server.raw.seen) == 1
@@ -123,7 +125,7 @@ async def test_silence_is_a_dead_connection(server: PushServer, time: Time, late
 
     server.talks = [fall_silent, server.serve]
     async with client_of(server, time) as client, client.connect(lateness=PATIENCE_S) as connection:
-        stream = connection.subscribe("chat.lobby", after=0)
+        stream = connection.subscribe("chat.lobby", start=0)
         assert await take(stream, 1) == [3]
         later(2.1 * PATIENCE_S)
         assert await take(stream, 2) == LOG[1:]
@@ -151,7 +153,7 @@ async def test_pings_are_answered_and_keep_a_quiet_connection(
     async with (
         client_of(server, time) as client,
         client.connect(lateness=PATIENCE_S) as connection,
-        connection.subscribe("a", after=0) as stream,
+        connection.subscribe("a", start=0) as stream,
     ):
         for count in range(1, 21):
             await eventually(lambda count=count: len(answers) == count)  # type: ignore[misc]
@@ -177,7 +179,7 @@ def closing(server: PushServer, code: int) -> Talk:
 async def test_a_server_that_stops_is_left_at_once(server: PushServer, time: Time, code: int) -> None:
     server.talks = [closing(server, code), server.serve]
     async with client_of(server, time) as client, client.connect() as connection:
-        assert await take(connection.subscribe("a", after=0), 3) == LOG
+        assert await take(connection.subscribe("a", start=0), 3) == LOG
     assert time.waits == []
 
 
@@ -185,7 +187,7 @@ async def test_a_server_that_stops_is_left_at_once(server: PushServer, time: Tim
 async def test_after_most_closes_it_connects_again(server: PushServer, time: Time, code: int) -> None:
     server.talks = [closing(server, code), server.serve]
     async with client_of(server, time) as client, client.connect() as connection:
-        assert await take(connection.subscribe("a", after=0), 3) == LOG
+        assert await take(connection.subscribe("a", start=0), 3) == LOG
     assert server.bodies("subscribe")[1]["offset"] == 3
 
 
@@ -206,14 +208,14 @@ async def test_closes_for_good_are_raised_and_the_cursor_kept(
 ) -> None:
     server.talks = [closing(server, code), server.serve]
     async with client_of(server, time, token="t") as client, client.connect() as connection:
-        stream = connection.subscribe("a", after=0)
+        stream = connection.subscribe("a", start=0)
         assert await take(stream, 1) == [3]
         with pytest.raises(error) as caught:
             await take(stream, 1)
         assert (caught.value.code, stream.cursor) == (name, 3)
         assert [item async for item in stream] == []
         # What comes next opens the connection again.
-        assert await take(connection.subscribe("a", after=3), 2) == LOG[1:]
+        assert await take(connection.subscribe("a", start=3), 2) == LOG[1:]
 
 
 async def test_a_token_that_is_renewed_goes_on_after_it_expired(server: PushServer, time: Time) -> None:
@@ -221,7 +223,7 @@ async def test_a_token_that_is_renewed_goes_on_after_it_expired(server: PushServ
     tokens = iter(["one", "two"])
     client = client_of(server, time, token=lambda: next(tokens))
     async with client, client.connect() as connection:
-        assert await take(connection.subscribe("a", after=0), 3) == LOG
+        assert await take(connection.subscribe("a", start=0), 3) == LOG
     assert [seen.headers["authorization"] for seen in server.raw.seen] == ["Bearer one", "Bearer two"]
 
 
@@ -258,7 +260,7 @@ async def test_a_service_that_is_not_there_yet_is_waited_for(server: PushServer,
     busy = replies(b"", answer(503, problem(503, "unavailable"), Retry_After="4"), answer(502, "x"))
     server.raw.scripts = [*busy, *honest]
     async with client_of(server, time) as client:
-        assert await take(client.connect().subscribe("a", after=0), 3) == LOG
+        assert await take(client.connect().subscribe("a", start=0), 3) == LOG
         assert sum(time.waits) == pytest.approx(0.5 + 5.0 + 2.0, abs=0.5)
         server.raw.seen.clear()
         async with client.connect() as connection:
@@ -294,7 +296,7 @@ async def test_garbage_ends_a_stream(server: PushServer, time: Time, line: bytes
 
     server.talks = [talk]
     async with client_of(server, time) as client, client.connect() as connection:
-        stream = connection.subscribe("a", after=0)
+        stream = connection.subscribe("a", start=0)
         with pytest.raises(ProtocolError):
             await take(stream, 1)
         assert "closed" in repr(stream)
@@ -314,16 +316,16 @@ async def test_frames_that_no_server_sends_end_a_stream(server: PushServer, time
     server.talks = [talk]
     async with client_of(server, time) as client, client.connect() as connection:
         with pytest.raises(ProtocolError):
-            await take(connection.subscribe("a", after=0), 1)
+            await take(connection.subscribe("a", start=0), 1)
 
 
 async def test_a_slow_reader_neither_holds_up_others_nor_grows(server: PushServer, time: Time) -> None:
     server.ids = list(range(1, 121))
     server.data = "x" * (READ_AHEAD_BYTES // 20)
     async with client_of(server, time) as client, client.connect() as connection:
-        slow = connection.subscribe("slow", after=0)
+        slow = connection.subscribe("slow", start=0)
         assert await take(slow, 1) == [1]
-        assert await take(connection.subscribe("fast", after=0), 120) == server.ids
+        assert await take(connection.subscribe("fast", start=0), 120) == server.ids
         assert (await connection.publish("a", 1)).id == 1000
         assert len(server.bodies("unsubscribe")) == 1
         assert slow._inlet is not None  # type: ignore[attr-defined]
@@ -336,7 +338,7 @@ async def test_a_slow_reader_neither_holds_up_others_nor_grows(server: PushServe
 async def test_a_message_of_any_size_reaches_its_reader(server: PushServer, time: Time) -> None:
     server.data = "x" * (2 * READ_AHEAD_BYTES)
     async with client_of(server, time) as client, client.connect() as connection:
-        assert await take(connection.subscribe("a", after=0), 3) == LOG
+        assert await take(connection.subscribe("a", start=0), 3) == LOG
 
 
 @pytest.mark.parametrize("turns", range(0, 60, 4))
@@ -345,7 +347,7 @@ async def test_a_cancelled_wait_loses_nothing_and_keeps_the_connection(
 ) -> None:
     """Cancels after so many turns of the loop: while connecting, subscribing, between two messages."""
     async with client_of(server, time) as client, client.connect() as connection:
-        stream = connection.subscribe("chat.lobby", after=0)
+        stream = connection.subscribe("chat.lobby", start=0)
         seen: list[int] = []
         while len(seen) < 3:
             waiting = asyncio.ensure_future(anext(stream))
@@ -366,7 +368,7 @@ async def test_closing_releases_those_who_wait(server: PushServer, time: Time) -
 
     async with client_of(server, time) as client:
         connection = client.connect()
-        streams = [connection.subscribe("a", after=9) for _ in range(3)]
+        streams = [connection.subscribe("a", start=9) for _ in range(3)]
         readers = [asyncio.ensure_future(rest(stream)) for stream in streams]
         await streams[2].__aenter__()
         await streams[0].aclose()
@@ -377,7 +379,7 @@ async def test_closing_releases_those_who_wait(server: PushServer, time: Time) -
         with pytest.raises(RuntimeError):
             await connection.publish("a", 1)
         another = client.connect()
-        last = asyncio.ensure_future(rest(another.subscribe("a", after=9)))
+        last = asyncio.ensure_future(rest(another.subscribe("a", start=9)))
         await asyncio.sleep(0)
     assert await in_time(last) == []
     assert "closed" in repr(another)
@@ -385,7 +387,7 @@ async def test_closing_releases_those_who_wait(server: PushServer, time: Time) -
 
 async def test_closing_a_stream_ends_its_subscription_only(server: PushServer, time: Time) -> None:
     async with client_of(server, time) as client, client.connect() as connection:
-        async with connection.subscribe("a", after=0) as left, connection.subscribe("b", after=0) as kept:
+        async with connection.subscribe("a", start=0) as left, connection.subscribe("b", start=0) as kept:
             assert await take(left, 1) == [3]
             await left.aclose()
             assert [item async for item in left] == []
@@ -403,7 +405,7 @@ async def test_a_subscription_that_the_server_ended_is_opened_again(server: Push
 
     server.talks = [talk]
     async with client_of(server, time) as client, client.connect() as connection:
-        assert await take(connection.subscribe("a", after=0), 3) == LOG
+        assert await take(connection.subscribe("a", start=0), 3) == LOG
     assert len(server.raw.seen) == 1
 
 
@@ -418,7 +420,7 @@ async def test_a_subscription_that_the_server_ended_for_good_is_an_error(
     server.talks = [talk]
     async with client_of(server, time) as client, client.connect() as connection:
         with pytest.raises(GaplessError) as caught:
-            await take(connection.subscribe("a", after=0), 1)
+            await take(connection.subscribe("a", start=0), 1)
     assert caught.value.code == "unsubscribed_2000"
 
 
@@ -435,9 +437,9 @@ async def test_gaps_are_told_unless_the_earliest_was_asked_for(
         speaker.hold()
 
     server.talks = [talk]
-    start: Any = {"from_": "earliest"} if from_earliest else {"after": 0}
+    start: Literal["earliest", 0] = "earliest" if from_earliest else 0
     async with client_of(server, time) as client, client.connect() as connection:
-        stream = connection.subscribe("a", **start)
+        stream = connection.subscribe("a", start=start)
         if not from_earliest:
             with pytest.raises(HistoryLost) as caught:
                 await take(stream, 1)
@@ -448,15 +450,16 @@ async def test_gaps_are_told_unless_the_earliest_was_asked_for(
         assert caught.value.gap == Gap("a", first_seq=20, missed=4)
 
 
-@pytest.mark.parametrize("start", [{"last": 3}, {"since": "10m"}, {"heartbeat": 5}])
+@pytest.mark.parametrize(
+    "option",
+    [{"start": Last(3)}, {"start": "10m"}, {"start": datetime(2026, 11, 20, tzinfo=UTC)}, {"heartbeat": 5}],
+)
 async def test_what_websocket_has_not_is_refused_at_once(
-    server: PushServer, time: Time, start: dict[str, Any]
+    server: PushServer, time: Time, option: dict[str, Any]
 ) -> None:
     async with client_of(server, time) as client:
         with pytest.raises(ValueError, match="WebSocket has no"):
-            client.connect().subscribe("a", **start)
-        with pytest.raises(ValueError, match="one of"):
-            client.connect().subscribe("a", after=1, from_="latest")
+            client.connect().subscribe("a", **option)
         with pytest.raises(ValueError, match="at least one"):
             client.connect().subscribe()
 
@@ -465,7 +468,7 @@ async def test_no_representation_shows_the_token(server: PushServer, time: Time)
     async with client_of(server, time, token="secret-token") as client:
         connection = client.connect()
         assert "not connected" in repr(connection)
-        async with connection, connection.subscribe("a", after=7) as stream:
+        async with connection, connection.subscribe("a", start=7) as stream:
             assert "open" in repr(connection)
             assert "7" in repr(stream)
             assert "secret-token" not in repr((connection, stream, vars(connection), vars(stream)))

@@ -127,12 +127,12 @@ async def test_what_is_cancelled_before_it_is_sent_is_never_sent(server: Stallin
 async def test_a_pong_and_a_subscription_go_before_the_publishes_that_wait(server: StallingServer) -> None:
     server.subscriptions = 1
     async with AsyncClient(server.url, timeout=PATIENCE_S) as client, client.connect() as connection:
-        stream = await connection.subscribe("a", after=0).__aenter__()
+        stream = await connection.subscribe("a", start=0).__aenter__()
         blocking = await stall(server, connection)
         publishes = [asyncio.create_task(connection.publish("a", n)) for n in range(2000)]
         found = await anext(stream)
         assert isinstance(found, Message), "by now the ping has come, too"
-        opening = asyncio.create_task(connection.subscribe("b", after=0).__aenter__())
+        opening = asyncio.create_task(connection.subscribe("b", start=0).__aenter__())
         await turns()
         server.going.set()
         await asyncio.gather(blocking, opening, *publishes)

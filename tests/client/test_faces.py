@@ -107,7 +107,7 @@ def test_a_stream_bounds_silence_and_a_call_each_wait() -> None:
 def test_no_representation_shows_the_token() -> None:
     with Client("http://gapless.test", token="secret-token") as client:
         assert "gapless.test" in repr(client)
-        stream = client.subscribe("a", after=7)
+        stream = client.subscribe("a", start=7)
         assert "not connected" in repr(stream)
         assert "7" in repr(stream)
         shown = repr((client, stream, client._config, vars(client), vars(stream)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gapless import Channel, CursorExpired, NotFound, ProtocolError, Retention, RetryPolicy, Unreachable
+from gapless import Channel, CursorExpired, Last, NotFound, ProtocolError, Retention, RetryPolicy, Unreachable
 
 from tests.client.faces import Face
 from tests.client.model import lines, message, problem
@@ -51,13 +51,20 @@ def test_pages_follow_one_another(face: Face, order: str, expected: list[list[in
 
 def test_pages_end_where_asked(face: Face) -> None:
     face.connect(handler=Service([1, 2, 3, 5, 8]))
-    pages = face.listing("history", "a", page_size=2, after=1, before=8)
+    pages = face.listing("history", "a", page_size=2, start=1, before=8)
     assert [one.id for page in pages for one in page] == [2, 3, 5]
 
 
 def test_an_empty_history_has_no_page(face: Face) -> None:
     face.connect(handler=Service([]))
-    assert face.listing("history", "a", since=datetime(2026, 11, 20, tzinfo=UTC)) == []
+    assert face.listing("history", "a", start=datetime(2026, 11, 20, tzinfo=UTC)) == []
+
+
+@pytest.mark.parametrize("start", ["latest", Last(3)])
+def test_a_history_has_no_start_behind_its_end(face: Face, start: Any) -> None:
+    face.connect(handler=Service([1]))
+    with pytest.raises(ValueError, match="a history has no start at"):
+        face.open("history", "a", start=start)
 
 
 def test_a_service_that_goes_round_in_circles_is_noticed(face: Face) -> None:
@@ -70,7 +77,7 @@ def test_a_service_that_goes_round_in_circles_is_noticed(face: Face) -> None:
 def test_removed_history_is_an_error(face: Face) -> None:
     face.connect(handler=lambda request: httpx.Response(410, json=problem(410, "cursor_expired")))
     with pytest.raises(CursorExpired):
-        face.listing("history", "a", after=1)
+        face.listing("history", "a", start=1)
 
 
 def history(*ids: int) -> bytes:

@@ -20,6 +20,7 @@ from gapless import (
     HistoryLost,
     IdempotencyMismatch,
     InvalidRequest,
+    Last,
     Message,
     NewMessage,
     NotFound,
@@ -69,7 +70,7 @@ def test_what_is_published_can_be_read_back(client: Client, channel: str) -> Non
 def test_any_data_comes_back_as_it_went(client: Client, channel: str, data: object) -> None:
     published = client.publish(channel, data)
     assert client.get_message(channel, published.id).data == data
-    with client.subscribe(channel, after=0) as messages:
+    with client.subscribe(channel, start=0) as messages:
         assert next(messages).data == data
 
 
@@ -113,7 +114,7 @@ def test_history_in_pages_and_in_one_stream(client: Client, channel: str) -> Non
     ]
     assert [one.id for one in client.iter_history(channel)] == ids
     assert [one.id for one in client.iter_history(channel, order="desc", limit=3)] == ids[:-4:-1]
-    assert [one.id for one in client.iter_history(channel, after=ids[3], before=ids[6])] == ids[4:6]
+    assert [one.id for one in client.iter_history(channel, start=ids[3], before=ids[6])] == ids[4:6]
 
 
 def test_history_is_filtered(client: Client, channel: str) -> None:
@@ -128,7 +129,7 @@ def test_history_is_filtered(client: Client, channel: str) -> None:
         9,
         11,
     ]
-    assert list(client.iter_history(channel, since=datetime.now(UTC) + timedelta(hours=1))) == []
+    assert list(client.iter_history(channel, start=datetime.now(UTC) + timedelta(hours=1))) == []
 
 
 def test_what_does_not_exist_is_not_found(client: Client, channel: str) -> None:
@@ -167,16 +168,16 @@ def test_a_channel_is_made_changed_listed_and_removed(client: Client, prefix: st
 
 def test_a_subscription_starts_where_it_is_told(client: Client, channel: str) -> None:
     ids = [one.id for one in client.publish_many(channel, list(range(5)))]
-    with client.subscribe(channel, last=2) as messages:
+    with client.subscribe(channel, start=Last(2)) as messages:
         assert [next(messages).id, next(messages).id] == ids[3:]
-    with client.subscribe(channel, after=ids[1]) as messages:
+    with client.subscribe(channel, start=ids[1]) as messages:
         assert next(messages).id == ids[2]
         assert messages.cursor == ids[2]
-    with client.subscribe(channel, from_="earliest") as messages:
+    with client.subscribe(channel, start="earliest") as messages:
         assert next(messages).id == ids[0]
-    with client.subscribe(channel, since="10m") as messages:
+    with client.subscribe(channel, start="10m") as messages:
         assert next(messages).id == ids[0]
-    with client.subscribe(channel, since=datetime.now(UTC) - timedelta(minutes=10)) as messages:
+    with client.subscribe(channel, start=datetime.now(UTC) - timedelta(minutes=10)) as messages:
         assert next(messages).id == ids[0]
 
 
@@ -218,7 +219,7 @@ def test_ephemeral_messages_reach_those_who_listen_now(client: Client, channel: 
 
 def test_a_cursor_from_the_future_is_refused_at_once(client: Client, channel: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        next(client.subscribe(channel, after=2**52))
+        next(client.subscribe(channel, start=2**52))
     assert caught.value.status == 400
 
 
@@ -226,7 +227,7 @@ def test_a_reader_goes_on_from_a_stored_cursor(client: Client, channel: str) -> 
     client.publish_many(channel, list(range(10)))
     cursor, seen = 0, []
     for _ in range(5):
-        with client.subscribe(channel, after=cursor) as messages:
+        with client.subscribe(channel, start=cursor) as messages:
             seen += [next(messages).data, next(messages).data]
             cursor = messages.cursor or 0
     assert seen == list(range(10))
@@ -246,15 +247,15 @@ async def test_history_taken_by_retention_is_told_not_skipped(
         client.channels.put(channel, retention=Retention(max_age=max_age, max_messages=3))
         client.publish_many(channel, list(range(10)))
         await eventually(lambda: client.channels.get(channel).first_seq == 8)
-        with client.subscribe(channel, after=0) as messages:
+        with client.subscribe(channel, start=0) as messages:
             with pytest.raises(HistoryLost) as caught:
                 next(messages)
             assert caught.value.gap == Gap(channel, first_seq=8, missed=7)
             assert [next(messages).seq for _ in range(3)] == [8, 9, 10]
         with pytest.raises(CursorExpired):
-            next(client.iter_history(channel, after=1))
+            next(client.iter_history(channel, start=1))
         with pytest.raises(CursorExpired):
-            next(client.history(channel, after=1))
+            next(client.history(channel, start=1))
 
 
 @pytest.mark.parametrize("over", OVER)
@@ -268,7 +269,7 @@ async def test_history_joins_live_without_a_seam(server_url: str, channel: str, 
                 await client.publish(channel, n)
 
         async def read(after_id: int) -> list[int]:
-            async with client.subscribe(channel, after=after_id) as messages:
+            async with client.subscribe(channel, start=after_id) as messages:
                 return [(await anext(messages)).seq for _ in range(total)]
 
         writers = [asyncio.ensure_future(write(start)) for start in range(8)]
@@ -315,7 +316,7 @@ def test_cuts_anywhere_neither_lose_nor_double(
         CuttingProxy(server_url, iter(budgets[20:])) as far,
     ):
         with Client(near.url, retry=PATIENT) as publisher, make_client(far.url, effects=brisk) as reader:
-            stream = reader.subscribe(channel, after=0)
+            stream = reader.subscribe(channel, start=0)
 
             def read() -> None:
                 seen.extend(next(stream) for _ in range(total))
@@ -381,7 +382,7 @@ def test_a_restart_neither_loses_nor_doubles(
     quick = Effects(chance=lambda: 0.02)
     total, seen = 600, list[Message]()
     with Client(service.url, retry=PATIENT) as publisher, make_client(service.url, effects=quick) as reader:
-        stream = reader.subscribe(channel, after=0)
+        stream = reader.subscribe(channel, start=0)
         milestones = {total // 3: threading.Event(), total * 2 // 3: threading.Event()}
 
         def write() -> None:

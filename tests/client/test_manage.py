@@ -262,9 +262,9 @@ def test_an_option_that_is_none_is_told_of_the_method_that_was_called(face: Face
     face.connect(handler=Answers())
     calling = face.call if method in ("publish", "work") else face.open
     with pytest.raises(
-        TypeError, match=rf"^{method}\(\) got an unexpected keyword argument 'start': its opt"
+        TypeError, match=rf"^{method}\(\) got an unexpected keyword argument 'begin': its opt"
     ):
-        calling(method, "a", *(["b"] if calling == face.call else []), start="earliest")
+        calling(method, "a", *(["b"] if calling == face.call else []), begin="earliest")
 
 
 def test_another_definition_under_the_name_is_a_conflict(face: Face) -> None:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from gapless import AsyncClient, Client, CredentialExpired, Forbidden, Message, ProtocolError
+from gapless import AsyncClient, Client, CredentialExpired, Forbidden, Last, Message, ProtocolError
 
 from tests.client.faces import Face
 from tests.client.model import blocks, goodbye, message, problem, ready
@@ -63,7 +63,7 @@ def test_a_cut_at_any_byte_neither_loses_nor_doubles(
     for cut in range(int(reset), length, 2):
         raw_server.seen.clear()
         raw_server.scripts = [cut_at(cut, chunked=chunked, reset=reset), serve]
-        stream = face.open("subscribe", "chat.lobby", from_="earliest")
+        stream = face.open("subscribe", "chat.lobby", start="earliest")
         assert ids(face.take(stream, 3)) == LOG
         assert stream.cursor == 9
         face.close(stream)
@@ -73,7 +73,7 @@ def test_many_cuts_in_a_row_neither_lose_nor_double(face: Face, raw_server: RawS
     whole = len(stream_head()) + sum(map(len, events(0)))
     raw_server.scripts = [*(cut_at(cut) for cut in range(0, whole, 40)), serve]
     face.connect(raw_server.url)
-    assert ids(face.take(face.open("subscribe", "chat.lobby", after=0), 3)) == LOG
+    assert ids(face.take(face.open("subscribe", "chat.lobby", start=0), 3)) == LOG
     assert all(0 <= wait <= 30 for wait in face.time.waits)
 
 
@@ -89,7 +89,7 @@ def test_silence_is_a_dead_connection(face: Face, raw_server: RawServer) -> None
     raw_server.scripts = [fall_silent]
     face.connect(raw_server.url)
     # Half a second of silence. Where the machine is slower, an honest connection is taken for dead, too.
-    stream = face.open("subscribe", "chat.lobby", after=0, heartbeat=0.2)
+    stream = face.open("subscribe", "chat.lobby", start=0, heartbeat=0.2)
     assert ids(face.take(stream, 3)) == LOG
     assert list(dict.fromkeys(seen.headers["last-event-id"] for seen in raw_server.seen))[:2] == ["0", "3"]
 
@@ -108,7 +108,7 @@ def test_heartbeats_keep_a_quiet_connection(face: Face, raw_server: RawServer) -
 
     raw_server.scripts = [beat]
     face.connect(raw_server.url)
-    assert ids(face.take(face.open("subscribe", "a", after=0, heartbeat=0.8), 3)) == LOG
+    assert ids(face.take(face.open("subscribe", "a", start=0, heartbeat=0.8), 3)) == LOG
     assert len(raw_server.seen) == 1
 
 
@@ -120,7 +120,7 @@ def test_goodbye_is_answered_with_a_new_connection_at_once(face: Face, raw_serve
 
     raw_server.scripts = [leave, serve]
     face.connect(raw_server.url)
-    stream = face.open("subscribe", "chat.lobby", after=0, heartbeat=PATIENCE_S)
+    stream = face.open("subscribe", "chat.lobby", start=0, heartbeat=PATIENCE_S)
     assert ids(face.take(stream, 3)) == LOG
     assert face.time.waits == []
 
@@ -132,7 +132,7 @@ def test_an_expired_credential_is_raised_and_the_cursor_kept(face: Face, raw_ser
 
     raw_server.scripts = [expire]
     face.connect(raw_server.url, token="t")
-    stream = face.open("subscribe", "chat.lobby", after=0)
+    stream = face.open("subscribe", "chat.lobby", start=0)
     assert ids(face.take(stream, 1)) == [3]
     with pytest.raises(CredentialExpired):
         face.take(stream, 1)
@@ -161,18 +161,18 @@ def test_a_service_that_is_not_there_yet_is_waited_for(face: Face, raw_server: R
     refusals = replies(b"", answer(503, problem(503, "unavailable"), Retry_After="4"), answer(502, "x"))
     raw_server.scripts = [*refusals, serve]
     face.connect(raw_server.url)
-    assert ids(face.take(face.open("subscribe", "chat.lobby", after=0), 3)) == LOG
+    assert ids(face.take(face.open("subscribe", "chat.lobby", start=0), 3)) == LOG
     assert face.time.waits == pytest.approx([0.5, 5.0, 2.0])
 
 
 def test_entering_returns_when_nothing_can_be_missed_any_more(face: Face, raw_server: RawServer) -> None:
     raw_server.scripts = [lambda e: e.send(stream_head()), serve]
     face.connect(raw_server.url)
-    stream = face.open("subscribe", "chat.lobby", after=9)
+    stream = face.open("subscribe", "chat.lobby", start=9)
     face.enter(stream)
     assert stream.cursor == 9
     assert "open" in repr(stream)
-    newest = face.open("subscribe", "chat.lobby", last=1)
+    newest = face.open("subscribe", "chat.lobby", start=Last(1))
     face.enter(newest)
     assert ids(face.take(newest, 1)) == [3]
 
@@ -180,7 +180,7 @@ def test_entering_returns_when_nothing_can_be_missed_any_more(face: Face, raw_se
 def test_a_closed_stream_gives_nothing_more(face: Face, raw_server: RawServer) -> None:
     raw_server.scripts = [serve]
     face.connect(raw_server.url)
-    stream = face.open("subscribe", "chat.lobby", after=0)
+    stream = face.open("subscribe", "chat.lobby", start=0)
     assert ids(face.take(stream, 1)) == [3]
     face.close(stream)
     face.close(stream)
@@ -303,7 +303,7 @@ async def collect(stream: Any) -> list[Any]:
 async def test_a_cancelled_wait_loses_nothing(raw_server: RawServer, steps: int) -> None:
     """Cancels after so many turns of the loop: while connecting, while reading, between two messages."""
     raw_server.scripts = [serve]
-    async with AsyncClient(raw_server.url) as client, client.subscribe("chat.lobby", after=0) as stream:
+    async with AsyncClient(raw_server.url) as client, client.subscribe("chat.lobby", start=0) as stream:
         seen = [await anext(stream)]
         while len(seen) < 3:
             waiting = asyncio.ensure_future(anext(stream))
@@ -319,7 +319,7 @@ async def test_a_cancelled_wait_loses_nothing(raw_server: RawServer, steps: int)
 
 async def test_a_cancelled_wait_for_nothing_leaves_a_stream_that_goes_on(raw_server: RawServer) -> None:
     raw_server.scripts = [silent, serve]
-    async with AsyncClient(raw_server.url) as client, client.subscribe("a", after=0) as stream:
+    async with AsyncClient(raw_server.url) as client, client.subscribe("a", start=0) as stream:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await anext(stream)
@@ -343,7 +343,7 @@ def test_a_stream_left_half_way_closes_its_connection(raw_server: RawServer, rud
     with Client(raw_server.url) as client:
 
         def read() -> None:
-            with client.subscribe("chat.lobby", after=0) as stream:
+            with client.subscribe("chat.lobby", start=0) as stream:
                 for one in stream:
                     assert one.id == 3
                     if rude:

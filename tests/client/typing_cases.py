@@ -17,6 +17,7 @@ from gapless import (
     Delivery,
     Ephemeral,
     Gap,
+    Last,
     Message,
     NewMessage,
     Page,
@@ -36,12 +37,12 @@ def blocking(client: Client) -> None:
     client.publish("a", 1, nonsense=5)  # type: ignore[call-overload]
     assert_type(client.publish_many("a", [1, NewMessage(b"x")], idempotency_key="k"), list[Published])
     assert_type(client.publish_all([("a", 1), ("b", NewMessage(2))]), list[Published])
-    assert_type(client.subscribe("a", "b.*", after=7), Stream[Message])
+    assert_type(client.subscribe("a", "b.*", start=7), Stream[Message])
     assert_type(client.subscribe("a", on_gap=print), Stream[Message])
     assert_type(client.subscribe("a", on_gap="yield"), Stream[Message | Gap])
     assert_type(client.subscribe("a", ephemeral=True), Stream[Message | Gap | Ephemeral])
-    client.subscribe("a", from_="middle")  # type: ignore[call-overload]
-    assert_type(client.history("a", after=1, order="desc"), Iterator[Page])
+    client.subscribe("a", start=1.5)  # type: ignore[call-overload]
+    assert_type(client.history("a", start=1, order="desc"), Iterator[Page])
     assert_type(client.iter_history("a", limit=5), Stream[Message])
     assert_type(client.channels.list("a.>"), Iterator[Channel])
     for message in client.subscribe("a"):
@@ -74,7 +75,7 @@ def blocking(client: Client) -> None:
 async def asynchronous(client: AsyncClient) -> None:
     assert_type(await client.publish("a", {"n": 1}, key="k"), Published)
     await client.publish("a", 1, ephemeral=True)
-    assert_type(client.subscribe("a", last=10), AsyncStream[Message])
+    assert_type(client.subscribe("a", start=Last(10)), AsyncStream[Message])
     assert_type(client.subscribe("a", on_gap="yield", types=["x"]), AsyncStream[Message | Gap])
     assert_type(client.history("a"), AsyncIterator[Page])
     async with client.subscribe("a") as stream:
@@ -92,7 +93,7 @@ async def asynchronous(client: AsyncClient) -> None:
         assert_type(await connection.publish("a", b"x", key="k", ttl=5), Published)
         await connection.publish("a", 1, ephemeral=True)
         await connection.publish("a", 1, idempotency_key="k")  # type: ignore[call-overload]
-        assert_type(connection.subscribe("a", after=7), AsyncStream[Message])
+        assert_type(connection.subscribe("a", start=7), AsyncStream[Message])
         assert_type(connection.subscribe("a", on_gap="yield"), AsyncStream[Message | Gap])
-        connection.subscribe("a", last=7)  # type: ignore[call-overload]
+        connection.subscribe("a", start=Last(7))  # type: ignore[call-overload]
         assert_type(connection.consume("s", prefetch=5), AsyncConsumer)

@@ -73,16 +73,16 @@ async def test_a_page_of_history_tells_it_too(past: Past) -> None:
 
 async def test_the_client_raises_once_and_goes_on(past: Past) -> None:
     async with gapless.AsyncClient(past.url) as client:
-        subscription = client.subscribe("a", after=past.seen[4])
+        subscription = client.subscribe("a", start=past.seen[4])
         with pytest.raises(gapless.HistoryLost, match="the history of a has changed") as told:
             await anext(subscription)
         assert told.value.gap is not None
         assert told.value.gap.ids == (past.seen[3], past.seen[4])
         assert (await anext(subscription)).data == "after"
         await subscription.aclose()
-        (page,) = [page async for page in client.history("a", after=past.seen[4])]
+        (page,) = [page async for page in client.history("a", start=past.seen[4])]
         assert (page.lost, [m.data for m in page]) == ((past.seen[3], past.seen[4]), ["after"])
-        history = client.iter_history("a", after=past.seen[4])
+        history = client.iter_history("a", start=past.seen[4])
         with pytest.raises(gapless.HistoryLost):
             await anext(history)
         assert [m.data async for m in history] == ["after"]
@@ -138,15 +138,15 @@ async def test_the_client_goes_on_from_a_cursor_of_a_sibling(past: Past) -> None
         last = (await plain.get(f"{past.url}/v1/channels/a/messages")).json()["cursor"]
     ahead = last + 2**34
     async with gapless.AsyncClient(past.url) as client:
-        subscription = client.subscribe("a", after=ahead)
+        subscription = client.subscribe("a", start=ahead)
         with pytest.raises(gapless.HistoryLost):
             await anext(subscription)
         assert (await anext(subscription)).data == "after"
         assert subscription.cursor == last
         await subscription.aclose()
-        (page,) = [page async for page in client.history("a", after=ahead)]
+        (page,) = [page async for page in client.history("a", start=ahead)]
         assert (page.lost, [m.data for m in page]) == ((past.seen[3], ahead), ["after"])
-        history = client.iter_history("a", after=ahead)
+        history = client.iter_history("a", start=ahead)
         with pytest.raises(gapless.HistoryLost):
             await anext(history)
         assert [m.data async for m in history] == ["after"]

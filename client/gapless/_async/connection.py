@@ -204,7 +204,7 @@ class AsyncConnection(OneProcess):
     ) -> AsyncStream[Any]:
         """Like `AsyncClient.subscribe`, over this connection; the cursors of both are the same ids.
 
-        `ConnectedSubscribeOptions` lists the starts and filters; another start raises `ValueError`. If its
+        `ConnectedSubscribeOptions` lists the options. A time or a `Last` as `start` raises `ValueError`. If a
         reader is more than 1 MiB of messages behind, the subscription ends without disturbing the others and
         is opened again where the reader is; ephemeral messages in between are not seen. Cancelling a wait for
         the next item loses nothing.

@@ -21,18 +21,18 @@ from gapless._call import (
 from gapless._errors import ProtocolError
 from gapless._models import Message, Page, gap_from, message_from
 from gapless._retry import Reply
+from gapless._start import Last, Start, parameters_of
 
 
 class HistoryOptions(TypedDict, total=False):
-    """Which messages of a history: ids `after` and `before` (both exclusive), not older than `since`, with
-    these types and keys.
+    """Which messages of a history: those behind `start`, with ids below `before`, these types and these keys.
 
-    `since` is an aware datetime or an age such as `10m`, `2h`, `1d`.
+    `start` is an id, `earliest` (the default), or a time: an aware datetime, RFC 3339, or an age such as
+    `10m`, `2h`, `1d`. With the `order` `desc` it is where reading ends.
     """
 
-    after: int | None
+    start: Start | None
     before: int | None
-    since: datetime | str | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
     order: Literal["asc", "desc"]
@@ -49,6 +49,16 @@ class HistoryQuery:
     types: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     order: Literal["asc", "desc"] = "asc"
+
+    @classmethod
+    def of(cls, channel: str, *, start: Start | None = None, **options: Any) -> HistoryQuery:
+        """The query for the options of `history`. Raises `ValueError` for a start that a history has not."""
+        if start == "latest" or isinstance(start, Last):
+            raise ValueError(
+                f"a history has no start at {start!r}: for the newest, read it with order='desc'"
+            )
+        given = parameters_of(start)
+        return cls(channel, after=given.get("after"), since=given.get("since"), **options)
 
     @property
     def where(self) -> str:

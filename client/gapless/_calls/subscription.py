@@ -12,10 +12,6 @@ from gapless._errors import ProtocolError
 Ordering = Literal["key", "channel", "none"]
 """Which messages are in flight one at a time: those of one channel and key, of one channel, or none."""
 
-Start = Literal["earliest", "latest"] | int | str | datetime
-"""Where delivery begins: at `earliest` or `latest`, behind the message with this id, or with messages made at
-or after a time, given as an aware datetime, as RFC 3339, or as an age such as `10m`, `2h`, `1d`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Filter:

@@ -27,12 +27,12 @@ from gapless._calls.subscription import (
     Length,
     Ordering,
     Push,
-    Start,
     Subscription,
     length_from,
     subscription_from,
 )
 from gapless._errors import ProtocolError
+from gapless._start import Start
 
 
 class SubscriptionOptions(TypedDict, total=False):
@@ -131,9 +131,9 @@ def purge(name: str, if_match: str | None = None) -> Call[int]:
     return asking("POST", where, decode, repeatable=False, headers=matching(if_match))
 
 
-def seek(name: str, to: Start, dry_run: bool, if_match: str | None = None) -> Call[Subscription]:
+def seek(name: str, start: Start, dry_run: bool, if_match: str | None = None) -> Call[Subscription]:
     """Moves it. Not repeated if it may have been done: what was settled since would be forgotten."""
-    body, where = {"to": position(to)}, path("subscriptions", name, "seek")
+    body, where = {"to": position(start)}, path("subscriptions", name, "seek")
     headers, params = matching(if_match), trying(dry_run)
     return tagged(
         asking("POST", where, subscription_from, body, params=params, repeatable=dry_run, headers=headers)

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from gapless._call import Params, Request, params_from
+from gapless._start import Last, Start, parameters_of
 
 SILENT_HEARTBEATS = 2.5
 """A connection without a byte for this many heartbeats is treated as dead."""
 
 
 class SubscribeOptions(TypedDict, total=False):
-    """Options of `subscribe`. Give at most one start: `after`, `last`, `since` or `from_`.
+    """Options of `subscribe`.
 
-    `after` is an id. `last` is a number: the stream starts with the newest messages of each channel. `since`
-    is an aware datetime or an age such as `10m`, `2h`, `1d`. Without a start only new messages come. `types`
-    and `keys` let only messages with these through. `heartbeat`: whole seconds, 5 to 60, between the server's
+    `start`: behind the message with this id; at `earliest`; with messages not older than a time, given as an
+    aware datetime, as RFC 3339, or as an age such as `10m`, `2h`, `1d`; or `Last(n)`, the newest n messages
+    of each channel. The default is `latest`: only new messages come. `types` and `keys` let only messages
+    with these through. `heartbeat`: whole seconds, 5 to 60, between the server's
     signs of life. `give_up_after`: seconds of retries without the service before an error is raised; None is
     for ever.
     """
 
-    after: int | None
-    last: int | None
-    since: datetime | str | None
-    from_: Literal["earliest", "latest"] | None
+    start: Start | Last | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
     heartbeat: int
@@ -38,10 +36,7 @@ class Interest:
     """Channels or patterns, a start and filters. Raises `ValueError` for options that do not fit."""
 
     channels: tuple[str, ...]
-    after: int | None = None
-    last: int | None = None
-    since: datetime | str | None = None
-    from_: Literal["earliest", "latest"] | None = None
+    start: Start | Last | None = None
     types: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     heartbeat: float = 15.0
@@ -49,11 +44,14 @@ class Interest:
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("a subscription needs at least one channel or pattern")
-        if sum(start is not None for start in (self.after, self.last, self.since, self.from_)) > 1:
-            raise ValueError("a subscription starts at one of after, last, since and from_")
         if not self.heartbeat > 0:
             raise ValueError("the heartbeat must be positive")
-        self._start()  # A `since` that cannot be written is refused here, not when the stream opens.
+        self._start()  # A time that cannot be written is refused here, not when the stream opens.
+
+    @property
+    def cursor(self) -> int | None:
+        """The id behind which reading begins, if the start says one."""
+        return self.start if isinstance(self.start, int) else None
 
     def request(self, cursor: int | None) -> Request:
         """Opens the stream behind `cursor`, or at the chosen start while there is no cursor yet."""
@@ -75,8 +73,7 @@ class Interest:
         )
 
     def _start(self) -> Params:
-        starts = {"after": self.after, "last": self.last, "since": self.since, "from": self.from_}
-        return params_from(starts)
+        return params_from(parameters_of(self.start))
 
     def _filters(self) -> Params:
         return params_from({"type": self.types, "key": self.keys, "heartbeat": f"{self.heartbeat:g}"})

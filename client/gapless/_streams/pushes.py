@@ -28,15 +28,14 @@ SUBSCRIBE_AGAIN = 2500
 
 
 class ConnectedSubscribeOptions(TypedDict, total=False):
-    """Options of `subscribe` over WebSocket. Give at most one start: `after` or `from_`.
+    """Options of `subscribe` over WebSocket.
 
-    `after` is an id. Without a start only new messages come. `types` and `keys` let only messages with these
-    through. `give_up_after`: seconds of retries without the service before an error is raised; None is for
-    ever.
+    `start` is an id, `earliest` or `latest`, the default. The protocol carries no other start: a time and a
+    `Last` raise `ValueError`. `types` and `keys` let only messages with these through. `give_up_after`:
+    seconds of retries without the service before an error is raised; None is for ever.
     """
 
-    after: int | None
-    from_: Literal["earliest", "latest"] | None
+    start: Literal["earliest", "latest"] | int | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
     give_up_after: float | None
@@ -96,7 +95,7 @@ class PushReader(Reading, PushStream[Item]):
 
     def __init__(self, interest: Interest, *, chance: Callable[[], float], **options: Any) -> None:
         super().__init__(interest, chance=chance, **options)
-        self._from_earliest = interest.from_ == "earliest"
+        self._from_earliest = interest.start == "earliest"
 
     def address(self, number: int) -> Address:
         return "channel", f"s{number}"
@@ -195,10 +194,17 @@ def push_reader(
     **options: Any,
 ) -> PushReader:
     """A reader for the arguments of `subscribe`. Raises `ValueError` if they do not fit."""
-    for name in ("last", "since", "heartbeat"):
-        if options.pop(name, None) is not None:
-            why = "the server's pings are for all of a connection" if name == "heartbeat" else "no such start"
-            raise ValueError(f"WebSocket has no {name} ({why}): use subscribe of the client")
+    if options.pop("heartbeat", None) is not None:
+        raise ValueError(
+            "WebSocket has no heartbeat of a subscription, because the server's pings are for all of a"
+            " connection: use subscribe of the client"
+        )
+    start = options.get("start")
+    if not (start is None or isinstance(start, int) or start in ("earliest", "latest")):
+        raise ValueError(
+            f"WebSocket has no start at {start!r}. A subscription over it starts at an id, at earliest or at"
+            " latest: use subscribe of the client"
+        )
     return PushReader(
         Interest(channels, **known("subscribe", ConnectedSubscribeOptions, options, "on_gap", "ephemeral")),
         on_gap=on_gap,

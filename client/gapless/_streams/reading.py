@@ -45,8 +45,8 @@ class Reading(Resumable[Item]):
         renews_token: bool = False,
         chance: Callable[[], float],
     ) -> None:
-        self.cursor = interest.after
-        self._carried = interest.after is not None
+        self.cursor = interest.cursor
+        self._carried = interest.cursor is not None
         self._interest = interest
         self._on_gap = on_gap
         self._ephemeral = ephemeral

@@ -146,9 +146,9 @@ class Client(Queue, Nouns):
     ) -> Stream[Any]:
         """Reads every message of these channels or patterns once, in id order, even if connections are lost.
 
-        `SubscribeOptions` lists the starts and filters. If retention removed messages before they were read,
-        `on_gap` decides: raise `HistoryLost`, yield the `Gap`, or call this function. If the service refuses
-        the request, the error is raised when the stream is first read or entered.
+        `SubscribeOptions` lists the options, such as `start`. If retention removed messages before they were
+        read, `on_gap` decides: raise `HistoryLost`, yield the `Gap`, or call this function. If the service
+        refuses the request, the error is raised when the stream is first read or entered.
         """
         core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
         return Stream(core, self._pool, self._config, self._effects)
@@ -157,14 +157,14 @@ class Client(Queue, Nouns):
         self, channel: str, *, page_size: int = 100, **options: Unpack[HistoryOptions]
     ) -> Iterator[Page]:
         """The pages of a channel's history. Raises `CursorExpired` if retention removed what it asks for."""
-        query = HistoryQuery(channel, **known("history", HistoryOptions, options, "page_size"))
+        query = HistoryQuery.of(channel, **known("history", HistoryOptions, options, "page_size"))
         return self._slices(_history.history_pages(query, page_size))
 
     def iter_history(
         self, channel: str, *, limit: int | None = None, **options: Unpack[HistoryOptions]
     ) -> Stream[Message]:
         """A channel's history as one stream of messages, in constant memory, resumed after a break."""
-        query = HistoryQuery(channel, **known("iter_history", HistoryOptions, options, "limit"))
+        query = HistoryQuery.of(channel, **known("iter_history", HistoryOptions, options, "limit"))
         core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
         return Stream(core, self._pool, self._config, self._effects)
 

@@ -9,8 +9,9 @@ from typing import Unpack
 from gapless._calls import delivery
 from gapless._calls import subscriptions as calls
 from gapless._calls.delivery import Outstanding, State
-from gapless._calls.subscription import Length, Start, Subscription
+from gapless._calls.subscription import Length, Subscription
 from gapless._calls.subscriptions import SubscriptionOptions
+from gapless._start import Start
 from gapless._sync.calls import Noun
 
 
@@ -86,14 +87,14 @@ class Subscriptions(Noun):
         return self._call(calls.pause(name, False, if_match))
 
     def seek(
-        self, name: str, to: Start, *, dry_run: bool = False, if_match: str | None = None
+        self, name: str, start: Start, *, dry_run: bool = False, if_match: str | None = None
     ) -> Subscription:
         """Moves the subscription to another place: behind an id, to a time, to `earliest` or `latest`.
 
         All messages in flight or waiting are forgotten: settling one returns `unknown`. Dead letters stay. A
         `dry_run` changes nothing: `stats` shows the values after the seek, `before` those of now.
         """
-        return self._call(calls.seek(name, to, dry_run, if_match))
+        return self._call(calls.seek(name, start, dry_run, if_match))
 
     def purge(self, name: str, *, if_match: str | None = None) -> int:
         """Removes all ready, delayed and waiting messages for good and returns how many. Leased ones stay."""
