@@ -13,6 +13,7 @@ from gapless._calls.definitions import Change, Exported, Imported
 from gapless._calls.delivery import Outstanding, PulledDelivery, Settled
 from gapless._calls.history import HistoryOptions
 from gapless._calls.policies import Policy
+from gapless._calls.presence import Joined, Left, Presence, PresenceChanged, PresentClient
 from gapless._calls.publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
 from gapless._calls.scheduled import Scheduled, ScheduleOptions
 from gapless._calls.subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
@@ -92,8 +93,10 @@ __all__ = [
     "IdempotencyMismatch",
     "Imported",
     "InvalidRequest",
+    "Joined",
     "Last",
     "LeaseLost",
+    "Left",
     "Length",
     "Message",
     "MessageOptions",
@@ -104,6 +107,9 @@ __all__ = [
     "PayloadTooLarge",
     "Policy",
     "PreconditionFailed",
+    "Presence",
+    "PresenceChanged",
+    "PresentClient",
     "ProtocolError",
     "PublishOptions",
     "Published",

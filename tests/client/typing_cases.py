@@ -17,10 +17,14 @@ from gapless import (
     Delivery,
     Ephemeral,
     Gap,
+    Joined,
     Last,
+    Left,
     Message,
     NewMessage,
     Page,
+    Presence,
+    PresenceChanged,
     Published,
     PulledDelivery,
     Scheduled,
@@ -95,5 +99,10 @@ async def asynchronous(client: AsyncClient) -> None:
         await connection.publish("a", 1, idempotency_key="k")  # type: ignore[call-overload]
         assert_type(connection.subscribe("a", start=7), AsyncStream[Message])
         assert_type(connection.subscribe("a", on_gap="yield"), AsyncStream[Message | Gap])
+        assert_type(await connection.presence("a"), Presence)
+        assert_type(
+            connection.subscribe("a", presence=True),
+            AsyncStream[Message | Gap | Ephemeral | Joined | Left | PresenceChanged],
+        )
         connection.subscribe("a", start=Last(7))  # type: ignore[call-overload]
         assert_type(connection.consume("s", prefetch=5), AsyncConsumer)

@@ -15,6 +15,7 @@ from gapless._async.link import AsyncLink, Inlet, open_link
 from gapless._async.member import AsyncMember
 from gapless._async.stream import AsyncStream, _AsyncIteration
 from gapless._call import Call, attempts_for, json_body
+from gapless._calls.presence import Presence, PresenceEvent, presence_from
 from gapless._calls.publish import ConnectedPublishOptions, MessageOptions, command_members
 from gapless._config import Config
 from gapless._effects import AsyncEffects
@@ -177,6 +178,7 @@ class AsyncConnection(OneProcess):
         *channels: str,
         on_gap: Literal["yield"],
         ephemeral: Literal[False] = False,
+        presence: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message | Gap]: ...
     @overload
@@ -185,6 +187,7 @@ class AsyncConnection(OneProcess):
         *channels: str,
         ephemeral: Literal[True],
         on_gap: OnGap = "raise",
+        presence: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message | Gap | Ephemeral]: ...
     @overload
@@ -193,13 +196,24 @@ class AsyncConnection(OneProcess):
         *channels: str,
         on_gap: Literal["raise"] | Callable[[Gap], object] = "raise",
         ephemeral: Literal[False] = False,
+        presence: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message]: ...
+    @overload
+    def subscribe(
+        self,
+        *channels: str,
+        presence: Literal[True],
+        on_gap: OnGap = "raise",
+        ephemeral: bool = False,
+        **options: Unpack[ConnectedSubscribeOptions],
+    ) -> AsyncStream[Message | Gap | Ephemeral | PresenceEvent]: ...
     def subscribe(
         self,
         *channels: str,
         on_gap: OnGap = "raise",
         ephemeral: bool = False,
+        presence: bool = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Any]:
         """Like `AsyncClient.subscribe`, over this connection; the cursors of both are the same ids.
@@ -208,9 +222,24 @@ class AsyncConnection(OneProcess):
         reader is more than 1 MiB of messages behind, the subscription ends without disturbing the others and
         is opened again where the reader is; ephemeral messages in between are not seen. Cancelling a wait for
         the next item loses nothing.
+
+        With `presence` the stream also has a `Joined` or `Left` for each other client that begins or stops to
+        read a channel that is named here, not by a pattern; `PresenceChanged` where they are too many. They
+        come at most once: ask `presence` after the stream is entered, and again after a break.
         """
-        core = push_reader(channels, on_gap, ephemeral, self.config, self.effects, **options)
+        core = push_reader(channels, on_gap, ephemeral, presence, self.config, self.effects, **options)
         return AsyncPushStream(core, self)
+
+    async def presence(self, channel: str) -> Presence:
+        """The clients that read this channel live and name it, over WebSocket or as a stream of events.
+
+        A connection is one client. Raises `Unavailable` while the service cannot tell.
+        """
+        self._use()
+        if self.closed:
+            raise RuntimeError("this connection is closed")
+        answer = await self._carry_out(Command.of("presence", {"channel": channel}), repeatable=True)
+        return presence_from(answer.content)
 
     def consume(self, subscription: str, **options: Unpack[ConnectedConsumeOptions]) -> AsyncConsumer:
         """Like `AsyncClient.consume`, over this connection, which also carries what settles its deliveries.
@@ -276,14 +305,14 @@ class AsyncConnection(OneProcess):
 
     # Publishing.
 
-    async def _carry_out(self, command: Command) -> Answer:
+    async def _carry_out(self, command: Command, *, repeatable: bool = False) -> Answer:
         attempts: Attempts | None = None
         while True:
             link = await self._linked()
             outcome = await link.ask(command)
             if isinstance(outcome, Answer):
                 return outcome
-            attempts = attempts or self._attempts(repeatable=False)
+            attempts = attempts or self._attempts(repeatable=repeatable)
             await self._pause(attempts, outcome)
 
     async def _call(self, call: Call[T], policy: RetryPolicy | None = None) -> T:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 Address = tuple[str, str]
 """To which stream of a connection a push goes: the name of a member, and its value."""
 
+PRESENCE = ("join", "leave", "presence")
+"""The pushes about who is on a channel."""
 SUBSCRIBE_AGAIN = 2500
 """From this code on, a subscription that the server ended is opened again."""
 
@@ -93,8 +95,11 @@ class PushReader(Reading, PushStream[Item]):
     bounded = False
     retry_ms = None
 
-    def __init__(self, interest: Interest, *, chance: Callable[[], float], **options: Any) -> None:
+    def __init__(
+        self, interest: Interest, *, presence: bool = False, chance: Callable[[], float], **options: Any
+    ) -> None:
         super().__init__(interest, chance=chance, **options)
+        self._presence = presence
         self._from_earliest = interest.start == "earliest"
 
     def address(self, number: int) -> Address:
@@ -104,6 +109,8 @@ class PushReader(Reading, PushStream[Item]):
         interest = self._interest
         selection = {"channel": interest.channels, "type": interest.types or (), "key": interest.keys or ()}
         asked: dict[str, Any] = {"channel": address[1], "selection": selection}
+        if self._presence:
+            asked["join_leave"] = True
         if self.cursor is not None or self._from_earliest:
             asked |= {"recover": True, "offset": self.cursor or 0}
         return Command.of("subscribe", asked)
@@ -134,6 +141,8 @@ class PushReader(Reading, PushStream[Item]):
         elif (ready := content.get("ready")) is not None:
             self._from_earliest = False
             self._accept("ready", ready)
+        elif self._presence and (kind := next((one for one in PRESENCE if one in content), None)):
+            self._accept(kind, content[kind])
         elif (ended := content.get("unsubscribe")) is not None:
             self._unsubscribed(ended)
 
@@ -188,6 +197,7 @@ def push_reader(
     channels: tuple[str, ...],
     on_gap: OnGap,
     ephemeral: bool,
+    presence: bool,
     config: Config,
     effects: Sources,
     give_up_after: float | None = None,
@@ -206,9 +216,13 @@ def push_reader(
             " latest: use subscribe of the client"
         )
     return PushReader(
-        Interest(channels, **known("subscribe", ConnectedSubscribeOptions, options, "on_gap", "ephemeral")),
+        Interest(
+            channels,
+            **known("subscribe", ConnectedSubscribeOptions, options, "on_gap", "ephemeral", "presence"),
+        ),
         on_gap=on_gap,
         ephemeral=ephemeral,
+        presence=presence,
         give_up_after=give_up_after,
         renews_token=config.renews_token,
         chance=effects.chance,

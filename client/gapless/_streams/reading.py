@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gapless._calls.presence import Joined, Left, PresenceChanged, PresenceEvent, presence_event_from
 from gapless._errors import HistoryLost
 from gapless._lost import Gap
 from gapless._models import Ephemeral, Message, ephemeral_from, gap_from, message_from
@@ -19,7 +20,7 @@ from gapless._streams.stream import Resumable, log, member
 OnGap = Literal["raise", "yield"] | Callable[[Gap], object]
 """What to do at lost history: raise `HistoryLost`, yield the `Gap`, or call this function and go on."""
 
-Item = Message | Gap | Ephemeral
+Item = Message | Gap | Ephemeral | PresenceEvent
 
 MAX_GAPS_REMEMBERED = 10_000
 
@@ -85,10 +86,12 @@ class Reading(Resumable[Item]):
                 self._waiting.append(gap_from(content))
             case "ephemeral":
                 self._waiting.append(ephemeral_from(content))
+            case "join" | "leave" | "presence":
+                self._waiting.append(presence_event_from(kind, content))
             case "goodbye":
                 self._goodbye = member(kind, content, "reason", str)
             case _:
-                pass  # Presence and the events of later versions are for others.
+                pass  # The events of later versions are for others.
 
     def _accept_ready(self, cursor: int) -> None:
         # It has to wait behind messages not yet handed out, else the cursor would skip them.
@@ -114,7 +117,7 @@ class Reading(Resumable[Item]):
                         self._carried = True
                     if self._is_news(item) and self._settle(item):
                         return item
-                case Ephemeral():
+                case Ephemeral() | Joined() | Left() | PresenceChanged():
                     return item
                 case _Ready():
                     self._advance(item.cursor)
