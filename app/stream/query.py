@@ -9,13 +9,12 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from app.request import Request
-from app.wire.checks import check_key, check_type
 from app.wire.moments import parse_since
 from app.wire.parameters import SubscribeQuery
+from app.wire.selection import read_selection
 from subscriptions.domain.errors import Code, GaplessError, invalid, unauthenticated
 from subscriptions.domain.model import MAX_ID
-from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
-from subscriptions.domain.selection import Selection, select
+from subscriptions.domain.selection import Selection
 from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 
 _NUMBER: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
@@ -26,16 +25,7 @@ def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
     given = request.query
     if given.ticket:
         raise unauthenticated("the ticket")
-    for text in given.channel:
-        check_pattern(text)
-    check_budget(given.channel, "channel")
-    selection = select(
-        request.namespace,
-        [text for text in given.channel if not is_pattern(text)],
-        [text for text in given.channel if is_pattern(text)],
-        list(map(check_type, given.type)),
-        list(map(check_key, given.key)),
-    )
+    selection = read_selection(request.namespace, given.channel, given.type, given.key)
     return selection, _start(given, request.headers.getlist("last-event-id"))
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
-from typing import Final, assert_never
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, assert_never
 
-from starlette.types import Send
-
-from app.request import Connection, Request
+from app.problem import Headers
+from app.request import Request
 from app.stream import frames
+from app.stream.live import LiveDependencies, LiveQuery, stream_live
 from app.stream.query import read_query
-from app.telemetry import CUT_OFF, REQUESTS, STREAMS
+from app.telemetry import REQUESTS
 from app.wire.accept import streams_cloudevents
 from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye
@@ -44,78 +45,65 @@ async def subscribe(
 ) -> None:
     """Follow channels as server-sent events, from a cursor on, without a gap. The stream goes on until the
     client leaves, is too slow, or the server stops."""
-    send = request.send
-    wire = _CLOUDEVENTS if streams_cloudevents(request.headers.get("accept", "")) else _MESSAGES
+    messages = _CLOUDEVENTS if streams_cloudevents(request.headers.get("accept", "")) else _MESSAGES
     selection, start = read_query(request)
-    headers = [*frames.HEADERS, (b"x-request-id", request.id)]
     if request.scope["method"] == "HEAD":
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        await request.send({"type": "http.response.start", "status": 200, "headers": _headers(request)})
+        await request.send({"type": "http.response.body", "body": b""})
         return
-    subscription = await live.subscribe(selection, start, wire, float(request.query.heartbeat))
-    connection = request.connection
-    connection.on_lost = subscription.leave
-    if connection.is_closing:
-        # The connection was lost while the subscription was being opened, and no callback will say so.
-        subscription.leave()
-    subscription.write = connection.write_chunk
     client = ClientInfo(str(uuid.uuid4()), None, time.time_ns() // 1000)
-    presence.join(client, subscription, _PRESENCE if request.query.presence else None)
-    STREAMS.inc()
-    REQUESTS.labels("sse", 200).inc()
-    try:
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
-        await _Stream(subscription, read, connection, send).run()
-    except ConnectionResetError:
-        pass
-    except Exception:
-        # The status was sent already, so only the connection can be ended. Its client resumes elsewhere.
-        logger.exception("a stream failed", extra={"request_id": request.id.decode()})
-        connection.abort()
-    finally:
-        STREAMS.dec()
-        connection.on_lost = connection.goodbye = None
-        subscription.write = None
-        presence.leave(client, subscription)
-        live.unsubscribe(subscription)
+    joins = _PRESENCE if request.query.presence else None
+    query = LiveQuery(selection, start, float(request.query.heartbeat), messages, client, joins)
+    await stream_live(LiveDependencies(live, read, presence), query, _Sse(request))
 
 
-class _Stream:
-    """Writes one subscription's events to one connection."""
+def _headers(request: Request[Any]) -> Headers:
+    return [*frames.HEADERS, (b"x-request-id", request.id)]
 
-    __slots__ = ("_connection", "_first", "_read", "_send", "_subscription")
 
-    def __init__(
-        self, subscription: LiveSubscription, read: ReadPort, connection: Connection, send: Send
-    ) -> None:
-        self._subscription = subscription
-        self._read = read
-        self._connection = connection
-        self._send = send
+class _Sse:
+    """Writes one reader's events to one connection."""
+
+    __slots__ = ("_connection", "_first", "_request", "write")
+
+    def __init__(self, request: Request[Any]) -> None:
+        self._request = request
+        self._connection = request.connection
         self._first = True
+        self.write = self._connection.write_chunk
 
-    async def run(self) -> None:
-        """Raises ConnectionResetError when the client is gone."""
-        subscription, read = self._subscription, self._read
-        while True:
-            if not subscription.rested:
-                # A replay of history from memory must not delay other streams.
-                await asyncio.sleep(0)
-            subscription.rested = False
-            await subscription.news()
-            await self._connection.taken()
-            for event in await subscription.take(read):
-                data = _encode(event)
-                if self._first and event is not Heartbeat.HEARTBEAT:
-                    data = frames.RETRY + data
-                    self._first = False
-                subscription.spoke_at = time.monotonic()
-                last = isinstance(event, Goodbye)
-                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-                if isinstance(event, Goodbye):
-                    CUT_OFF.labels(event.value).inc()
-                    return
+    async def opened(self, subscription: LiveSubscription) -> None:
+        connection = self._connection
+        connection.on_lost = subscription.leave
+        if connection.is_closing:
+            # The connection was lost while the subscription was being opened, and no callback will say so.
+            subscription.leave()
+        REQUESTS.labels("sse", 200).inc()
+        start = {"type": "http.response.start", "status": 200, "headers": _headers(self._request)}
+        await self._request.send(start)
+        connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        await self._connection.taken()
+        yield
+
+    async def say(self, said: Event) -> str | None:
+        data = _encode(said)
+        if self._first and said is not Heartbeat.HEARTBEAT:
+            data = frames.RETRY + data
+            self._first = False
+        last = isinstance(said, Goodbye)
+        await self._request.send({"type": "http.response.body", "body": data, "more_body": not last})
+        return said.value if isinstance(said, Goodbye) else None
+
+    def failed(self) -> None:
+        # The status was sent already. Its client resumes elsewhere.
+        logger.exception("a stream failed", extra={"request_id": self._request.id.decode()})
+        self._connection.abort()
+
+    def left(self) -> None:
+        self._connection.on_lost = self._connection.goodbye = None
 
 
 def _encode(event: Event) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
-from app.telemetry import CUT_OFF, STREAMS
+from app.stream.live import LiveDependencies, LiveQuery, stream_live
 from app.websocket import codes
 from app.websocket.codes import Ending
 from app.websocket.framing import Framing
@@ -18,7 +18,6 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import Selection
-from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.feed import ChannelFeed
 from subscriptions.engine.live.live_subscription import (
     Chunk,
@@ -29,8 +28,7 @@ from subscriptions.engine.live.live_subscription import (
     LiveSubscription,
 )
 from subscriptions.engine.live.starts import Start
-from subscriptions.engine.presence import Presence, PresenceWire
-from subscriptions.ports import ReadPort
+from subscriptions.engine.presence import PresenceWire
 
 logger = logging.getLogger("gapless.http")
 
@@ -71,37 +69,21 @@ class Client(Protocol):
 class Following:
     """One subscription, from its opening to its end. It is one task, which `follow` runs."""
 
-    __slots__ = (
-        "_by_id",
-        "_channel_id",
-        "_client",
-        "_info",
-        "_live",
-        "_presence",
-        "_read",
-        "_subscription",
-        "channel",
-        "task",
-    )
+    __slots__ = ("_by_id", "_channel_id", "_client", "_opened", "_subscription", "channel", "task")
 
     def __init__(
         self,
         channel: str,
         by_id: bool,
         client: Client,
-        info: ClientInfo,
-        live: LiveEngine,
-        read: ReadPort,
-        presence: Presence,
+        opened: Callable[[LiveSubscription], Awaitable[None]],
     ) -> None:
+        """`opened` gets the subscription once it is open, and answers the client."""
         self.channel = channel
-        self._by_id = by_id
         self.task: asyncio.Task[None] | None = None
+        self._by_id = by_id
         self._client = client
-        self._info = info
-        self._presence = presence
-        self._live = live
-        self._read = read
+        self._opened = opened
         self._subscription: LiveSubscription | None = None
         self._channel_id = 0
 
@@ -110,49 +92,29 @@ class Following:
 
     async def follow(
         self,
+        parts: LiveDependencies,
         selection: Selection,
         start: Start,
-        opened: Callable[[LiveSubscription], Awaitable[None]],
+        info: ClientInfo,
         refused: Callable[[GaplessError], None],
         *,
         join_leave: bool,
     ) -> None:
-        """Open the live subscription, report it to `opened` or `refused`, and write its events until it ends
-        or this is cancelled."""
+        """Open the live subscription, or report to `refused` why not, and write its events until it ends or
+        this is cancelled."""
         framing = self._client.framing
-        wire = IdWire(self.channel, framing) if self._by_id else SeqWire(framing)
+        messages = IdWire(self.channel, framing) if self._by_id else SeqWire(framing)
+        joins: PresenceWire = PresencePushes(framing)
+        if self._by_id:
+            joins = NamedPresencePushes(self.channel, framing)
+        query = LiveQuery(selection, start, NEVER, messages, info, joins if join_leave else None)
         try:
-            subscription = await self._live.subscribe(selection, start, wire, NEVER)
+            await stream_live(parts, query, self)
         except GaplessError as error:
             refused(error)
-            return
         except Exception:
             logger.exception("a subscription could not be opened")
             self._client.close(codes.SERVER_ERROR)
-            return
-        self._subscription = subscription
-        if subscription.opened is not None:
-            self._channel_id = subscription.opened.epoch.channel_id
-        pushes: PresenceWire = PresencePushes(framing)
-        if self._by_id:
-            pushes = NamedPresencePushes(self.channel, framing)
-        self._presence.join(self._info, subscription, pushes if join_leave else None)
-        STREAMS.inc()
-        try:
-            await opened(subscription)
-            subscription.write = self._write
-            await self._write_events(subscription)
-        except ConnectionResetError:
-            pass
-        except Exception:
-            # The subscription is answered already. Its client connects again and goes on.
-            logger.exception("a subscription failed")
-            self._client.close(codes.SERVER_ERROR)
-        finally:
-            STREAMS.dec()
-            subscription.write = None
-            self._presence.leave(self._info, subscription)
-            self._live.unsubscribe(subscription)
 
     def stop(self) -> None:
         """End it without a word. Nothing of it is written any more."""
@@ -161,27 +123,44 @@ class Following:
         if self.task is not None:
             self.task.cancel()
 
-    async def _write_events(self, subscription: LiveSubscription) -> None:
-        while True:
-            if not subscription.rested:
-                # A replay of history from memory must not delay other subscriptions.
-                await asyncio.sleep(0)
-            subscription.rested = False
-            await subscription.news()
-            async with self._client.turn():
-                for said in await subscription.take(self._read):
-                    ending = self._ending(said, subscription)
-                    if ending is not None:
-                        CUT_OFF.labels(ending.reason.replace(" ", "_")).inc()
-                        self._end(said, ending)
-                        return
-                    self._say(said)
+    # What a live reader asks of its face.
 
-    def _ending(self, said: Event, subscription: LiveSubscription) -> Ending | None:
+    async def opened(self, subscription: LiveSubscription) -> None:
+        self._subscription = subscription
+        if subscription.opened is not None:
+            self._channel_id = subscription.opened.epoch.channel_id
+        await self._opened(subscription)
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return self._client.turn()
+
+    async def say(self, said: Event) -> str | None:
+        ending = self._ending(said)
+        if ending is None:
+            self._say(said)
+            return None
+        self._end(said, ending)
+        return ending.reason.replace(" ", "_")
+
+    def write(self, chunk: bytes) -> bool:
+        return not self._is_another_channel() and self._client.write_chunk(chunk)
+
+    def failed(self) -> None:
+        # The client connects again and goes on.
+        logger.exception("a subscription failed")
+        self._client.close(codes.SERVER_ERROR)
+
+    def left(self) -> None:
+        """Nothing is left to do: the connection goes on."""
+
+    # The rest.
+
+    def _ending(self, said: Event) -> Ending | None:
         """Whether the subscription ends with this event."""
+        assert self._subscription is not None, "it is open"
         if isinstance(said, Goodbye):
             return codes.GOODBYES.get(said, codes.INSUFFICIENT_STATE)
-        is_untold = isinstance(said, Gap) and not self._by_id and not _is_told(said, subscription)
+        is_untold = isinstance(said, Gap) and not self._by_id and not _is_told(said, self._subscription)
         return codes.INSUFFICIENT_STATE if is_untold or self._is_another_channel() else None
 
     def _end(self, said: Event, ending: Ending) -> None:
@@ -200,9 +179,6 @@ class Following:
                 self._client.write(self._client.framing.frame(event(self.channel, said)))
             case _:
                 self._client.say(event(self.channel, said))
-
-    def _write(self, frames: bytes) -> bool:
-        return not self._is_another_channel() and self._client.write_chunk(frames)
 
     def _is_another_channel(self) -> bool:
         """Whether the channel was deleted and created again: its seqs begin again, so the client has to.

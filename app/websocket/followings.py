@@ -9,22 +9,19 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from app.stream.live import LiveDependencies
 from app.websocket import codes
 from app.websocket.codes import error_code
 from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
 from app.websocket.following import Client, Following
-from app.websocket.replies import Replies
-from app.wire.checks import check_key, check_type
+from app.websocket.replies import Opening, Replies
+from app.wire.selection import read_selection
 from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import GaplessError, invalid
-from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.presence import ClientInfo
-from subscriptions.domain.selection import MAX_CHANNELS, Selection, select
-from subscriptions.engine.live.engine import LiveEngine
+from subscriptions.domain.selection import MAX_CHANNELS, Selection
 from subscriptions.engine.live.live_subscription import LiveSubscription
 from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start
-from subscriptions.engine.presence import Presence
-from subscriptions.ports import ReadPort
 
 NEEDS_RECOVERY: Final = 2
 """The flag of a subscribe that wants an error where it cannot go on without a gap."""
@@ -35,7 +32,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class Followings:
     """The subscriptions of one client, by the channel, pattern or selection that names them."""
 
-    __slots__ = ("_client", "_info", "_live", "_namespace", "_open", "_presence", "_read", "_replies")
+    __slots__ = ("_client", "_info", "_namespace", "_open", "_parts", "_replies")
 
     def __init__(
         self,
@@ -43,17 +40,13 @@ class Followings:
         info: ClientInfo,
         replies: Replies,
         namespace: str,
-        live: LiveEngine,
-        read: ReadPort,
-        presence: Presence,
+        parts: LiveDependencies,
     ) -> None:
         self._client = client
         self._info = info
-        self._presence = presence
         self._replies = replies
         self._namespace = namespace
-        self._live = live
-        self._read = read
+        self._parts = parts
         self._open: dict[str, Following] = {}
 
     def __repr__(self) -> str:
@@ -119,31 +112,23 @@ class Followings:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
 
-        answered = False
+        opening = Opening(self._replies, id_, b"subscribe")
 
         async def opened(subscription: LiveSubscription) -> None:
-            nonlocal answered
-            answered = True
             found = _subscribed(request, subscription)
             if _is_unrecoverable(request, found):
-                self._replies.refuse(id_, codes.UNRECOVERABLE_POSITION)
+                opening.refuse(codes.UNRECOVERABLE_POSITION)
                 raise ConnectionResetError
-            self._replies.answer(id_, b"subscribe", _encode(found))
+            opening.answer(_encode(found))
 
         def refused(error: GaplessError) -> None:
-            nonlocal answered
-            answered = True
             # The engine refuses a cursor that lies in the future. It is no position of this log.
             is_position = request.recover and error.status == 400
-            self._replies.refuse(id_, codes.UNRECOVERABLE_POSITION if is_position else error_code(error))
-
-        def done(_: asyncio.Task[None]) -> None:
-            if not answered:
-                self._replies.refuse(id_, codes.OVERTAKEN)
+            opening.refuse(codes.UNRECOVERABLE_POSITION if is_position else error_code(error))
 
         following = self._follow(request, opened, refused)
         assert following.task is not None, "it was begun"
-        following.task.add_done_callback(done)
+        following.task.add_done_callback(opening.done)
 
     def unsubscribe(self, id_: int, request: ChannelRequest) -> None:
         """End a subscription, if there is one. Nothing of it comes after the reply."""
@@ -162,9 +147,7 @@ class Followings:
         channel = request.channel
         selection = _selection(self._namespace, request)
         by_id = request.selection is not None or selection.single is None
-        following = Following(
-            channel, by_id, self._client, self._info, self._live, self._read, self._presence
-        )
+        following = Following(channel, by_id, self._client, opened)
         start = _start(request, by_id)
 
         def ended(_: asyncio.Task[None]) -> None:
@@ -173,7 +156,9 @@ class Followings:
 
         self._open[channel] = following
         following.task = asyncio.create_task(
-            following.follow(selection, start, opened, refused, join_leave=request.join_leave)
+            following.follow(
+                self._parts, selection, start, self._info, refused, join_leave=request.join_leave
+            )
         )
         following.task.add_done_callback(ended)
         return following
@@ -185,25 +170,15 @@ def _selection(namespace: str, request: SubscribeRequest) -> Selection:
         raise invalid("tf", "is not available: messages have no tags; a selection filters by type and key")
     asked, channel = request.selection, check_name(request.channel)
     if asked is None:
-        check_pattern(channel)
-        names = [channel]
-        types: list[str] = []
-        keys: list[str] = []
-    else:
-        if not channel:
-            raise invalid("channel", "is the name of the selection, and must not be empty")
-        names, types, keys = asked.channel, asked.type, asked.key
-        if not 0 < len(names) <= MAX_CHANNELS:
-            raise invalid("selection.channel", f"names 1 to {MAX_CHANNELS} channels")
-        for field, texts in (("type", types), ("key", keys)):
-            if len(texts) > MAX_FILTERS:
-                raise invalid(f"selection.{field}", f"has more than {MAX_FILTERS} entries")
-        for name in names:
-            check_pattern(name)
-    check_budget(names, "channel")
-    plain = [name for name in names if not is_pattern(name)]
-    patterns = [name for name in names if is_pattern(name)]
-    return select(namespace, plain, patterns, list(map(check_type, types)), list(map(check_key, keys)))
+        return read_selection(namespace, [channel], [], [])
+    if not channel:
+        raise invalid("channel", "is the name of the selection, and must not be empty")
+    if not 0 < len(asked.channel) <= MAX_CHANNELS:
+        raise invalid("selection.channel", f"names 1 to {MAX_CHANNELS} channels")
+    for field, texts in (("type", asked.type), ("key", asked.key)):
+        if len(texts) > MAX_FILTERS:
+            raise invalid(f"selection.{field}", f"has more than {MAX_FILTERS} entries")
+    return read_selection(namespace, asked.channel, asked.type, asked.key)
 
 
 def _start(request: SubscribeRequest, by_id: bool) -> Start:

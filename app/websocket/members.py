@@ -11,7 +11,7 @@ from app.websocket import codes
 from app.websocket.codes import error_code
 from app.websocket.consuming import Consuming, Queues
 from app.websocket.following import Client
-from app.websocket.replies import Replies
+from app.websocket.replies import Opening, Replies
 from app.wire.checks import MAX_BODY_BYTES
 from app.wire.consuming import parse_consume, parse_unconsume
 from subscriptions.domain.errors import Code, GaplessError, unavailable
@@ -83,22 +83,17 @@ class Members:
             return
         consuming = Consuming(asked, self._client, self._queues, self._settled, self._forget)
         self._open[name] = consuming
-        answered = False
+        opening = Opening(self._replies, id_, b"consume")
 
         def opened() -> None:
-            nonlocal answered
-            answered = True
-            self._replies.answer(id_, b"consume", b"{}")
+            opening.answer(b"{}")
 
         def refused(error: GaplessError) -> None:
-            nonlocal answered
-            answered = True
-            self._replies.refuse(id_, error_code(error))
+            opening.refuse(error_code(error))
 
-        def done(_: asyncio.Task[None]) -> None:
+        def done(task: asyncio.Task[None]) -> None:
             self._forget(consuming)
-            if not answered:
-                self._replies.refuse(id_, codes.OVERTAKEN)
+            opening.done(task)
 
         consuming.task = asyncio.create_task(consuming.run(self._namespace, opened, refused))
         consuming.task.add_done_callback(done)

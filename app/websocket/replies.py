@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from app.websocket.codes import ErrorCode, error_code
+from app.websocket.codes import OVERTAKEN, ErrorCode, error_code
 from app.websocket.framing import Framing
 from subscriptions.domain.errors import GaplessError, internal
 
@@ -24,6 +24,32 @@ MAX_UNANSWERED: Final = 4096
 """Commands of one client that wait for their replies; more are refused."""
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class Opening:
+    """The one reply to a command that opens something in a task of its own. If the task ends before it
+    replied, the client is told that something overtook it."""
+
+    __slots__ = ("_id", "_method", "_replies")
+
+    def __init__(self, replies: Replies, id_: int, method: bytes) -> None:
+        self._replies: Replies | None = replies
+        self._id = id_
+        self._method = method
+
+    def answer(self, content: bytes) -> None:
+        if self._replies is not None:
+            self._replies.answer(self._id, self._method, content)
+        self._replies = None
+
+    def refuse(self, error: ErrorCode) -> None:
+        if self._replies is not None:
+            self._replies.refuse(self._id, error)
+        self._replies = None
+
+    def done(self, _: asyncio.Task[None]) -> None:
+        """The task has ended."""
+        self.refuse(OVERTAKEN)
 
 
 class Writer(Protocol):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from app import VERSION
+from app.stream.live import LiveDependencies
 from app.websocket import codes
 from app.websocket.codes import Ending, error_code
 from app.websocket.commands import (
@@ -128,7 +129,11 @@ class Session:
         self._replies = Replies(connection, framing)
         info = ClientInfo(self.id, None, time.time_ns() // 1000)
         self._followings = Followings(
-            self, info, self._replies, parts.namespace, parts.live, parts.read, parts.presence
+            self,
+            info,
+            self._replies,
+            parts.namespace,
+            LiveDependencies(parts.live, parts.read, parts.presence),
         )
         self._members: Members | None = None
         self._strikes = 0

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from app.stream.live import LiveDependencies
 from app.websocket import codes
 from app.websocket.codes import Ending
 from app.websocket.following import Following
@@ -133,12 +134,11 @@ class Reader:
             self._messages = Messages()
             world = self.world
             self.asked_at = world.deletions
-            following = Following(
-                "lobby", False, self, showing.client(), world.engine, world.reader, world.presence
-            )
-            selection = select("default", ("lobby",))
+            following = Following("lobby", False, self, self.opened)
+            parts = LiveDependencies(world.engine, world.reader, world.presence)
+            selection, client = select("default", ("lobby",)), showing.client()
             following.task = asyncio.create_task(
-                following.follow(selection, start, self.opened, self.refused, join_leave=True)
+                following.follow(parts, selection, start, client, self.refused, join_leave=True)
             )
             life_s = None if self.world.calm else self.world.chance.expovariate(1 / 1.5)
             try:
