@@ -43,7 +43,7 @@ class Through:
     def __init__(self, below: ServerSide, send: Send) -> None:
         self._below = below
         self._send = send
-        self._waiting: list[bytes] = []
+        self._waiting = bytearray()
         self._sending: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class Through:
 
     def write(self, data: bytes) -> None:
         """Writes behind what waits."""
-        self._waiting.append(data)
+        self._waiting += data
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all())
 
@@ -83,7 +83,7 @@ class Through:
         return True
 
     def write_buffer_size(self) -> int:
-        return sum(map(len, self._waiting)) + self._below.write_buffer_size()
+        return len(self._waiting) + self._below.write_buffer_size()
 
     def queue(self, size_bytes: int) -> None:
         self._below.queue(size_bytes)
@@ -102,7 +102,7 @@ class Through:
     async def _send_all(self) -> None:
         try:
             while self._waiting and not self._below.is_closing:
-                data = b"".join(self._waiting)
+                data = bytes(self._waiting)
                 self._waiting.clear()
                 await self._send({"type": "http.response.body", "body": data, "more_body": True})
         except Exception:

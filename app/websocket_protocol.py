@@ -43,6 +43,8 @@ BAD_REQUEST: Final = 3501
 """The code after which clients do not come back, since they would send the same again."""
 CLOSE_S: Final = 2.0
 """The time in which a client may answer a close."""
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Of replies that wait for a client that does not take them. More than the longest reply takes."""
 _TEXT_FRAME: Final = 0x81
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from starlette.types import Message, Receive, Send
 from websockets.frames import CloseCode
 
 from app.asgi.connection import aborting
 from app.telemetry import CUT_OFF
-from app.websocket_protocol import BAD_REQUEST, MAX_MESSAGE_BYTES, Receiver
-
-MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""More than the longest reply takes."""
+from app.websocket_protocol import BAD_REQUEST, MAX_MESSAGE_BYTES, MAX_WAITING_BYTES, Receiver
 
 
 class AsgiWebSocket:
@@ -23,7 +19,7 @@ class AsgiWebSocket:
         self._receive = receive
         self._send = send
         self._slow_reader_s = slow_reader_s
-        self._waiting: list[bytes] = []
+        self._waiting = bytearray()
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._closing = False
@@ -61,10 +57,10 @@ class AsgiWebSocket:
         """Writes lines behind those that wait. A client that lets too many wait is cut off."""
         if self._closing:
             return
-        if sum(map(len, self._waiting)) > MAX_WAITING_BYTES:
+        if len(self._waiting) > MAX_WAITING_BYTES:
             self._cut_off()
             return
-        self._waiting.append(lines)
+        self._waiting += lines
         self._send_soon()
 
     def write_chunk(self, lines: bytes) -> bool:
@@ -125,7 +121,7 @@ class AsgiWebSocket:
 
     def _next(self) -> Message:
         if self._waiting:
-            text = b"".join(self._waiting).removesuffix(b"\n").decode()
+            text = self._waiting.removesuffix(b"\n").decode()
             self._waiting.clear()
             return {"type": "websocket.send", "text": text}
         close, self._close = self._close, None

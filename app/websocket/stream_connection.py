@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 from app.request import Connection
 from app.websocket import codes
 from app.websocket.framing import Framing
+from app.websocket_protocol import MAX_WAITING_BYTES
 
 
 class Dropped(Protocol):
     """What a connection tells of its end."""
 
     def dropped(self) -> None: ...
-
-
-MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""More than the longest reply takes."""
 
 
 class StreamConnection:
