@@ -114,8 +114,9 @@ begin
     select array_agg(l.subscription_id) as subscriptions, array_agg(l.channel_id) as channels,
            array_agg(l.lane) as lanes
     into given from letters l where l.lane is not null;
-    -- Those with a lane wait behind messages of it under way; if there are none, the first becomes due.
+    -- Those with a lane wait behind the message of it that was handed out; if there is none, the first becomes due.
     if given.lanes is not null then
+        perform gapless_internal.make_way(given.subscriptions, given.channels, given.lanes);
         perform gapless_internal.promote(given.subscriptions, given.channels, given.lanes, t);
     end if;
 end $$;

@@ -36,6 +36,24 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     from unnest(p_deaths) d where d.lane is not null having count(*) > 0
 $$;
 
+-- Lets messages that replays gave back go ahead of a later one that is due and was not handed out: replays may
+-- commit in any order. One that was handed out keeps its turn. Call it before gapless_internal.promote.
+create or replace function gapless_internal.make_way(
+    p_subscriptions integer[], p_channels bigint[], p_lanes text[]
+) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    update gapless.deliveries d set state = 2
+    from (
+        select distinct l.subscription_id, l.channel_id, l.lane
+        from unnest(p_subscriptions, p_channels, p_lanes) as l (subscription_id, channel_id, lane)
+    ) l
+    where d.subscription_id = l.subscription_id and d.channel_id = l.channel_id and d.lane = l.lane
+      and d.state = 1 and d.attempts = 0
+      and exists (select from gapless.deliveries x
+                  where x.subscription_id = l.subscription_id and x.channel_id = l.channel_id and x.lane = l.lane
+                    and x.state = 2 and x.message_id < d.message_id)
+$$;
+
 -- Applies a changed ordering: rows get the lanes of the new one, and in each lane all but one wait. Leased
 -- rows stay leased.
 create or replace function gapless_internal.relane(p_subscription_id integer, p_ordering text, p_now timestamptz)

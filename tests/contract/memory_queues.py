@@ -185,6 +185,14 @@ class Queue:
                 first = self.rows[others[0][1]]
                 first.state, first.at_us = State.DUE, max(first.at_us, now_us)
 
+    def make_way(self, lane: Lane | None) -> None:
+        """What is due and was not handed out lets those that wait before it in its lane go ahead."""
+        rows = [row for row in self.rows.values() if row.lane == lane and lane is not None]
+        first = min((row.message.id for row in rows if row.state is State.WAITING), default=None)
+        for row in rows:
+            if row.state is State.DUE and row.attempts == 0 and first is not None and first < row.message.id:
+                row.state = State.WAITING
+
 
 class MemoryQueues:
     """What the database holds of durable subscriptions."""
@@ -484,6 +492,7 @@ class MemoryQueues:
             queue.ahead.add(message.id)
         row.attempts, row.strikes, row.company = int(row.state is State.LEASED), 0, None
         row.entry, row.entered_us = row.entry or entry, due_us
+        queue.make_way(row.lane)
         queue.promote([row.lane], now_us)
 
 

@@ -120,6 +120,30 @@ async def test_it_waits_for_what_is_under_way(bench: Bench) -> None:
     assert data(await bench.take(q)) == ["3"]
 
 
+async def test_it_goes_ahead_of_a_later_one_that_was_not_handed_out(bench: Bench) -> None:
+    q = await queue(bench, 1, 2, 3, key="k")
+    letters = [letter for _ in range(3) for letter in await bench.bury(q)]
+    for letter in (letters[1], letters[2], letters[0]):
+        await bench.dead_letters.replay("default", letter)
+    for expected in ("1", "2", "3"):
+        taken = await bench.take(q)
+        assert data(taken) == [expected]
+        await bench.ack(q, *taken)
+
+
+async def test_one_that_was_handed_out_keeps_its_turn(bench: Bench) -> None:
+    q = await queue(bench, 1, 2, key="k", backoff=[10])
+    (letter,) = await bench.bury(q)
+    await bench.nack(q, *await bench.take(q))
+    await bench.dead_letters.replay("default", letter)
+    assert await bench.take(q) == [], "2 comes again in 10 s"
+    await bench.store.pass_time(11)
+    (second,) = await bench.take(q)
+    assert (data([second]), second.attempt) == (["2"], 2)
+    await bench.ack(q, second)
+    assert data(await bench.take(q)) == ["1"]
+
+
 async def test_into_an_empty_lane_it_is_due_at_once(bench: Bench) -> None:
     q = await queue(bench, 1, key="k")
     (letter,) = await bench.bury(q)
