@@ -4,6 +4,7 @@ migration, and an end to streams when the process is told to stop."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -11,10 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 import msgspec
 
 from app import program
+
+AGAIN_S: Final = 1.0
+logger = logging.getLogger("gapless.http")
 
 
 class CannotStartError(RuntimeError):
@@ -36,32 +41,54 @@ class Companion:
     """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            program.command("app.cli.companion"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in the terminal must not end the servers before the service.
-        )
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._left = False
 
     async def urls(self) -> Urls:
-        """Waits until everything is there. Raises CannotStartError."""
-        assert self._process.stdout is not None
-        line = await asyncio.to_thread(self._process.stdout.readline)
-        if not line:
-            raise CannotStartError("Gapless cannot start; the reason is on standard error")
-        return msgspec.json.decode(line, type=Urls)
+        """Starts it, and waits until everything is there. Raises CannotStartError."""
+        urls = await self._start()
+        self._keeping = asyncio.create_task(self._keep())
+        return urls
 
     def leave(self) -> None:
         """Lets it end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._left = True
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     async def ended(self) -> None:
         """Lets it end, and waits until it has."""
         self.leave()
-        await asyncio.to_thread(self._process.wait)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        if self._process is not None:
+            await self._process.wait()
+
+    async def _start(self) -> Urls:
+        self._process = await asyncio.create_subprocess_exec(
+            *program.command("app.cli.companion"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in the terminal must not end the servers before the service.
+        )
+        if self._left:
+            self.leave()
         assert self._process.stdout is not None
-        self._process.stdout.close()
+        line = await self._process.stdout.readline()
+        if not line:
+            raise CannotStartError("Gapless cannot start; the reason is on standard error")
+        return msgspec.json.decode(line, type=Urls)
+
+    async def _keep(self) -> None:
+        """Starts another one each time it was killed. It ends by itself where there is no embedded server."""
+        while self._process is not None and await self._process.wait() != 0 and not self._left:
+            logger.error("the process that runs the embedded servers was killed; starting another one")
+            try:
+                await self._start()
+            except CannotStartError:
+                await asyncio.sleep(AGAIN_S)
 
 
 @contextmanager

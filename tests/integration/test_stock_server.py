@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sys
@@ -207,6 +208,31 @@ async def test_it_starts_its_servers_and_they_end_with_it(tmp_path: Path) -> Non
         child.process.kill()
         child.process.wait()
         wait_until(lambda: not any(home in process.command for process in running()))
+
+
+async def test_its_servers_come_back_when_the_process_that_runs_them_is_killed(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    with alone(tmp_path, *UVICORN) as (url, child):
+        assert child.process is not None
+        assert (await publish(url, "first", 1))[0]["seq"] == 1
+        (companion,) = (process for process in running() if process.parent == child.process.pid)
+        os.kill(companion.pid, signal.SIGKILL)
+        # A publish may be stored before the servers end with it, so it has a key.
+        await eventually(lambda: published(url, "first"))
+        assert (await publish(url, "first", 3))[0]["seq"] == 3
+        child.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(child.process.wait, PATIENCE_S) == -signal.SIGTERM
+        wait_until(lambda: not any(home in process.command for process in running()))
+        assert "Traceback" not in child.log.read_text()
+        assert child.log.read_text().count("starting another one") == 1
+
+
+async def published(url: str, channel: str) -> bool:
+    """Whether one message is stored, however often this is called."""
+    async with http_client(url) as client:
+        headers = {"idempotency-key": "again"}
+        answer = await client.post(f"/v1/channels/{channel}/messages", json={"data": 2}, headers=headers)
+        return answer.is_success
 
 
 @pytest.mark.drill
