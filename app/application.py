@@ -36,8 +36,7 @@ class GaplessApp(FastAPI):
     before its workers, and streams end when the process is told to stop.
 
     A request to a hot row is answered before the framework looks at it, because the framework costs more than
-    a publish. All others pass through the framework; so do those to hot rows once middleware was added, or
-    under a prefix.
+    a publish. All others pass through the framework; so do those to hot rows once middleware was added.
     """
 
     def __init__(self, settings: Settings, *, stands_alone: bool = False) -> None:
@@ -47,7 +46,11 @@ class GaplessApp(FastAPI):
         self._rows = Rows(ROUTES, settings.namespace)
         self._guard = Guard(self._answer, settings)
         super().__init__(
-            title=openapi.TITLE, lifespan=self._serve, redirect_slashes=False, docs_url=None, redoc_url=None
+            title=openapi.TITLE,
+            lifespan=self._serve,
+            redirect_slashes=False,
+            docs_url=None,
+            redoc_url=None,
         )
         self.router.routes[:0] = [PreflightRoute(), *self._rows.paths()]
         problem.install(self)
@@ -67,11 +70,13 @@ class GaplessApp(FastAPI):
             await self._open_websocket(scope, receive, send)
             return
         found = self._rows.find(get_route_path(scope))
-        if found is not None and (route := found[0].get(scope["method"])) is not None:
-            at_once = route.hot and not self.user_middleware and not scope.get("root_path")
-            if at_once or route.takes_connection:
-                await self._rows.answer(found, scope, receive, send)
-                return
+        if (
+            found is not None
+            and (route := found[0].get(scope["method"])) is not None
+            and (route.takes_connection or (route.hot and not self.user_middleware))
+        ):
+            await self._rows.answer(found, scope, receive, send)
+            return
         identified = _Identified(scope, send)
         if self.user_middleware:
             # It may hold what was sent before, so nothing is written beside it.

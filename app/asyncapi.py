@@ -16,7 +16,7 @@ def _messages(**forms: Any) -> dict[str, Any]:
     return {name: {"name": name, "payload": _schemas.of(form)} for name, form in forms.items()}
 
 
-ASYNCAPI: Final[dict[str, Any]] = {
+_DOCUMENT: Final[dict[str, Any]] = {
     "asyncapi": "3.0.0",
     "info": {
         "title": TITLE,
@@ -73,3 +73,12 @@ ASYNCAPI: Final[dict[str, Any]] = {
     },
     "components": {"schemas": _schemas.components},
 }
+
+
+def document(root: str) -> dict[str, Any]:
+    """The document of an application that runs under the prefix `root`."""
+    channels = {
+        name: {**channel, "address": root + channel["address"]}
+        for name, channel in _DOCUMENT["channels"].items()
+    }
+    return {**_DOCUMENT, "channels": channels}

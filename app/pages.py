@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -9,7 +10,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from app.asyncapi import ASYNCAPI
+from app import asyncapi
 from app.program import CHECKOUT
 
 _BROWSER_PAGE: Final = CHECKOUT / "docs" / "browser.html"
@@ -37,11 +38,12 @@ _FRONT: Final = """<!doctype html>
 <h1>Gapless</h1>
 <p>Ordered, durable delivery for chat and events.</p>
 <ul>
-<li><a href="docs">/docs</a>: every route, with forms to try them</li>
-<li><a href="docs/browser">/docs/browser</a>: a page that publishes to a channel and follows it</li>
-<li><a href="openapi.json">/openapi.json</a>, <a href="asyncapi.json">/asyncapi.json</a>: for programs</li>
-<li><a href="healthz">/healthz</a>, <a href="readyz">/readyz</a>, <a href="metrics">/metrics</a>: for
-operators</li>
+<li><a href="docs">ROOT/docs</a>: every route, with forms to try them</li>
+<li><a href="docs/browser">ROOT/docs/browser</a>: a page that publishes to a channel and follows it</li>
+<li><a href="openapi.json">ROOT/openapi.json</a>, <a href="asyncapi.json">ROOT/asyncapi.json</a>: for
+programs</li>
+<li><a href="healthz">ROOT/healthz</a>, <a href="readyz">ROOT/readyz</a>,
+<a href="metrics">ROOT/metrics</a>: for operators</li>
 </ul>
 </html>
 """
@@ -53,7 +55,7 @@ def install(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> HTMLResponse:
-        root = request.scope.get("root_path", "").rstrip("/")
+        root = _root(request)
         return get_swagger_ui_html(
             openapi_url=f"{root}{app.openapi_url}",
             title=f"{app.title} - Swagger UI",
@@ -63,8 +65,8 @@ def install(app: FastAPI) -> None:
         )
 
     @app.get("/", include_in_schema=False)
-    async def front() -> HTMLResponse:
-        return HTMLResponse(_FRONT)
+    async def front(request: Request) -> HTMLResponse:
+        return HTMLResponse(_FRONT.replace("ROOT", escape(_root(request))))
 
     @app.get(_ICON_PATH, include_in_schema=False)
     async def icon() -> Response:
@@ -79,5 +81,11 @@ def install(app: FastAPI) -> None:
         return FileResponse(_BROWSER_PAGE, media_type="text/html")
 
     @app.get("/asyncapi.json", include_in_schema=False)
-    async def asyncapi() -> dict[str, Any]:
-        return ASYNCAPI
+    async def events(request: Request) -> dict[str, Any]:
+        return asyncapi.document(_root(request))
+
+
+def _root(request: Request) -> str:
+    """The prefix under which the application runs."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")

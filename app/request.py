@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
@@ -50,6 +51,11 @@ class Request(Generic[Query]):
     def headers(self) -> Headers:
         """Its headers; names are case-insensitive."""
         return Headers(raw=self.scope["headers"])
+
+    @property
+    def path(self) -> str:
+        """Its path, without the prefix under which the application runs."""
+        return get_route_path(self.scope)
 
     @property
     def connection(self) -> Connection:

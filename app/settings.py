@@ -74,6 +74,11 @@ class Settings(BaseSettings):
     database_url: str | None = Field(None, description="Postgres 14 or newer; none: an embedded one.")
     migrate_url: str | None = Field(None, description="The owner's credentials, if they differ.")
     redis_url: str | None = Field(None, description="Redis 7 or newer, or Valkey; none: an embedded one.")
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="Prefix that a proxy takes off each path: /events.",
+    )
     allow_anonymous: bool = Field(False, description="Serve beyond loopback without credentials.")
     allowed_hosts: _Hosts = Field(
         (), description="Host names it answers to, with commas; also always addresses and localhost."

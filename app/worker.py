@@ -115,10 +115,8 @@ def serve(
     settings: Settings,
     listening: socket.socket,
     ready_fd: int | None = None,
-    root_path: str = "",
 ) -> None:
-    """Serve until SIGTERM. `ready_fd` gets a byte once definitions are loaded. `root_path` is a prefix that a
-    proxy took off each path."""
+    """Serve until SIGTERM. `ready_fd` gets a byte once definitions are loaded."""
     _bound(listening, settings.slow_reader_timeout)
     config = uvicorn.Config(
         application,
@@ -132,7 +130,7 @@ def serve(
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        root_path=root_path,
+        root_path=settings.root_path,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=GRACE_S,
         backlog=4096,

@@ -20,6 +20,7 @@ Examples:
 
   gapless serve                            on http://127.0.0.1:8080, everything embedded
   gapless serve --workers 2 --port 9000
+  gapless serve --root-path /events        behind a proxy that takes /events off each path
   GAPLESS_DATABASE_URL=postgresql://… GAPLESS_REDIS_URL=redis://… gapless serve
 
 Settings are flags, GAPLESS_* variables, or the keys of gapless.toml; gapless doctor lists them all.
@@ -41,6 +42,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on [8080]; 0 picks one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [1].")] = None,
+    root_path: Annotated[str | None, typer.Option(help="Prefix that a proxy takes off: /events.")] = None,
     home: Annotated[Path | None, typer.Option(help="Data of the embedded servers.")] = None,
     log_level: Annotated[Level | None, typer.Option(help="How much is logged [info].")] = None,
     database_url: Annotated[str | None, typer.Option(help="Postgres; none: an embedded one.")] = None,
@@ -51,6 +53,7 @@ def serve(
         host=host,
         port=port,
         workers=workers,
+        root_path=root_path,
         home=home,
         log_level=log_level,
         database_url=database_url,

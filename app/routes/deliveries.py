@@ -114,7 +114,7 @@ async def transact(
     if asked.messages:
         printed = b""
         if head.idempotency_key is not None:
-            printed = fingerprint(request.scope["path"], head, body)
+            printed = fingerprint(request.path, head, body)
         append = Append(request.namespace, asked.messages, head.idempotency_key, printed, None, len(body))
     elif head.idempotency_key is not None:
         raise invalid(

@@ -61,7 +61,7 @@ async def _append(
 ) -> Appended:
     printed = b""
     if head.idempotency_key is not None:
-        printed = fingerprint(request.scope["path"], head, body)
+        printed = fingerprint(request.path, head, body)
     began = time.perf_counter()
     appended = await publisher.submit(
         Append(
@@ -96,7 +96,7 @@ async def _later(
     gate: Gate,
 ) -> Answer:
     gate.require()
-    printed = b"" if head.idempotency_key is None else fingerprint(request.scope["path"], head, body)
+    printed = b"" if head.idempotency_key is None else fingerprint(request.path, head, body)
     scheduled, replayed = await schedules.schedule(
         request.namespace, publication.messages, publication.schedules, head.idempotency_key, printed
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from app.asyncapi import ASYNCAPI
+from app import asyncapi
 from app.openapi import document
 from tests.integration.frames import Frames
 from tests.patience import http_client
@@ -33,7 +33,7 @@ def whole(part: Any, schemas: Json) -> Any:
 
 
 OPERATIONS: dict[str, dict[str, Json]] = whole(document()["paths"], document()["components"]["schemas"])
-_FRAMES: Json = ASYNCAPI["components"]["schemas"]
+_FRAMES: Json = asyncapi.document("")["components"]["schemas"]
 COMMANDS: Json = whole(_FRAMES["ClientCommand"], _FRAMES)["properties"]
 STREAMED = "/v1/ws/http_stream"
 """Its body is the command `connect`, which is asked over WebSocket. What is wrong in it, its stream says."""

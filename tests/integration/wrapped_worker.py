@@ -67,19 +67,19 @@ async def later(body: AsyncIterable[Part]) -> AsyncIterator[Part]:
 def main() -> None:
     """Serve until SIGTERM."""
     port, way = int(sys.argv[1]), sys.argv[2]
-    settings = Settings()
-    configure_logging(settings.log_level)
+    root_path = PREFIX if way.endswith("prefix") else ""
     stock = way.startswith("uvicorn")
+    settings = Settings(root_path="" if stock else root_path)
+    configure_logging(settings.log_level)
     application = GaplessApp(settings, stands_alone=stock)
     if way.endswith("middleware"):
         application.add_middleware(Counting)
     if way == "function":
         application.middleware("http")(named)
-    root_path = PREFIX if way.endswith("prefix") else ""
     if stock:
         uvicorn.run(application, port=port, root_path=root_path)
     else:
-        serve(application, settings, socket.create_server(("127.0.0.1", port)), root_path=root_path)
+        serve(application, settings, socket.create_server(("127.0.0.1", port)))
 
 
 if __name__ == "__main__":
