@@ -246,7 +246,14 @@ def service_environment(database: Database, redis_url: str, home: Path) -> dict[
 def server_url(
     postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A running service that many tests share: use channel names of your own."""
+    """A running service that many tests share: use channel names of your own. `GAPLESS_TESTS_UNDER` names
+    another way to run it, of `tests/integration/wrapped_worker.py`."""
+    if way := os.environ.get("GAPLESS_TESTS_UNDER"):
+        from tests.integration.served import worker
+
+        with worker(way, postgres, redis_url, tmp_path_factory.mktemp("service")) as (url, _):
+            yield url
+        return
     made = asyncio.run(make_database(postgres))
     service = RunningService(service_environment(made, redis_url, tmp_path_factory.mktemp("service")))
     try:

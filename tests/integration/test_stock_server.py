@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from websockets.sync.client import connect
 
 from app.embedded import EmbeddedPostgres
 from app.embedded.processes import running
-from load.children import Child, free_port, python_path, wait_for_port
+from load.children import CHECKOUT, Child, free_port, python_path, wait_for_port
 from load.install import pypi, python_of
 from load.relay import connected
 from tests.conftest import External
@@ -178,6 +179,30 @@ async def test_all_are_told_when_it_stops(stopping: tuple[str, Child]) -> None:
     assert "Traceback" not in child.log.read_text()
 
 
+HTTP_TESTS = ("publish", "history", "subscribe", "pull", "smoke", "bad_definitions", "bad_input")
+MALFORMED = (
+    "100 KB of target",
+    "CL and TE",
+    "two CL",
+    "CL -1",
+    "TE: xchunked",
+    "NUL in a header",
+    "CR in a header",
+    "space before the colon",
+    "folded header",
+    "bare LF",
+    "not HTTP",
+    "bad chunk",
+    "method FOO",
+)
+OF_THE_SERVER = (
+    *(f"test_bad_input.py::test_is_refused_and_stores_nothing[{case}]" for case in MALFORMED),
+    "test_bad_definitions.py::test_is_refused_and_changes_nothing[FOO ",
+    "test_bad_input.py::test_what_never_ends_is_cut_off_in_ten_seconds",
+    # It names the addresses of pages without a prefix; test_prefix.py names them with one.
+    "test_smoke.py::test_no_page_asks_another_host_for_anything",
+)
+"""What the server answers before the application is asked."""
 UVICORN = ("-m", "uvicorn", "app.main:app", "--port")
 # The interpreter's own packages come first.
 CLI = "import sys; sys.path.append(sys.argv.pop(1)); from fastapi_cli.cli import main; main()"
@@ -233,6 +258,22 @@ async def published(url: str, channel: str) -> bool:
         headers = {"idempotency-key": "again"}
         answer = await client.post(f"/v1/channels/{channel}/messages", json={"data": 2}, headers=headers)
         return answer.is_success
+
+
+@pytest.mark.drill
+def test_the_http_tests_pass_under_it_with_a_prefix() -> None:
+    """A run of their own, in which the service that they share is under uvicorn."""
+    files = [f"tests/integration/test_{name}.py" for name in HTTP_TESTS]
+    left_out = [f"--deselect=tests/integration/{test}" for test in OF_THE_SERVER]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-m", "not drill", *left_out, *files],
+        env={**os.environ, "GAPLESS_TESTS_UNDER": "uvicorn-prefix"},
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 
 
 @pytest.mark.drill
