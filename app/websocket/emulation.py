@@ -22,7 +22,7 @@ from app.websocket.stream_connection import StreamConnection
 from app.websocket_protocol import MAX_MESSAGE_BYTES
 from app.wire.checks import within
 from app.wire.parameters import EmulatedConnectQuery
-from app.wire.publish import FAILURES, refuse
+from app.wire.refusals import FAILURES, refuse
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.engine.exchange import Exchange
 

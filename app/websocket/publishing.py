@@ -11,7 +11,8 @@ from app.websocket.commands import Command
 from app.websocket.replies import Replies
 from app.wire import json
 from app.wire.encode import encode_ephemeral, encode_positions
-from app.wire.publish import FAILURES, parse_addressed, refuse
+from app.wire.publish import parse_addressed
+from app.wire.refusals import FAILURES, refuse
 from subscriptions.domain.model import Append, Appended
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import EphemeralHint

@@ -37,7 +37,7 @@ from app.websocket.presence import read_presence, read_presence_stats
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
-from app.wire.publish import FAILURES, reason_of
+from app.wire.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import MAX_CHANNELS

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.wire import checks, json
-from app.wire.publish import FAILURES, AddressedMessage, addressed, refuse
+from app.wire.publish import AddressedMessage, addressed
+from app.wire.refusals import FAILURES, refuse
 from app.wire.settings import MAX_ACK_WAIT_S, MAX_BACKOFF_S
 from subscriptions.domain.delivery import Nack
 from subscriptions.domain.errors import GaplessError, invalid

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.wire import checks, json
 from app.wire.moments import MAX_MOMENT_CHARACTERS, parse_since
-from app.wire.publish import field_error
+from app.wire.refusals import field_error
 from app.wire.settings import (
     ChannelSettings,
     Push,

@@ -18,7 +18,7 @@ from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_i
 from app.wire import checks
 from app.wire.consuming import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
 from app.wire.moments import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
-from app.wire.publish import field_error
+from app.wire.refusals import field_error
 from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.delivery import Reason, State
 from subscriptions.domain.errors import Code, GaplessError, invalid

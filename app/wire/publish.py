@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Final, NamedTuple, NoReturn
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app.wire import checks, cloudevents, json
 from app.wire.head import Form, PublishHead
-from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, Code, GaplessError, invalid
-from subscriptions.domain.model import GIVEN_BY_SERVER, NewMessage, microseconds
+from app.wire.refusals import FAILURES, refuse
+from subscriptions.domain.errors import Code, GaplessError, invalid
+from subscriptions.domain.model import NewMessage, microseconds
 from subscriptions.domain.names import check_channel
 
 _Seconds = Annotated[float, Meta(ge=0, le=checks.MAX_TTL_S)]
@@ -55,11 +56,6 @@ _Array = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=checks.
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_one_or_many: Final = msgspec.json.Decoder(MessageToPublish | _Array).decode
 _decode_batch: Final = msgspec.json.Decoder(BatchRequest).decode
-
-FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_UNKNOWN: Final = "Object contains unknown field `"
-_MISSING: Final = "Object missing required field `"
-_NO_CHOICE: Final = "Invalid enum value "
 
 
 class Schedule(NamedTuple):
@@ -287,34 +283,3 @@ def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
         raise invalid(name, "cannot be given together with Expected-Last-Seq: nobody knows that seq yet")
     if schedule.deliver_at_us is not None and schedule.deliver_at_us > now_us + checks.MAX_TTL_S * 1_000_000:
         raise invalid(name, "is more than ten years ahead")
-
-
-def refuse(body: bytes, error: Exception) -> NoReturn:
-    """Raise the reason why a body did not decode: first as JSON, then as the expected type."""
-    if isinstance(error, msgspec.ValidationError):
-        json.check(body)
-        raise field_error(str(error)) from None
-    raise json.refusal(body, error) from None
-
-
-def reason_of(error: Exception) -> str:
-    """What one of `FAILURES` says, in a bounded length."""
-    return field_error(str(error)).detail if isinstance(error, msgspec.ValidationError) else str(error)
-
-
-def field_error(text: str) -> GaplessError:
-    """Makes a field error of msgspec's text, which says what is wrong and where."""
-    what, placed, where = text.rpartition(" - at `$")
-    if not placed:
-        what, where = text, ""
-    if what.startswith(_NO_CHOICE):
-        # The text repeats the value, which may be long.
-        what = what[: len(_NO_CHOICE) + MAX_FIELD_CHARACTERS]
-    where = where.removesuffix("`").removeprefix(".")
-    if what.startswith(_MISSING):
-        return invalid(checks.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")
-    if what.startswith(_UNKNOWN):
-        name = what[len(_UNKNOWN) :].removesuffix("`")
-        rule = "is given by the server" if name in GIVEN_BY_SERVER else "is not a known member"
-        return invalid(checks.join(where, name), rule)
-    return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))

@@ -1,0 +1,47 @@
+"""Why a body was refused that did not decode as its struct, in terms of its members."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+import msgspec
+
+from app.wire import checks, json
+from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, GaplessError, invalid
+from subscriptions.domain.model import GIVEN_BY_SERVER
+
+FAILURES: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNKNOWN: Final = "Object contains unknown field `"
+_MISSING: Final = "Object missing required field `"
+_NO_CHOICE: Final = "Invalid enum value "
+
+
+def refuse(body: bytes, error: Exception) -> NoReturn:
+    """Raise the reason why a body did not decode: first as JSON, then as the expected type."""
+    if isinstance(error, msgspec.ValidationError):
+        json.check(body)
+        raise field_error(str(error)) from None
+    raise json.refusal(body, error) from None
+
+
+def reason_of(error: Exception) -> str:
+    """What one of `FAILURES` says, in a bounded length."""
+    return field_error(str(error)).detail if isinstance(error, msgspec.ValidationError) else str(error)
+
+
+def field_error(text: str) -> GaplessError:
+    """Makes a field error of msgspec's text, which says what is wrong and where."""
+    what, placed, where = text.rpartition(" - at `$")
+    if not placed:
+        what, where = text, ""
+    if what.startswith(_NO_CHOICE):
+        # The text repeats the value, which may be long.
+        what = what[: len(_NO_CHOICE) + MAX_FIELD_CHARACTERS]
+    where = where.removesuffix("`").removeprefix(".")
+    if what.startswith(_MISSING):
+        return invalid(checks.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")
+    if what.startswith(_UNKNOWN):
+        name = what[len(_UNKNOWN) :].removesuffix("`")
+        rule = "is given by the server" if name in GIVEN_BY_SERVER else "is not a known member"
+        return invalid(checks.join(where, name), rule)
+    return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))
