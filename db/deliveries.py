@@ -40,6 +40,19 @@ ROUNDS = 20
 _Columns = tuple[list[int], list[int], list[int]]
 
 
+class _Note(msgspec.Struct):
+    """What the last row of a claim tells."""
+
+    status: str
+    more: bool = False
+    doubt: bool = False
+    touched: msgspec.Raw = msgspec.Raw(b"null")
+    gaps: tuple[Loss, ...] | None = None
+
+
+_decode_note = msgspec.json.Decoder(_Note).decode
+
+
 class Deliveries:
     """Claims and settles over one pool. Every decision takes its subscription's lock in the database, so more
     than a few connections would only wait for one another."""
@@ -70,17 +83,17 @@ class Deliveries:
                 limit, hands = 1, hands[:1]
         else:
             raise TooMuchAtOnceError
-        note = msgspec.json.decode(last["note"])
+        note = _decode_note(last["note"])
         retry_at = last["deadline"]
         return Claimed(
             tuple([_delivery(row) for row in rows]),
             None if retry_at is None else microseconds(retry_at),
-            note.get("more", False),
-            note["status"] == "gone",
-            note["status"] == "paused",
-            touched + await self._touched(note.get("touched")),
-            note.get("doubt", False),
-            tuple(Loss(**told) for told in note.get("gaps") or ()),
+            note.more,
+            note.status == "gone",
+            note.status == "paused",
+            touched + await self._namespaces.touched(note.touched),
+            note.doubt,
+            note.gaps or (),
         )
 
     async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
@@ -181,9 +194,6 @@ class Deliveries:
                 return await self._pool.fetchrow(block, *arguments, limit)
             except TooMuchAtOnceError:
                 limit = max(1, limit // 4)
-
-    async def _touched(self, value: Any) -> tuple[Touched, ...]:
-        return await self._namespaces.touched(None if value is None else msgspec.json.encode(value).decode())
 
 
 def _columns(receipts: Sequence[Receipt]) -> _Columns:

@@ -11,6 +11,19 @@ from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import Code, GaplessError
 
 
+class _Published(msgspec.Struct):
+    """A channel that a decision published to."""
+
+    namespace_id: int
+    channel: str
+    channel_id: int
+    last_id: int
+    last_seq: int
+
+
+_decode_published = msgspec.json.Decoder(list[_Published] | None).decode
+
+
 def unknown_namespace(name: str) -> GaplessError:
     """What is said of a namespace that does not exist."""
     return GaplessError(Code.NOT_FOUND, f"namespace {name} does not exist")
@@ -54,22 +67,14 @@ class Namespaces:
         """Set for every namespace whether a publish in SQL creates its channel."""
         await self._pool.fetch("set_auto_create", on)
 
-    async def touched(self, text: str | None) -> tuple[Touched, ...]:
+    async def touched(self, text: str | msgspec.Raw | None) -> tuple[Touched, ...]:
         """The channels that a decision published to, from the JSON of the database."""
-        if text is None:
-            return ()
-        return tuple(
-            [
-                Touched(
-                    await self.name(item["namespace_id"]),
-                    item["channel"],
-                    item["channel_id"],
-                    item["last_id"],
-                    item["last_seq"],
-                )
-                for item in msgspec.json.decode(text)
-            ]
-        )
+        published = None if text is None else _decode_published(text)
+        found = []
+        for one in published or ():
+            name = await self.name(one.namespace_id)
+            found.append(Touched(name, one.channel, one.channel_id, one.last_id, one.last_seq))
+        return tuple(found)
 
     async def _read(self) -> None:
         rows = await self._pool.fetch("namespaces")
