@@ -21,12 +21,12 @@ from subscriptions.engine.gate import Gate
 
 async def get_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Get one dead letter."""
-    return Answer(encode_dead_letter(await dead_letters.get(request.namespace, request.number)))
+    return Answer(encode_dead_letter(await dead_letters.port.get(request.namespace, request.number)))
 
 
 async def delete_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete a dead letter for good, with its copy of the message."""
-    await dead_letters.delete(request.namespace, request.number)
+    await dead_letters.port.delete(request.namespace, request.number)
     return NO_CONTENT
 
 
@@ -50,7 +50,7 @@ async def list_dead_letters(
         check_channel(query.channel, "channel") if isinstance(query.channel, str) else None,
         query.reason if isinstance(query.reason, Reason) else None,
     )
-    read = partial(dead_letters.page, which)
+    read = partial(dead_letters.port.page, which)
     return await page_by_id(b"dead_letters", read, encode_dead_letter, query.cursor, query.limit)
 
 
@@ -63,7 +63,7 @@ async def replay_dead_letters(
     asked = parse_replay(request.namespace, await read_json(request))
     dry_run = request.query.dry_run
     replayed, skipped = (
-        await dead_letters.replayable(asked.which, asked.max)
+        await dead_letters.port.replayable(asked.which, asked.max)
         if dry_run
         else await dead_letters.replay_all(asked.which, asked.max, asked.rate)
     )
@@ -74,4 +74,4 @@ async def replay_dead_letters(
 async def purge_dead_letters(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete all dead letters that match and are old enough."""
     which = parse_purge(request.namespace, await read_json(request), datetime.now(UTC))
-    return Answer(msgspec.json.encode({"purged": await dead_letters.purge(which)}))
+    return Answer(msgspec.json.encode({"purged": await dead_letters.port.purge(which)}))

@@ -16,7 +16,7 @@ from subscriptions.engine.durable.announcing import AnnouncingPolicies
 async def export_definitions(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """Export all definitions: channels, subscriptions and policies with their own settings, without the
     secrets of webhooks."""
-    defined = await policies.definitions(request.namespace)
+    defined = await policies.port.definitions(request.namespace)
     return Answer(encode_definitions(defined), headers=etag(defined.tag))
 
 

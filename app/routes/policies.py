@@ -12,12 +12,12 @@ from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
 async def list_policies(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """List all policies, by name."""
-    return Answer(encode_policies(await policies.all(request.namespace)))
+    return Answer(encode_policies(await policies.port.all(request.namespace)))
 
 
 async def get_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """Get one policy."""
-    found = await policies.get(request.namespace, request.name)
+    found = await policies.port.get(request.namespace, request.name)
     return Answer(encode_policy(found), headers=etag(found.tag))
 
 

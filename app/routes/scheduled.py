@@ -21,20 +21,20 @@ async def list_scheduled(
     query = request.query
     name = check_channel(query.channel) if isinstance(query.channel, str) else None
     gate.require()
-    read = partial(schedules.page, request.namespace, name)
+    read = partial(schedules.port.page, request.namespace, name)
     return await page_by_id(b"scheduled", read, encode_scheduled, query.cursor, query.limit)
 
 
 async def get_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Get one scheduled message."""
     gate.require()
-    return Answer(encode_scheduled(await schedules.get(request.namespace, request.number)))
+    return Answer(encode_scheduled(await schedules.port.get(request.namespace, request.number)))
 
 
 async def cancel_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Cancel a scheduled message: it is never published."""
     gate.require()
-    await schedules.cancel(request.namespace, request.number)
+    await schedules.port.cancel(request.namespace, request.number)
     return NO_CONTENT
 
 

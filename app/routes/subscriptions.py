@@ -21,18 +21,18 @@ from subscriptions.engine.gate import Gate
 async def list_subscriptions(request: Request[NamesQuery], subscriptions: AnnouncingSubscriptions) -> Answer:
     """List subscriptions by name. `cursor` goes into the next request; it is null on the last page."""
     regex, limit = name_pattern(request.query), request.query.limit
-    found = await subscriptions.page(request.namespace, regex, request.query.cursor, limit + 1)
+    found = await subscriptions.port.page(request.namespace, regex, request.query.cursor, limit + 1)
     return page_by_name("subscriptions", [(each.name, encode_subscription(each)) for each in found], limit)
 
 
 async def get_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Get a subscription: its definition and its stats."""
-    return _answer(await subscriptions.get(request.namespace, request.name, stats=True))
+    return _answer(await subscriptions.port.get(request.namespace, request.name, stats=True))
 
 
 async def get_subscription_length(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Count the messages that a subscription holds, without the cost of its full statistics."""
-    return Answer(encode_length(await subscriptions.length(request.namespace, request.name)))
+    return Answer(encode_length(await subscriptions.port.length(request.namespace, request.name)))
 
 
 async def put_subscription(
@@ -94,7 +94,7 @@ async def seek_subscription(request: Request[DryRunQuery], subscriptions: Announ
     tags = if_match(request.headers)
     to = parse_seek(await read_json(request), datetime.now(UTC))
     if request.query.dry_run:
-        tried = await subscriptions.try_seek(request.namespace, request.name, to, if_match=tags)
+        tried = await subscriptions.port.try_seek(request.namespace, request.name, to, if_match=tags)
         return Answer(encode_try(*tried), headers=etag(tried[0].tag))
     return _answer(await subscriptions.seek(request.namespace, request.name, to, if_match=tags))
 

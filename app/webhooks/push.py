@@ -18,7 +18,6 @@ from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.entry import Encode
-from subscriptions.ports import SubscriptionPort
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +35,19 @@ class Lookup(Protocol):
     async def by_id(self, ids: Sequence[int]) -> list[Subscription]: ...
 
 
+class Pause(Protocol):
+    """Pauses a subscription that is still pushed to this URL; whether it did. Raises GaplessError
+    `unavailable`."""
+
+    async def pause_pushed(self, namespace: str, name: str, url: str) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PushDependencies:
     """The parts of its process that pushing needs."""
 
     consumers: Consumers
-    subscriptions: SubscriptionPort
+    subscriptions: Pause
     lookup: Lookup
     sender: Sender
     encode: Encode
