@@ -1,3 +1,5 @@
+-- calls: delete_dead_letter(2), replay(2), replay_some(11), replayable(6), purge_dead_letters(7)
+
 -- name: dead_letters
 -- $1 namespace, $2 subscription, $3 channel, $4 reason, $5 after this id, $6 limit, $7 bytes.
 select * from (
@@ -21,18 +23,6 @@ select e.id as dead_letter_id, e.subscription, e.reason, e.attempts, e.last_erro
 from gapless.dead_letters e join gapless.kept k on k.id = e.kept_id
 where e.namespace_id = $1 and e.id = $2
 
--- name: delete_dead_letter
-select gapless.delete_dead_letter($1, $2)
-
--- name: replay
-select status, subscription, message_id from gapless.replay($1, $2)
-
--- name: replay_some
-select replayed, reached, begun from gapless.replay_some($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-
--- name: replayable
-select replayed, skipped from gapless.replayable($1, $2, $3, $4, $5, $6)
-
 -- name: count_dead_letters
 -- $1 namespace, $2 subscription, $3 channel, $4 reason, $5 ids, $6 up to this id.
 select count(*) from gapless.dead_letters e
@@ -42,6 +32,3 @@ where e.namespace_id = $1 and e.id <= $6 and ($2::text is null or e.subscription
 
 -- name: last_dead_letter
 select coalesce(max(e.id), 0) from gapless.dead_letters e where e.namespace_id = $1
-
--- name: purge_dead_letters
-select gapless.purge_dead_letters($1, $2, $3, $4, $5, $6, $7)

@@ -1,3 +1,6 @@
+-- calls: enter(1), departed(1), release_departed(3), attend(2), leave(2), told_gaps(4), ack(3), nack(6)
+-- calls: extend(4), release(4), reap(3), compact(1)
+
 -- name: claim
 -- $1 subscription, $2 settled, $3 limit, $4 members that the messages are for, $5 how many each then holds.
 select * from gapless.claim($1, $2, $3, $4, $5)
@@ -8,41 +11,11 @@ with process as materialized (select set_config('gapless.holder', $6::bigint::te
 select c.* from process, lateral gapless.claim($1::integer, $2::bigint, case when process.holder <> '' then $3::integer end,
                                              $4::bigint[], $5::integer[]) c
 
--- name: enter
-select gapless.enter($1)
-
 -- name: present
 select true
 
--- name: departed
-select holder, subscription_id from gapless.departed($1)
-
--- name: release_departed
-select done, touched from gapless.release_departed($1, $2, $3)
-
--- name: attend
-select gapless.attend($1, $2)
-
--- name: leave
-select gapless.leave($1, $2)
-
--- name: told_gaps
-select gapless.told_gaps($1, $2, $3, $4)
-
--- name: ack
-select statuses from gapless.ack($1, $2, $3)
-
--- name: nack
-select statuses, dead_letters, touched from gapless.nack($1, $2, $3, $4, $5, $6)
-
--- name: extend
-select statuses, deadline from gapless.extend($1, $2, $3, $4)
-
 -- name: give_back
 select statuses from gapless.give_back_leases($1, $2, $3, $4)
-
--- name: release
-select touched from gapless.release($1, $2, $3, $4)
 
 -- name: look
 -- $1 namespace, $2 subscription, $3 state or null, $4 after this id, $5 limit, $6 bytes.
@@ -59,9 +32,6 @@ left join gapless.deliveries d on d.subscription_id = r.subscription_id and d.me
 -- name: reapable
 select id from gapless.reapable($1) id
 
--- name: reap
-select done, touched from gapless.reap($1, $2, $3)
-
 -- name: transact
 -- As for append.
 select t.ids, t.seqs, t.channel_ids, t.last_ids, t.last_seqs, t.statuses, t.answers, t.appended_at, t.expires_at,
@@ -69,6 +39,3 @@ select t.ids, t.seqs, t.channel_ids, t.last_ids, t.last_seqs, t.statuses, t.answ
 from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::integer[],
      $13::text::integer[], $14, $15, $16, $17, $18, $19, $20) t
 left join gapless.fences f on f.number = t.fences
-
--- name: compact
-select gapless.compact($1)

@@ -1,3 +1,5 @@
+-- calls: id_before(1), set_channels(3)
+
 -- name: channel
 select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
        c.max_age, c.max_messages, c.message_ttl, c.origins
@@ -50,9 +52,6 @@ left join (
 ) m on m.bytes_before < $8
 order by m.id desc
 
--- name: id_before
-select gapless.id_before($1)
-
 -- name: message
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
        m."binary"
@@ -61,9 +60,6 @@ where m.channel_id = $1 and m.id = $2 and m.id > $3
 
 -- name: set_channel
 select channel_id, made from gapless.set_channel_if($1, $2, $3::jsonb, $4, $5, $6)
-
--- name: set_channels
-select gapless.set_channels($1, $2, $3::jsonb[])
 
 -- name: delete_channel
 select gapless.delete_channel_if($1, $2, $3)

@@ -1,5 +1,5 @@
--- name: put_policy
-select gapless.put_policy($1, $2, $3, $4, $5, $6, $7::jsonb) as made
+-- calls: put_policy(7), lock_defined_subscriptions(2), lock_definitions(0), import_once(2)
+-- calls: lock_defined_channels(3), ensure_namespace(1), set_auto_create(1)
 
 -- name: put_policy_if
 -- $8 tags, one of which it must have (null: any), $9 whether it must not exist. Checked first, under its
@@ -22,18 +22,6 @@ select p.*, gapless.policy_tag(p) as tag from gapless.policies p where p.namespa
 -- name: policy
 select p.*, gapless.policy_tag(p) as tag from gapless.policies p where p.namespace_id = $1 and p.name = $2
 
--- name: lock_defined_subscriptions
-select gapless.lock_defined_subscriptions($1, $2)
-
--- name: lock_definitions
-select gapless.lock_definitions()
-
--- name: import_once
-select gapless.import_once($1, $2)
-
--- name: lock_defined_channels
-select gapless.lock_defined_channels($1, $2, $3)
-
 -- name: defined_channels
 -- Those with settings of their own, and those of the names $2.
 select c.name, c.own from gapless.channels c
@@ -42,9 +30,3 @@ where c.namespace_id = $1 and (c.own <> '{}' or c.name = any($2)) order by c.nam
 -- name: defined_subscriptions
 select s.name, s.channels, s.start, s.own, s.paused, gapless.subscription_tag(s) as tag from gapless.subscriptions s
 where s.namespace_id = $1 order by s.name
-
--- name: ensure_namespace
-select gapless.ensure_namespace($1)
-
--- name: set_auto_create
-select gapless.set_auto_create($1)

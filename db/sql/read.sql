@@ -1,3 +1,5 @@
+-- calls: seq_at(2)
+
 -- name: tick
 select last_id, lsn, flushed, holders, life::text as life, fences, epoch::text as epoch, newest
 from gapless.tick($1)
@@ -192,9 +194,6 @@ left join lateral (
       and m.id > (select gapless.id_before($4)) and m.created_at >= $4
     order by m.channel_id, m.id limit 1) m on true
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)
-
--- name: seq_at
-select gapless.seq_at($1, $2)
 
 -- name: place_at
 -- $1 namespace, $2 channel, $3 seq.

@@ -1,3 +1,5 @@
+-- calls: cancel_scheduled(2), promote_scheduled(2), publish_due(3)
+
 -- name: schedule
 select status, scheduled_ids, deliver_at, created_at
 from gapless.schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
@@ -16,12 +18,3 @@ select * from (
 ) s
 where s.bytes_before < $5
 order by s.id
-
--- name: cancel_scheduled
-select gapless.cancel_scheduled($1, $2)
-
--- name: promote_scheduled
-select id, channel, seq, created_at, touched from gapless.promote_scheduled($1, $2)
-
--- name: publish_due
-select done, touched from gapless.publish_due($1, $2, $3)

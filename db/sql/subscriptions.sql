@@ -1,5 +1,4 @@
--- name: create_subscription
-select subscription_id, made from gapless.create_subscription($1, $2, $3, $4, $5, $6, $7::jsonb, $8)
+-- calls: create_subscription(8), pause_pushed(3)
 
 -- name: change_subscription
 -- $9 tags, one of which it must have; null: any. They are checked first, under the locks of the change.
@@ -15,9 +14,6 @@ select case when e.is_there then gapless.replace_channels($1, $2, $3, $4, $5, $6
 -- $4 as $9 above.
 with expected as materialized (select gapless.expect_subscription($1, $2, $4) as is_there)
 select case when e.is_there then gapless.pause_subscription($1, $2, $3) end from expected e
-
--- name: pause_pushed
-select gapless.pause_pushed($1, $2, $3)
 
 -- name: seek_subscription
 -- $5 as $9 above.

@@ -29,6 +29,20 @@ def test_blocks_are_split_at_their_names() -> None:
     assert blocks == {"one": "select 1\n-- why", "two": "select 2;"}
 
 
+def test_a_call_is_a_block() -> None:
+    assert parse("-- calls: ack(2), holders(0)\n\n-- name: one\nselect 1\n") == {
+        "ack": "select * from gapless.ack($1, $2)",
+        "holders": "select * from gapless.holders()",
+        "one": "select 1",
+    }
+
+
+@pytest.mark.parametrize("text", ["-- calls: ack", "-- calls: ack(2),reap(1)", "-- calls: a(1), a(2)"])
+def test_calls_that_are_none_or_there_twice_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse(text)
+
+
 @pytest.mark.parametrize(
     "text", ["select 1", "-- a comment\n-- name: one\nselect 1", "-- name: a\n1\n-- name: a\n2"]
 )
