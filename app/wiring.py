@@ -87,6 +87,7 @@ class Service:
             encode_message,
             clock=time.monotonic,
             limits=LiveLimits(settings.max_streams, settings.tail_bytes),
+            on_history=self._history_changed,
         )
         self._exchange = Exchange(self._live, self._open_bus, now_us=_now_us)
         self._presence = Presence(
@@ -116,7 +117,6 @@ class Service:
             max_members=settings.max_streams,
         )
         self._exchange.listen(self._consumers)
-        self._live.on_history = self._history_changed
         self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
         self._receipts = ReceiptCodec()
         self._loops = Loops()

@@ -68,7 +68,10 @@ class LiveEngine:
         *,
         clock: Clock,
         limits: LiveLimits | None = None,
+        on_history: Callable[[int], None] = lambda seen: None,
     ) -> None:
+        """`on_history` is called when the log's history has changed, with the largest id that was seen of
+        it."""
         self.read = read
         self.watermark = Watermark()
         self._encode_plainly = encode
@@ -82,8 +85,7 @@ class LiveEngine:
         """The newest fence of the history that is read, once it is known."""
         self.moved = asyncio.Event()
         """Set whenever `epoch` or `life` has changed."""
-        self.on_history: Callable[[int], None] = lambda seen: None
-        """Called when the log's history has changed, with the largest id that was seen of it."""
+        self._on_history = on_history
         self.tick = SingleFlight(self._tick)
         self.sweep = SingleFlight(self._sweep)
         self._head = HeadLookup(self._heads)
@@ -466,7 +468,7 @@ class LiveEngine:
         self._channels.clear()
         self.follower.forget()
         self._sweeps = SweepSchedule()
-        self.on_history(self.watermark.seen)
+        self._on_history(self.watermark.seen)
 
     async def _sweep(self) -> None:
         """Compare what the database has in every followed channel with what was delivered."""
