@@ -15,6 +15,7 @@ from app.gatekeeping import Gatekeeper
 from app.loops import Loops, Run
 from app.settings import Settings
 from app.settling import Settling
+from app.stream.deliveries import MemberDependencies
 from app.telemetry import (
     SHELF,
 )
@@ -155,6 +156,7 @@ class Service:
         dead_letters = DeadLetters(self._deciding, self._namespaces)
         history = History(self._history_pool, self._namespaces)
         settling = Settling(self._consumers, self._receipts)
+        members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
             Parts(
                 self._live,
@@ -164,7 +166,7 @@ class Service:
                 history,
                 self._presence,
                 settings.namespace,
-                Queues(self._consumers, settling, self._receipts, self._reader, self._gate),
+                Queues(members, settling, self._gate),
             )
         )
         return Dependencies(

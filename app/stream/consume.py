@@ -6,11 +6,11 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from starlette.types import Send
+from starlette.types import Message
 
-from app.request import Connection, Request
+from app.request import Request
 from app.stream import frames
-from app.stream.deliveries import leasing, settling, stream_deliveries
+from app.stream.deliveries import MemberDependencies, MemberQuery, stream_member
 from app.telemetry import REQUESTS
 from app.wire.accept import check_deliveries
 from app.wire.parameters import ConsumeQuery
@@ -19,6 +19,7 @@ from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import unauthenticated
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
+from subscriptions.engine.durable.member import Member
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.live_subscription import HistoryChanged
 from subscriptions.ports import ReadPort
@@ -31,52 +32,48 @@ async def consume(
 ) -> None:
     """Stream deliveries as server-sent events, at most `prefetch` of them unsettled. Acks go to `ack`; leases
     end with the stream. It ends if the client leaves or is too slow, or if the subscription is deleted."""
-    send = request.send
     if request.query.ticket:
         raise unauthenticated("the ticket")
     check_deliveries(request.headers.get("accept", ""))
     gate.require()
-    headers = [*frames.HEADERS, (b"x-request-id", request.id)]
     if request.scope["method"] == "HEAD":
         await consumers.find(request.namespace, request.name, fresh=True)
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        await request.send(_start(request))
+        await request.send({"type": "http.response.body", "body": b""})
         return
-    member = await consumers.open(request.namespace, request.name, request.query.prefetch)
-    connection = request.connection
-    member.count_with(connection.queue)
-    connection.on_lost = member.abandon
-    if connection.is_closing:
-        # The connection was lost while the member was being opened.
-        member.abandon()
-    REQUESTS.labels("consume", 200).inc()
-    try:
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
-        # Half a second early rather than late: clients count the seconds too.
-        silence_s = request.query.heartbeat - 0.5
-        hand = settling(consumers) if request.query.ack == "auto" else leasing(receipts)
-        await stream_deliveries(member, _Sse(connection, send), hand, read, silence_s)
-    except ConnectionResetError:
-        pass
-    except Exception:
-        # The status was sent already, so only the connection can be ended. Its leases end with it.
-        logger.exception("a stream failed", extra={"request_id": request.id.decode()})
-        connection.abort()
-    finally:
-        connection.on_lost = connection.goodbye = None
-        consumers.close(member)
+    # Half a second early rather than late: clients count the seconds too.
+    silence_s = request.query.heartbeat - 0.5
+    query = MemberQuery(
+        request.namespace, request.name, request.query.prefetch, request.query.ack == "auto", silence_s
+    )
+    await stream_member(MemberDependencies(consumers, receipts, read), query, _Sse(request))
+
+
+def _start(request: Request[ConsumeQuery]) -> Message:
+    headers = [*frames.HEADERS, (b"x-request-id", request.id)]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
 class _Sse:
-    """Writes to one connection, as server-sent events."""
+    """Writes one member's deliveries to one connection, as server-sent events."""
 
-    __slots__ = ("_connection", "_first", "_send")
+    __slots__ = ("_connection", "_first", "_request")
 
-    def __init__(self, connection: Connection, send: Send) -> None:
-        self._connection = connection
-        self._send = send
+    def __init__(self, request: Request[ConsumeQuery]) -> None:
+        self._request = request
+        self._connection = request.connection
         self._first = frames.RETRY
+
+    async def opened(self, member: Member) -> None:
+        connection = self._connection
+        member.count_with(connection.queue)
+        connection.on_lost = member.abandon
+        if connection.is_closing:
+            # The connection was lost while the member was being opened.
+            member.abandon()
+        REQUESTS.labels("consume", 200).inc()
+        await self._request.send(_start(self._request))
+        connection.goodbye = frames.goodbye(Goodbye.SLOW_CONSUMER)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -93,7 +90,15 @@ class _Sse:
         in_doubt = b"" if lost is None else frames.history_changed(lost)
         await self._write(in_doubt + frames.goodbye(reason), last=True)
 
+    def failed(self) -> None:
+        # The status was sent already, so only the connection can be ended.
+        logger.exception("a stream failed", extra={"request_id": self._request.id.decode()})
+        self._connection.abort()
+
+    async def left(self) -> None:
+        self._connection.on_lost = self._connection.goodbye = None
+
     async def _write(self, blocks: bytes, *, last: bool = False) -> None:
         if blocks is not frames.HEARTBEAT:
             blocks, self._first = self._first + blocks, b""
-        await self._send({"type": "http.response.body", "body": blocks, "more_body": not last})
+        await self._request.send({"type": "http.response.body", "body": blocks, "more_body": not last})

@@ -1,9 +1,10 @@
-"""Passes on what a member gets, in the form of a face: deliveries, gaps, and why the server ends it."""
+"""The life of a member, for every face: it is opened, gets deliveries, and its leases end with it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.telemetry import CUT_OFF, DELIVERED, SETTLED
@@ -21,9 +22,34 @@ from subscriptions.ports import ReadPort
 _EVERYTHING: Final = select("default", patterns=(">",))
 
 
-class DeliveryWire(Protocol):
-    """How a face writes to the client of a member. Each method may raise ConnectionResetError when the client
-    is gone or cut off."""
+@dataclass(frozen=True, slots=True)
+class MemberDependencies:
+    """What members use of the service."""
+
+    consumers: Consumers
+    receipts: ReceiptCodec
+    read: ReadPort
+
+
+@dataclass(frozen=True, slots=True)
+class MemberQuery:
+    """What a member wants: deliveries of a subscription, at most `prefetch` of them unsettled. With
+    `settles`, each is settled when it is handed out. `silence_s`: seconds without anything to write after
+    which there is a heartbeat; None: never."""
+
+    namespace: str
+    subscription: str
+    prefetch: int
+    settles: bool
+    silence_s: float | None
+
+
+class MemberFace(Protocol):
+    """How a face writes to the client of a member. Each method that waits may raise ConnectionResetError when
+    the client is gone or cut off, and then the member leaves."""
+
+    async def opened(self, member: Member) -> None:
+        """It is open. Its deliveries come once this returns."""
 
     def turn(self) -> AbstractAsyncContextManager[None]:
         """Enters once the client has taken what was written before. Nothing is built for it until then."""
@@ -32,10 +58,37 @@ class DeliveryWire(Protocol):
         """Gaps that retention made, and deliveries as JSON, which come after them."""
 
     async def beat(self) -> None:
-        """There was nothing to say for as long as `stream_deliveries` was told."""
+        """There was nothing to say for `silence_s`."""
 
     async def end(self, reason: Goodbye, lost: HistoryChanged | None) -> None:
         """The server ends the member. `lost`: messages that it may have got and the log does not have."""
+
+    def failed(self) -> None:
+        """A defect is being handled: logs it. The client was answered, so its connection has to end."""
+
+    async def left(self) -> None:
+        """It gets nothing more. Its leases end once this returns."""
+
+
+async def stream_member(parts: MemberDependencies, query: MemberQuery, face: MemberFace) -> None:
+    """Opens a member and writes its deliveries until the server ends it, its client leaves, or this is
+    cancelled. Raises GaplessError if it cannot be opened."""
+    consumers = parts.consumers
+    member = await consumers.open(query.namespace, query.subscription, query.prefetch)
+    hand = settling(consumers) if query.settles else leasing(parts.receipts)
+    try:
+        await face.opened(member)
+        await _write_deliveries(member, face, hand, parts.read, query.silence_s)
+    except ConnectionResetError:
+        pass
+    except Exception:  # noqa: BLE001 — the face logs it, with what it knows of the request
+        face.failed()
+    finally:
+        member.leave(Goodbye.SHUTDOWN)
+        try:
+            await face.left()
+        finally:
+            consumers.close(member)
 
 
 Handing = Callable[[Member, list[Delivery]], Awaitable[list[bytes]]]
@@ -68,29 +121,24 @@ def settling(consumers: Consumers) -> Handing:
     return hand
 
 
-async def stream_deliveries(
-    member: Member, wire: DeliveryWire, hand: Handing, read: ReadPort, silence_s: float | None
+async def _write_deliveries(
+    member: Member, face: MemberFace, hand: Handing, read: ReadPort, silence_s: float | None
 ) -> None:
-    """Write what the member gets until the server ends it. `silence_s`: seconds without anything to write
-    after which it beats; None: never.
-
-    Raises ConnectionResetError when the client is gone.
-    """
     while True:
         has_news = await member.news(silence_s)
-        async with wire.turn():
+        async with face.turn():
             deliveries, losses = member.take(), list(member.losses)
             if deliveries or losses:
                 handed = await hand(member, deliveries)
                 DELIVERED.inc(len(handed))
                 if handed or losses:
-                    await wire.deliver(losses, handed)
+                    await face.deliver(losses, handed)
                 member.told(losses)
             elif not has_news:
-                await wire.beat()
+                await face.beat()
         if member.goodbye is not None:
             CUT_OFF.labels(member.goodbye.value).inc()
-            await wire.end(member.goodbye, await _lost(member, read))
+            await face.end(member.goodbye, await _lost(member, read))
             return
 
 

@@ -9,20 +9,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from app.settling import Settling
-from app.stream.deliveries import leasing, settling, stream_deliveries
+from app.stream.deliveries import MemberDependencies, MemberQuery, stream_member
 from app.websocket import codes
 from app.websocket.following import Client
 from app.websocket.publications import ended, member_frames
 from app.wire.consuming import Consume
-from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
-from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.live_subscription import HistoryChanged
-from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
 
@@ -31,10 +28,8 @@ logger = logging.getLogger("gapless.http")
 class Queues:
     """What the members of a connection use of the service."""
 
-    consumers: Consumers
+    parts: MemberDependencies
     settling: Settling
-    receipts: ReceiptCodec
-    read: ReadPort
     gate: Gate
 
 
@@ -47,7 +42,8 @@ class Consuming:
         "_forget",
         "_is_ending",
         "_member",
-        "_queues",
+        "_opened",
+        "_parts",
         "_settled",
         "subscription",
         "task",
@@ -57,7 +53,8 @@ class Consuming:
         self,
         asked: Consume,
         client: Client,
-        queues: Queues,
+        parts: MemberDependencies,
+        opened: Callable[[], None],
         settled: Callable[[], Awaitable[None]],
         forget: Callable[[Consuming], None],
     ) -> None:
@@ -65,7 +62,8 @@ class Consuming:
         self.subscription = asked.subscription
         self._asked = asked
         self._client = client
-        self._queues = queues
+        self._parts = parts
+        self._opened = opened
         self._settled = settled
         self._forget = forget
         self._member: Member | None = None
@@ -74,42 +72,18 @@ class Consuming:
     def __repr__(self) -> str:
         return f"Consuming({self.subscription})"
 
-    async def run(
-        self, namespace: str, opened: Callable[[], None], refused: Callable[[GaplessError], None]
-    ) -> None:
-        """Open the member, report it to `opened` or `refused`, and push its deliveries until it ends or this
-        is cancelled. Its leases end then, after what the client settled before has been settled."""
-        asked, queues = self._asked, self._queues
+    async def run(self, namespace: str, refused: Callable[[GaplessError], None]) -> None:
+        """Open the member, or report to `refused` why not, and push its deliveries until it ends or this is
+        cancelled. Its leases end then, after what the client settled before has been settled."""
+        asked = self._asked
+        query = MemberQuery(namespace, asked.subscription, asked.prefetch, asked.auto, None)
         try:
-            member = await queues.consumers.open(namespace, asked.subscription, asked.prefetch)
+            await stream_member(self._parts, query, self)
         except GaplessError as error:
             refused(error)
-            return
         except Exception:
             logger.exception("a member could not be opened")
             self._client.close(codes.SERVER_ERROR)
-            return
-        self._member = member
-        member.count_with(self._client.queue)
-        try:
-            try:
-                opened()
-                hand = settling(queues.consumers) if asked.auto else leasing(queues.receipts)
-                await stream_deliveries(member, self, hand, queues.read, None)
-            finally:
-                self._is_ending = True
-        except ConnectionResetError:
-            pass
-        except Exception:
-            # It is answered already. Its client connects again, and its leases end with the connection.
-            logger.exception("a member failed")
-            self._client.close(codes.SERVER_ERROR)
-        finally:
-            member.leave(Goodbye.SHUTDOWN)
-            try:
-                await self._settled()
-            finally:
-                queues.consumers.close(member)
 
     def stop(self) -> None:
         """End it without a word. Nothing of it is written any more, and it gets nothing more."""
@@ -119,7 +93,12 @@ class Consuming:
         if self.task is not None and not self._is_ending:
             self.task.cancel()
 
-    # What a stream of deliveries asks of its wire.
+    # What a member asks of its face.
+
+    async def opened(self, member: Member) -> None:
+        self._member = member
+        member.count_with(self._client.queue)
+        self._opened()
 
     def turn(self) -> AbstractAsyncContextManager[None]:
         return self._client.turn()
@@ -138,3 +117,12 @@ class Consuming:
         self._forget(self)
         for text in ended(self.subscription, reason, lost):
             self._client.say(text)
+
+    def failed(self) -> None:
+        # It is answered already. Its client connects again, and its leases end with the connection.
+        logger.exception("a member failed")
+        self._client.close(codes.SERVER_ERROR)
+
+    async def left(self) -> None:
+        self._is_ending = True
+        await self._settled()

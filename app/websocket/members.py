@@ -81,12 +81,11 @@ class Members:
         if len(self._open) >= MAX_MEMBERS:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
-        consuming = Consuming(asked, self._client, self._queues, self._settled, self._forget)
-        self._open[name] = consuming
         opening = Opening(self._replies, id_, b"consume")
-
-        def opened() -> None:
-            opening.answer(b"{}")
+        opened = partial(opening.answer, b"{}")
+        parts = self._queues.parts
+        consuming = Consuming(asked, self._client, parts, opened, self._settled, self._forget)
+        self._open[name] = consuming
 
         def refused(error: GaplessError) -> None:
             opening.refuse(error_code(error))
@@ -95,7 +94,7 @@ class Members:
             self._forget(consuming)
             opening.done(task)
 
-        consuming.task = asyncio.create_task(consuming.run(self._namespace, opened, refused))
+        consuming.task = asyncio.create_task(consuming.run(self._namespace, refused))
         consuming.task.add_done_callback(done)
 
     def _forget(self, consuming: Consuming) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from app.settling import Settling
+from app.stream.deliveries import MemberDependencies
 from app.websocket.codes import Ending, error_code
 from app.websocket.consuming import Queues
 from app.websocket.framing import FRAMES
@@ -41,9 +42,8 @@ class Client:
         self.chance, self.seen = chance, seen
         self.framing = FRAMES
         self.replies = Replies(self, FRAMES)
-        queues = Queues(
-            stage.consumers, Settling(stage.consumers, codec), codec, MemoryReader(stage.log), gate
-        )
+        parts = MemberDependencies(stage.consumers, codec, MemoryReader(stage.log))
+        queues = Queues(parts, Settling(stage.consumers, codec), gate)
         self.members = Members(self, self.replies, NS, queues)
         self.asked: dict[int, tuple[str, dict[str, Any]]] = {}
         self.answered: set[int] = set()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from app.settling import Settling
+from app.stream.deliveries import MemberDependencies
 from app.websocket.consuming import Queues
 from app.websocket.framing import FRAMES
 from app.websocket.session import Parts, Session
@@ -59,7 +60,8 @@ def parts(world: World, stage: Stage) -> Parts:
     codec, gate = ReceiptCodec(b"s" * 32), Gate()
     exchange = Exchange(world.engine, MemoryHub().open, now_us=lambda: 0)
     publisher = Publisher([], encode_message, lambda committed: None)
-    queues = Queues(stage.consumers, Settling(stage.consumers, codec), codec, world.reader, gate)
+    members = MemberDependencies(stage.consumers, codec, world.reader)
+    queues = Queues(members, Settling(stage.consumers, codec), gate)
     history = MemoryHistory(world.log)
     return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, NS, queues)
 

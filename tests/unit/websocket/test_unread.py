@@ -231,10 +231,10 @@ def test_a_stream_of_deliveries_is_built_once_there_is_room_and_all_of_it_counts
     async def program(scene: Scene) -> None:
         await store(scene.stage.log, "q", MESSAGES, SIZE_BYTES)
         scene.stage.queues.subscribe("q", "q", ordering="none", ack_wait=10_000)
-        queues = scene.parts.queues
+        queues, parts = scene.parts.queues, scene.parts.queues.parts
         pipe = scene.http(
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-            lambda request: consume(request, queues.consumers, queues.receipts, queues.read, queues.gate),
+            lambda request: consume(request, parts.consumers, parts.receipts, parts.read, queues.gate),
             ConsumeQuery(prefetch=1000),
         )
         await asyncio.sleep(5)
