@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from db.queries import load
 from load.bench.queue import rates
-from load.bench.queue.bare import statement
+from load.bench.queue.bare import ACK, CLAIM
 from load.bench.queue.crew import Word as Said
 from load.bench.queue.crew import crew
 from load.bench.queue.ours import Work
@@ -75,13 +76,16 @@ def test_own_keys_differ_and_few_keys_come_back() -> None:
     assert few.count(b'"k7"') == 5
 
 
-def test_the_bare_loop_runs_what_the_service_runs() -> None:
+def test_statements_are_split_at_their_names() -> None:
     assert blocks("-- name: a\nselect 1\n\n-- name: b\n-- $1 x.\nselect 2\n") == {
         "a": "select 1",
         "b": "-- $1 x.\nselect 2",
     }
-    assert "gapless.claim(" in statement("deliveries.sql", "claim")
-    assert "gapless.ack(" in statement("deliveries.sql", "ack")
+
+
+def test_the_bare_loop_runs_what_the_service_runs() -> None:
+    assert load()["claim"].endswith(f"\n{CLAIM}")
+    assert load()["ack"] == ACK
 
 
 def rounds(ours: float, pgqueuer: float, bare: float) -> rates.Rates:

@@ -6,24 +6,20 @@ import time
 
 import asyncpg
 
-from load.children import CHECKOUT
 from load.figure import UnfitError
-from load.postgres import blocks
 
 BATCH = 100
-
-
-def statement(file: str, name: str) -> str:
-    """The statement that the service itself uses. Raises KeyError when there is none of that name."""
-    return blocks((CHECKOUT / "db" / "sql" / file).read_text())[name]
+CLAIM = "select * from gapless.claim($1, $2, $3, $4, $5)"
+ACK = "select * from gapless.ack($1, $2, $3)"
+"""As the service itself says them; a test compares them."""
 
 
 async def rate(session: asyncpg.Connection, subscription: str, messages: int) -> float:
     """Messages settled a second, from the first claim until the last ack is committed."""
     number = await session.fetchval("select id from gapless.subscriptions where name = $1", subscription)
     settled = await session.fetchval("select coalesce(max(id), 0) from gapless.messages")
-    claim = await session.prepare(statement("deliveries.sql", "claim"))
-    ack = await session.prepare(statement("deliveries.sql", "ack"))
+    claim = await session.prepare(CLAIM)
+    ack = await session.prepare(ACK)
     done, started = 0, time.perf_counter()
     while done < messages:
         *rows, _ = await claim.fetch(number, settled, BATCH, None, None)
