@@ -38,6 +38,7 @@ class Server:
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     child: Child | None = None
+    _announced: int = 0
 
     @property
     def target(self) -> Target:
@@ -64,6 +65,7 @@ class Server:
     def start(self) -> None:
         """Start it, or start it again on the same home and port."""
         command = [LAUNCHER, "serve", "--port", str(self.port)]
+        self._announced = self._announcements()
         self.child = Child(command, self.home / "serve.log", self.env).start()
 
     async def wait_ready(self, patience: float = PATIENCE_S) -> float:
@@ -73,12 +75,24 @@ class Server:
             if self.child is not None and self.child.code() is not None:
                 raise RuntimeError(f"serve ended with {self.child.code()}")
             answer = await self.get("/readyz")
-            return answer is not None and answer.status == 200
+            return answer is not None and answer.status == 200 and self._all_announced()
 
         try:
             return await until(is_ready, "/readyz says 200", patience)
         except RuntimeError as error:
             raise RuntimeError(f"{error}:\n{self.child.tail() if self.child else ''}") from error
+
+    def _all_announced(self) -> bool:
+        """Whether all workers are ready. With several, one of them answers /readyz, and the supervisor's line
+        counts."""
+        return self.settings.get("workers", "1") == "1" or self._announcements() > self._announced
+
+    def _announcements(self) -> int:
+        """How often this installation has told its log that it is ready."""
+        try:
+            return (self.home / "serve.log").read_text().count("Gapless is ready on ")
+        except FileNotFoundError:
+            return 0
 
     async def get(self, path: str, wait: float = LOOK_S) -> Response | None:
         """One GET on a new connection; None if the server cannot be reached."""
