@@ -121,8 +121,15 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
            + (('x' || right(gen_random_uuid()::text, 12))::bit(48)::bigint & (p_width - 1))
 $$;
 
+-- The largest id that a history can have given out at p_time, if p_base was its first one at p_since: at most one every
+-- 8 microseconds.
+create or replace function gapless_internal.reached(p_base bigint, p_since timestamptz, p_time timestamptz)
+returns bigint language sql immutable as $$
+    select p_base + (extract(epoch from p_time - p_since) * 125000)::bigint
+$$;
+
 -- Moves every sequence whose numbers others may hold beyond all that a history which knows the last fence can
--- have given out (at most an id every 8 microseconds since), to a random place: histories that do not know of
+-- have given out, to a random place: histories that do not know of
 -- each other may begin at the same moment. A crash happens more often than a promotion, so it uses up less.
 -- Messages go on there, in a segment with two spare ones behind it. Returns the first id. No session publishes
 -- meanwhile.
@@ -132,7 +139,7 @@ declare
     span constant bigint := 16777216;
     width constant bigint := case when p_moved then gapless_internal.widest_jump() else 4294967296 end;
     reached constant bigint := greatest(gapless_internal.last_id() + span, (
-        select f.base + (extract(epoch from clock_timestamp() - f.at) * 125000)::bigint
+        select gapless_internal.reached(f.base, f.at, clock_timestamp())
         from gapless.fences f order by f.number desc limit 1));
     base constant bigint := gapless_internal.unlike(reached, width) + 1;
     counter regclass;
@@ -162,10 +169,12 @@ $$;
 --
 -- A cursor that a fence passed, close above what was there, is of the history that was lost there. One far above
 -- that, or ahead of the log by at most the widest jump, is of a history that this one does not know. Such a
--- history did not put up its fence earlier than a widest jump before that id. So its reader knows nothing from
--- the oldest fence since then on, back to where the primary last changed; without a fence, nothing from that
--- time on. It gets all of that. A caller that followed that history says where it parted from this one
--- (p_parted, the first id that it may lack): one that parted before our fence lacks more.
+-- history parted from this one before a fence of ours, and began at most a widest jump above what had been reached
+-- there: above the clock, and above the fence before. So its reader knows nothing from the oldest fence on of which
+-- that can be true, back to where the primary last changed. If it is true of none, the other history parted after our
+-- last fence, and its reader knows nothing from the first moment on at which it can have begun. It gets all of that.
+-- A caller that followed that history says where it parted from this one (p_parted, the first id that it may
+-- lack): one that parted before our fence lacks more.
 create or replace function gapless.lost_at(
     p_cursor bigint, p_parted bigint default null, out first_id bigint, out stands bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -173,9 +182,10 @@ declare
     span constant bigint := 16777216;
     hour constant bigint := 3600000000;
     now_us constant bigint := extract(epoch from clock_timestamp()) * 1000000;
-    since constant timestamptz := to_timestamp((p_cursor - gapless_internal.widest_jump() - hour) / 1000000.0);
+    least_base constant bigint := p_cursor - gapless_internal.widest_jump() - hour;
     passed gapless.fences;
     parted record;
+    since timestamptz;
 begin
     select * into passed from gapless.fences f
     where f.lost_from <= p_cursor and f.base > p_cursor order by f.lost_from, f.number limit 1;
@@ -191,15 +201,25 @@ begin
     ) then
         return;
     end if;
-    select min(f.lost_from) filter (where f.at >= since) as lost_from, min(f.base) filter (where f.at >= since) as base,
+    with fences as (
+        select f.*, least_base <= greatest(
+                   (extract(epoch from f.at) * 1000000)::bigint,
+                   gapless_internal.reached(lag(f.base) over earlier, lag(f.at) over earlier, f.at)) as may_lack
+        from gapless.fences f window earlier as (order by f.number)
+    )
+    select min(f.lost_from) filter (where f.may_lack) as lost_from, min(f.base) filter (where f.may_lack) as base,
            max(f.base) filter (where f.kind = 'moved') as moved
     into parted
-    from gapless.fences f
+    from fences f
     where f.number <= coalesce(passed.number, f.number) and f.base > coalesce((
         -- A history that was disowned had put up fences that looked like crashes: those are unknown too.
         select x.lost_from from gapless.fences x
         where x.kind = 'moved' and x.number <= coalesce(passed.number, x.number)
         order by x.number desc limit 1), 0);
+    -- Both by the clock and by the ids since our last fence, the earliest moment from which least_base was reached.
+    since := (select least(to_timestamp(least_base / 1000000.0),
+                           f.at + greatest(least_base - f.base, 0) * interval '8 microseconds')
+              from gapless.fences f order by f.number desc limit 1);
     stands := least(p_cursor, p_parted - 1,
                     coalesce(parted.base - 1, greatest(parted.moved - 1, gapless.id_before(since))));
     first_id := least(p_cursor, parted.lost_from, stands + 1);

@@ -113,6 +113,34 @@ async def test_a_cursor_that_another_history_gave_out_is_never_believed(
         assert (lost.first_id, lost.stands) == (seen + 1, mine - 1)
 
 
+BEGIN_AT = """
+create or replace function gapless_internal.unlike(p_given bigint, p_width bigint) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select greatest(p_given, (extract(epoch from clock_timestamp()) * 1000000)::bigint) + {}
+$$
+"""
+"""Puts a number of its own in the place of chance."""
+
+
+@pytest.mark.parametrize("fenced", [True, False], ids=["a_fence_since", "no_fence_since"])
+async def test_a_sibling_far_ahead_of_the_clock_is_told_and_given_all_since(
+    database: Database, owner: asyncpg.Connection, fenced: bool
+) -> None:
+    """Both have the fence of an earlier change. It lies days ahead of the clock, and ids go on from there."""
+    async with appenders(database, 1) as (appender,), reader(database) as read:
+        stored((await appender.append([one("a")]))[0])
+        await owner.execute(BEGIN_AT.format("p_width - 1") + f"; {MOVE}; select gapless.fence()")
+        seen = stored((await appender.append([one("a")]))[0]).positions[0].id
+        base = await owner.fetchval(BASE)
+        if fenced:
+            await owner.execute(BEGIN_AT.format("1") + f"; {MOVE}; select gapless.fence()")
+        mine = stored((await appender.append([one("a")]))[0]).positions[0].id
+        read.follow(await read.tick())
+        lost = await read.lost(ALL, mine + 3 * 2**38)
+        assert lost is not None
+        assert (lost.first_id, lost.stands) == ((seen + 1, mine - 1) if fenced else (base, base - 1))
+
+
 async def test_a_cursor_that_no_history_can_have_reached_is_not_explained(
     database: Database, owner: asyncpg.Connection
 ) -> None:
