@@ -88,7 +88,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+LONG = ("tests/repo/test_launcher.py", "tests/integration/test_ways.py")
+"""Files that take a minute: begun last, they would leave the other test processes without work."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark: no other process has as much to do in one piece."""
+    """Begin with Spark: no other process has as much to do in one piece. Then come the long files."""
     together = with_spark()
-    items.sort(key=lambda item: item.nodeid.partition("::")[0] not in together)
+    ranks = dict.fromkeys(LONG, 1) | dict.fromkeys(together, 0)
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], 2))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
-from tests.conftest import Serve
+from app.embedded import EmbeddedPostgres
+from tests.conftest import Database, External, Serve, drop_database, make_database, service_environment
 from tests.patience import PATIENCE_S, eventually
+from tests.support import RunningService
 
 SECRET = "whsec_" + b64encode(b"s" * 32).decode()
 DEFAULTS = {
@@ -35,12 +39,33 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def served(
+    postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Database]]:
+    """The address of a service of this file's own, and its database."""
+    made = asyncio.run(make_database(postgres))
+    service = RunningService(service_environment(made, redis_url, tmp_path_factory.mktemp("service")))
+    try:
+        yield service.url, made
+    finally:
+        service.kill()
+        asyncio.run(drop_database(postgres, made))
+
+
 @pytest.fixture
-async def client(serve: Serve) -> AsyncIterator[httpx.Client]:
-    """Of a service of its own: definitions are about everything in it."""
-    with httpx.Client(base_url=serve().url, timeout=PATIENCE_S) as connected:
+async def client(served: tuple[str, Database]) -> AsyncIterator[httpx.Client]:
+    """Definitions are about everything in a service, so each test begins with none, and with no messages."""
+    url, database = served
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as connected:
         await eventually(lambda: connected.get("/readyz").status_code == 200)
         yield connected
+        for kind in ("subscriptions", "policies", "channels"):
+            for item in ok(connected.get(f"/v1/{kind}"))[kind]:
+                ok(connected.delete(f"/v1/{kind}/{item['name']}"), 204)
+    owner = await asyncpg.connect(database.owner_url)
+    await owner.execute("truncate gapless.idempotency, gapless.scheduled")
+    await owner.close()
 
 
 def ok(answer: httpx.Response, status: int = 200) -> Any:

@@ -235,6 +235,7 @@ async def test_it_starts_its_servers_and_they_end_with_it(tmp_path: Path) -> Non
         wait_until(lambda: not any(home in process.command for process in running()))
 
 
+@pytest.mark.drill
 async def test_its_servers_come_back_when_the_process_that_runs_them_is_killed(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     with alone(tmp_path, *UVICORN) as (url, child):

@@ -118,6 +118,7 @@ def test_it_runs_through_a_link(ready: Path, tmp_path: Path) -> None:
     assert (code, output) == (0, f"['status'] {tmp_path / 'bin'} {environments(ready)[0]}\n")
 
 
+@pytest.mark.drill
 def test_a_changed_lock_is_followed(ready: Path) -> None:
     (ready / "requirements" / "embedded.txt").write_text("# nothing more\n")
     [before] = environments(ready)
@@ -130,6 +131,7 @@ def test_a_changed_lock_is_followed(ready: Path) -> None:
 WAITING = "import sys; print('up', flush=True); sys.stdin.readline(); import late; print(late.__file__)"
 
 
+@pytest.mark.drill
 def test_an_environment_in_use_stays_as_it_is(ready: Path) -> None:
     """Whatever is set up meanwhile, and whether that ends or not. A server may import the rest later."""
     [used] = environments(ready)
@@ -155,6 +157,7 @@ def test_an_environment_in_use_stays_as_it_is(ready: Path) -> None:
     assert not used.exists(), "nobody uses it any more"
 
 
+@pytest.mark.drill
 def test_commands_do_not_wait_for_an_environment_that_they_do_not_need(ready: Path) -> None:
     (ready / "requirements" / "spark.txt").write_text("# changed\n")
     assert run(ready, "export", "x")[0] == 0
@@ -192,6 +195,7 @@ def test_an_environment_of_ones_own_is_left_alone(ready: Path) -> None:
     assert sorted((ready / ".venv").rglob("*")) == before
 
 
+@pytest.mark.drill
 def test_the_link_names_the_development_packages_where_they_are(ready: Path) -> None:
     (ready / "requirements" / "dev.txt").write_text("# changed\n")
     run(ready, "test", "--version")
@@ -203,6 +207,7 @@ def test_the_link_names_the_development_packages_where_they_are(ready: Path) -> 
     assert (ready / ".venv").resolve() == dev
 
 
+@pytest.mark.drill
 def test_a_second_first_run_waits_for_the_first(ready: Path) -> None:
     [venv] = environments(ready)
     (venv / "gapless-complete").unlink()
@@ -241,6 +246,7 @@ def test_a_checkout_that_cannot_be_written(checkout: Path, tmp_path: Path) -> No
         checkout.chmod(0o755)
 
 
+@pytest.mark.drill
 def test_spark_is_added_by_the_commands_that_need_it(ready: Path) -> None:
     (ready / "requirements" / "spark.txt").write_text("# nothing more\n")
     for arguments in (("export",), ("export", "--help"), ("analyze", "--help"), ("serve", "export")):
@@ -254,6 +260,7 @@ def test_spark_is_added_by_the_commands_that_need_it(ready: Path) -> None:
     assert run(ready, "status") == (0, f"['status'] {ready} {environments(ready, 'embedded')[0]}\n", "")
 
 
+@pytest.mark.drill
 def test_servers_of_ones_own_need_no_embedded_ones(ready: Path) -> None:
     for name in LOCKS:
         (ready / "requirements" / name).write_text(f"# {name} as nothing was made from\n")
