@@ -22,6 +22,7 @@ ROWS = 50_000
 CHANNELS = 200
 SEGMENTS = 4
 BURST = 12_000
+PART = 500
 
 
 def test_blocks_are_split_at_their_names() -> None:
@@ -68,21 +69,24 @@ async def test_every_block_prepares_as_the_service(database: Database) -> None:
         session.terminate()
 
 
+PUBLISH = """
+select gapless.publish('c' || case when $1 = 0 and n <= 20 then 0 else 1 + n % $2 end, '1')
+from generate_series($3::integer, $4::integer) n
+"""
+
+
 async def _fill(database: Database) -> None:
     session: asyncpg.Connection = await asyncpg.connect(database.owner_url)
     await session.execute("select gapless.set_channel(1, 'burst', '{}', false)")
     for number in range(SEGMENTS):
-        await session.execute(
-            "select gapless.publish('c' || case when $1 = 0 and n <= 20 then 0 else 1 + n % $2 end, '1')"
-            " from generate_series(1, $3::integer) n",
-            number,
-            CHANNELS,
-            ROWS // SEGMENTS,
-        )
+        # In parts: a transaction that publishes has 5 s, on a busy machine too.
+        for first in range(1, ROWS // SEGMENTS, PART):
+            await session.execute(PUBLISH, number, CHANNELS, first, first + PART - 1)
         if number == SEGMENTS - 2:
-            await session.execute(
-                "select gapless.publish('burst', '1') from generate_series(1, $1::integer)", BURST
-            )
+            for _ in range(BURST // PART):
+                await session.execute(
+                    "select gapless.publish('burst', '1') from generate_series(1, $1::integer)", PART
+                )
         await session.execute("select gapless.roll_segment(0)")
     await session.execute("analyze gapless.messages; analyze gapless.channels")
     await session.close()
