@@ -242,6 +242,20 @@ def service_environment(database: Database, redis_url: str, home: Path) -> dict[
     }
 
 
+@contextlib.contextmanager
+def service_of_its_own(
+    postgres: EmbeddedPostgres | External, redis_url: str, home: Path
+) -> Iterator[tuple[str, Database]]:
+    """A running service on a new database: its address, and that database."""
+    made = asyncio.run(make_database(postgres))
+    service = RunningService(service_environment(made, redis_url, home))
+    try:
+        yield service.url, made
+    finally:
+        service.kill()
+        asyncio.run(drop_database(postgres, made))
+
+
 @pytest.fixture(scope="session")
 def server_url(
     postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
@@ -254,10 +268,5 @@ def server_url(
         with worker(way, postgres, redis_url, tmp_path_factory.mktemp("service")) as (url, _):
             yield url
         return
-    made = asyncio.run(make_database(postgres))
-    service = RunningService(service_environment(made, redis_url, tmp_path_factory.mktemp("service")))
-    try:
-        yield service.url
-    finally:
-        service.kill()
-        asyncio.run(drop_database(postgres, made))
+    with service_of_its_own(postgres, redis_url, tmp_path_factory.mktemp("service")) as (url, _):
+        yield url
