@@ -18,6 +18,7 @@ from db.queries import load
 from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, unavailable
 from subscriptions.domain.model import Append, Appended
+from subscriptions.domain.watermark import Fence
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Transactions:
         row = await self._run(columns + arguments, places, keyed=bool(append and append.idempotency_key))
         if append is None:
             return Appended(())
-        answer = answers_of([append], names, row)[0]
+        fence = None if row["epoch"] is None else Fence(row["fences"], row["epoch"], row["base"])
+        answer = answers_of([append], names, row, fence)[0]
         if isinstance(answer, GaplessError):
             raise answer
         return answer

@@ -77,29 +77,31 @@ create or replace function gapless_internal.store(
     p_ttls double precision[], out ids bigint[], out seqs bigint[], out expires_at timestamptz[]
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    taken constant bigint[] := array(select nextval('gapless.message_id') from generate_series(1, p_live));
     gained bigint;
     unfit bigint;
 begin
     with m as materialized (
-        select m.*, row_number() over (order by m.ord) as nth,
-               p_last_seqs[m.channel] + row_number() over (partition by m.channel order by m.ord) as seq,
-               least(m.ttl, p_channel_ttls[m.channel]) as life
-        from unnest(p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers,
-                    p_senders, p_ttls) with ordinality
-            as m (request, channel, type, key, data, bin, headers, sender, ttl, ord)
-        where p_statuses is null or p_statuses[m.request] = 0
+        select l.*, p_last_seqs[l.channel] + row_number() over (partition by l.channel order by l.ord) as seq,
+               least(l.ttl, p_channel_ttls[l.channel]) as life
+        from (
+            select m.*, nextval('gapless.message_id') as id
+            from unnest(p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers,
+                        p_senders, p_ttls) with ordinality
+                as m (request, channel, type, key, data, bin, headers, sender, ttl, ord)
+            where p_statuses is null or p_statuses[m.request] = 0
+            order by m.ord -- What a query computes for its rows, it computes in their order.
+        ) l
     ), stored as (
         insert into gapless.messages
             (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary", size)
-        select taken[m.nth], p_channel_ids[m.channel], m.seq, p_now, p_now + m.life * interval '1 second',
+        select m.id, p_channel_ids[m.channel], m.seq, p_now, p_now + m.life * interval '1 second',
                m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin,
                gapless_internal.size_of(m.data, m.bin, m.headers)
         from m
-        order by m.nth
+        order by m.ord
     ), heads as (
         select p_channel_ids[m.channel] as id, p_last_seqs[m.channel] as before, max(m.seq) as last_seq,
-               max(taken[m.nth]) as last_id, min(taken[m.nth]) as first_id
+               max(m.id) as last_id, min(m.id) as first_id
         from m
         group by m.channel
     ), moved as (
@@ -110,7 +112,7 @@ begin
         where c.id = h.id and c.last_seq = h.before and c.last_id < h.first_id
         returning h.last_seq - h.before as n
     )
-    select array_agg(taken[m.nth] order by m.ord), array_agg(m.seq order by m.ord),
+    select array_agg(m.id order by m.ord), array_agg(m.seq order by m.ord),
            case when count(m.life) > 0 then array_agg(p_now + m.life * interval '1 second' order by m.ord) end,
            (select sum(x.n) from moved x),
            min(m.ord) filter (where gapless_internal.is_misshapen(m.type, m.key, m.data, m.headers))
@@ -121,6 +123,9 @@ begin
             using errcode = '22023';
     end if;
     if gained is distinct from p_live then
+        if exists (select from unnest(p_channel_ids) c group by c having count(*) > 1) then
+            raise exception 'a channel is named twice' using errcode = '22023';
+        end if;
         -- Each channel's head must have moved from p_last_seqs by the number of messages stored in it;
         -- otherwise a seq would be used twice or never. No other session can move it while its row is locked.
         raise exception 'the heads of channels moved by % for % messages', gained, p_live using errcode = 'XX001';
@@ -170,6 +175,27 @@ begin
     end if;
 end $$;
 
+-- Takes the publishing lock behind a fence of this history, which is put up if it is due. Returns its number.
+create or replace function gapless_internal.begin_to_publish() returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    fence record;
+begin
+    begin
+        lock table gapless.publishing_lock in row share mode;
+        select f.number, f.is_ours into fence from gapless_internal.newest_fence() f;
+        if fence.is_ours is not true then
+            raise exception 'a fence is due' using errcode = 'GL425';
+        end if;
+    exception when sqlstate 'GL425' then
+        -- The lock is given up here: a fence needs it for itself alone.
+        perform gapless.fence();
+        lock table gapless.publishing_lock in row share mode;
+        return (select max(f.number) from gapless.fences f);
+    end;
+    return fence.number;
+end $$;
+
 -- Appends a batch: many requests, each atomic and judged on its own, in one transaction.
 --   channels: p_namespaces, p_names            one entry a distinct channel
 --   requests: p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel
@@ -190,9 +216,9 @@ create or replace function gapless.append(
     out expires_at timestamptz[], out fences integer
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    ttls double precision[];
+    locked record;
+    stored record;
     live integer := cardinality(p_request);
-    made boolean;
     judged integer;
 begin
     perform gapless_internal.commit_to_disk();
@@ -205,13 +231,12 @@ begin
     then
         raise exception 'the arrays do not belong together' using errcode = '22023';
     end if;
-    if not gapless_internal.is_same_history() then
-        perform gapless.fence();
-    end if;
-    lock table gapless.publishing_lock in row share mode;
-    select max(f.number) into fences from gapless.fences f;
-    select l.ids, l.last_ids, l.last_seqs, l.ttls, l.made into channel_ids, last_ids, last_seqs, ttls, made
-    from gapless_internal.lock_channels(p_namespaces, p_names, p_create) l;
+    fences := gapless_internal.begin_to_publish();
+    -- A function's value is assigned here, where a query would cost as much again.
+    locked := gapless_internal.lock_channels(p_namespaces, p_names, p_create);
+    channel_ids := locked.ids;
+    last_ids := locked.last_ids;
+    last_seqs := locked.last_seqs;
 
     if p_request_namespaces is not null then
         select j.statuses, j.answers into statuses, answers
@@ -227,17 +252,19 @@ begin
         if judged < cardinality(p_request) then
             raise exception 'a message belongs to no request' using errcode = '22023';
         end if;
-        if made and live < cardinality(p_request) then
+        if locked.made and live < cardinality(p_request) then
             perform gapless_internal.unmake_channels(statuses, p_request, p_channel, channel_ids);
         end if;
     end if;
 
     appended_at := clock_timestamp();
     if live > 0 then
-        select x.ids, x.seqs, x.expires_at into ids, seqs, expires_at
-        from gapless_internal.store(
-            channel_ids, last_seqs, ttls, statuses, live, appended_at, p_request, p_channel, p_types, p_message_keys,
-            p_data, p_binary, p_headers, p_senders, p_ttls) x;
+        stored := gapless_internal.store(
+            channel_ids, last_seqs, locked.ttls, statuses, live, appended_at, p_request, p_channel, p_types,
+            p_message_keys, p_data, p_binary, p_headers, p_senders, p_ttls);
+        ids := stored.ids;
+        seqs := stored.seqs;
+        expires_at := stored.expires_at;
     end if;
     if live < cardinality(p_request) then
         select x.ids, x.seqs, x.expires_at into ids, seqs, expires_at

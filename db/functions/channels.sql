@@ -7,8 +7,6 @@ create or replace function gapless_internal.lock_channels(
     out ids bigint[], out last_ids bigint[], out last_seqs bigint[], out ttls double precision[],
     out made boolean
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    repeated boolean;
 begin
     made := false;
     -- Create before locking: a writer that waits for another's new row holds no other row yet. No session
@@ -50,14 +48,9 @@ begin
         for no key update
     )
     select array_agg(l.id order by w.ord), array_agg(l.last_id order by w.ord),
-           array_agg(l.last_seq order by w.ord), array_agg(l.message_ttl order by w.ord),
-           count(l.id) <> (select count(*) from locked)
-    into ids, last_ids, last_seqs, ttls, repeated
+           array_agg(l.last_seq order by w.ord), array_agg(l.message_ttl order by w.ord)
+    into ids, last_ids, last_seqs, ttls
     from wanted w left join locked l on l.namespace_id = w.namespace_id and l.name = w.name;
-    if repeated then
-        raise exception 'a channel is named twice' using errcode = '22023';
-    end if;
-
     if p_create and array_position(ids, null) is not null then
         raise exception 'a channel disappeared while it was published to' using errcode = '40001';
     end if;

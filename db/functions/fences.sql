@@ -4,20 +4,23 @@
 -- have seen messages that it lacks. So the first tick or publish on it puts up a fence: no id of the lost
 -- past is given out again, and readers whose cursor may come from there are told.
 
--- Whether this is the database where the last fence was written, without a crash since. A promotion begins
+-- The newest fence, and whether this is the database where it was written, without a crash since. A promotion begins
 -- another timeline. A copy made by `create database ... template` has another oid. A restored dump wrote the
 -- row in another transaction than the one that the row names. A crash, or a physical copy, empties the
--- unlogged table.
--- Each append asks, and PL/pgSQL keeps the plan.
+-- unlogged table; then there is no row.
+-- Each append asks: this is put in the place of the call, so nothing is set for it.
+create or replace function gapless_internal.newest_fence(out number integer, out is_ours boolean) returns setof record
+language sql stable rows 1 as $$
+    select f.number, f.timeline = gapless_internal.timeline() and f.database = gapless_internal.database_oid()
+           and f.xmin = f.transaction::pg_catalog.xid
+    from gapless.fences f, gapless.lives order by f.number desc limit 1
+$$;
+
+-- Whether this is the history of the newest fence.
 create or replace function gapless_internal.is_same_history() returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    return exists (
-        select from (select f.*, f.xmin as written from gapless.fences f order by f.number desc limit 1) f
-        join pg_database d on d.oid = f.database
-        where f.timeline = gapless_internal.timeline() and d.datname = current_database()
-          and f.written = f.transaction::xid)
-        and exists (select from gapless.lives);
+    return coalesce((select f.is_ours from gapless_internal.newest_fence() f), false);
 end $$;
 
 -- The timeline that is written to now. Raises an error on a standby: nothing is decided there.
@@ -26,10 +29,11 @@ language sql volatile as $$
     select ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::integer
 $$;
 
--- The oid of this database. A copy has another one.
+-- The oid of this database, from the path of a table in it. A copy has another one.
 create or replace function gapless_internal.database_oid() returns oid
 language sql stable as $$
-    select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()
+    select pg_catalog.split_part(
+        pg_catalog.pg_relation_filepath('gapless.fences'::pg_catalog.regclass), '/', -2)::pg_catalog.oid
 $$;
 
 -- Puts up a fence if the history differs from that of the last fence, or if p_disowned is the epoch in force:

@@ -33,7 +33,7 @@ left join gapless.deliveries d on d.subscription_id = r.subscription_id and d.me
 select id from gapless.reapable($1) id
 
 -- name: transact
--- As for append.
+-- A fence that this statement itself puts up, or waits for, is not in its snapshot: epoch and base are null.
 select t.ids, t.seqs, t.channel_ids, t.last_ids, t.last_seqs, t.statuses, t.answers, t.appended_at, t.expires_at,
        t.fences, f.epoch::text as epoch, f.base
 from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::integer[],

@@ -44,8 +44,8 @@ DECIDING = [
 ]
 
 RIGHT_ANYWHERE = {
-    "append": "its rows are locked, and one that changed since the snapshot is a serialization failure",
-    "lock_channels": "the same",
+    "lock_channels": "its rows are locked; one that changed since the snapshot is a serialization failure",
+    "begin_to_publish": "ids come from behind the newest fence, whichever it reads; fence refuses by itself",
     "make_channels": "reads nothing",
     "hold_retention": "reads nothing",
     "lock_defined_channels": "called under the definitions lock",
