@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -38,10 +39,7 @@ def _start(given: SubscribeQuery, headers: list[str]) -> Start:
         "since": given.since,
         "from": given.start,
     }
-    chosen = {name: value for name, value in options.items() if value is not UNSET}
-    if len(chosen) > 1:
-        raise invalid(" and ".join(chosen), "only one of them says where to start")
-    start = _from_option(*next(iter(chosen.items()))) if chosen else Latest()
+    start = chosen_start(options)
     if len(headers) > 1:
         raise _bad_header("is there more than once")
     if header := "".join(headers):
@@ -51,17 +49,31 @@ def _start(given: SubscribeQuery, headers: list[str]) -> Start:
     return start if given.last_event_id is UNSET else After(given.last_event_id)
 
 
+def chosen_start(options: Mapping[str, Any], where: str = "") -> Start:
+    """The start that one of `after`, `last`, `since` and `from` says; without one, with the next message.
+
+    Values are checked already, but for the time. `where` goes before the name of a field in errors. Raises
+    `invalid_request`, also if there are several.
+    """
+    chosen = {name: value for name, value in options.items() if value is not UNSET}
+    if len(chosen) > 1:
+        raise invalid(" and ".join(where + name for name in chosen), "only one of them says where to start")
+    for name, value in chosen.items():
+        return _from_option(name, value, where)
+    return Latest()
+
+
 def _bad_header(why: str) -> GaplessError:
     return GaplessError(Code.INVALID_REQUEST, f"Last-Event-ID: {why}", status=400)
 
 
-def _from_option(name: str, value: Any) -> Start:
+def _from_option(name: str, value: Any, where: str) -> Start:
     match name:
         case "after":
             return After(value)
         case "last":
             return Last(value)
         case "since":
-            return Since(parse_since(value, datetime.now(UTC)))
+            return Since(parse_since(value, datetime.now(UTC), f"{where}since"))
         case _:
             return Earliest() if value == "earliest" else Latest()

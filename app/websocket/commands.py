@@ -7,12 +7,14 @@ message. Members that are extensions of Gapless say so.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.wire import checks
+from app.wire.moments import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
+from app.wire.parameters import MAX_LAST
 from app.wire.publish import AddressedMessage
 from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import invalid
@@ -30,14 +32,25 @@ command, and the others of its message are carried out."""
 _Names = Annotated[list[checks.Name], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_CHANNELS})]
 _Types = Annotated[list[checks.Type], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
 _Keys = Annotated[list[checks.Key], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
+_Last = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": MAX_LAST})]
+_Moment = Annotated[
+    str, Meta(extra_json_schema={"pattern": SINCE_PATTERN, "maxLength": MAX_MOMENT_CHARACTERS})
+]
 
 
 class SelectionRequest(Struct, forbid_unknown_fields=True):
-    """Extension: several channels and patterns as one subscription, and filters."""
+    """Extension: several channels and patterns as one subscription, filters, and where it begins.
+
+    At most one of `last`, `since` and `from` is given. They are those of a stream of events. `recover` wins
+    over them, as `Last-Event-ID` does there.
+    """
 
     channel: _Names
     type: _Types = []
     key: _Keys = []
+    last: _Last | UnsetType = UNSET
+    since: _Moment | UnsetType = UNSET
+    start: Literal["earliest", "latest"] | UnsetType = msgspec.field(name="from", default=UNSET)
 
 
 class SubscribeRequest(Struct):

@@ -10,11 +10,13 @@ import msgspec
 from msgspec import UNSET
 
 from app.stream.live import LiveDependencies
+from app.stream.query import chosen_start
 from app.websocket import codes
 from app.websocket.codes import error_code
 from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
 from app.websocket.following import Client, Following
 from app.websocket.replies import Opening, Replies
+from app.wire.parameters import MAX_LAST
 from app.wire.selection import read_selection
 from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import GaplessError, invalid
@@ -182,8 +184,16 @@ def _selection(namespace: str, request: SubscribeRequest) -> Selection:
 
 
 def _start(request: SubscribeRequest, by_id: bool) -> Start:
+    """Raises `invalid_request`."""
+    start: Start = Latest()
+    asked = request.selection
+    if asked is not None:
+        if asked.last is not UNSET and not 1 <= asked.last <= MAX_LAST:
+            raise invalid("selection.last", f"must be from 1 to {MAX_LAST}")
+        options = {"last": asked.last, "since": asked.since, "from": asked.start}
+        start = chosen_start(options, "selection.")
     if not request.recover:
-        return Latest()
+        return start
     return After(request.offset) if by_id else AfterSeq(request.offset, request.epoch)
 
 

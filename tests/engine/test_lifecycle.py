@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 
@@ -20,12 +21,13 @@ from subscriptions.engine.live.engine import (
 )
 from subscriptions.engine.live.feed import EPHEMERAL_BYTES, RETRY_S
 from subscriptions.engine.live.live_subscription import Chunk, Ephemeral, Gap, Ready
-from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Start
+from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 from tests.engine.stage import ALL, LOBBY, NAMESPACE, Stage, on_stage
 from tests.sim.world import Wire, encode
 
 EITHER = pytest.mark.parametrize("selection", [LOBBY, ALL], ids=["channel", "pattern"])
 PLACE = (NAMESPACE, "lobby")
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def test_a_channel_made_anew_while_its_feed_catches_up() -> None:
@@ -119,15 +121,18 @@ def test_a_log_that_cannot_be_read_is_told_after_a_while() -> None:
 
 
 @EITHER
-@pytest.mark.parametrize("start", [Latest(), Earliest(), After(2), Last(2)], ids=repr)
+@pytest.mark.parametrize("start", [Latest(), Earliest(), After(2), Last(2), Since(LONG_AGO)], ids=repr)
 def test_ready_comes_once_after_history(selection: Selection, start: Start) -> None:
     async def play(stage: Stage) -> None:
         await stage.store(count=5)
         reader = await stage.subscribe(selection, start)
         await asyncio.sleep(0.2)
         assert reader.events == [Ready(5)]
-        expected = {Latest: 0, Earliest: 5, After: 3, Last: 2}[type(start)]
+        expected = {Latest: 0, Earliest: 5, After: 3, Last: 2, Since: 5}[type(start)]
         assert reader.ids == list(range(6 - expected, 6))
+        opened = reader.subscription.opened
+        assert opened is not None
+        assert (opened.seq, opened.holds) == (5 - expected, True)
 
     on_stage(play)
 

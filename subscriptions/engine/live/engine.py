@@ -184,7 +184,7 @@ class LiveEngine:
             feed, begin.cursor, wire, heartbeat_s, begin.latest, begin.starts, begin.carried
         )
         subscription.opened = begin.opened
-        if selection.single is None or isinstance(start, After):
+        if begin.opened is None:
             # Ids mean the same in every history of the log, so a cursor always holds, but for what was lost.
             cursor = start.cursor if isinstance(start, After) else begin.cursor
             subscription.opened = Opened(ChannelEpoch(self.epoch), cursor, holds=lost is None)

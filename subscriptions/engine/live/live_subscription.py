@@ -121,7 +121,7 @@ class LiveSubscription:
         self.spoke_at = 0.0
         self.gone = False
         self.opened: Opened | None = None
-        """Where it began, if it reads several channels, or one from its head or after an id or a seq."""
+        """Where it began, once it is open."""
         self.write: Write | None = None
         """A face's callback that writes at once: true when it took all bytes, false when it took none."""
         self.rested = True
