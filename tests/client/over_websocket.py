@@ -1,6 +1,6 @@
 """A blocking client whose publishes, subscriptions and consumers go over WebSocket, for tests of both ways.
 
-What WebSocket does not have (idempotency keys, batches, the starts `last` and `since`) goes over HTTP.
+What WebSocket does not have (idempotency keys, batches) goes over HTTP.
 """
 
 from __future__ import annotations
@@ -178,10 +178,6 @@ class WebSocketClient(Client):
         return self._loop.run(self._connection.publish(channel, data, **options))
 
     def subscribe(self, *channels: str, **options: Any) -> Any:
-        start = options.get("start")
-        if not (isinstance(start, int) or start in (None, "earliest", "latest")):
-            return super().subscribe(*channels, **options)
-
         async def open_() -> BlockingStream:
             return BlockingStream(self._connection.subscribe(*channels, **options), self._loop)
 

@@ -139,12 +139,21 @@ class PushServer:
             speaker.reply(command, publish={**at, "created_at": CREATED_AT})
         elif "subscribe" in command:
             asked = command["subscribe"]
-            after = asked.get("offset", 0) if asked.get("recover") else self.ids[-1]
+            after = self._start(asked)
             speaker.reply(command, subscribe={"offset": after})
             for id_ in self.ids:
                 if id_ > after:
                     speaker.say(self.push(asked["channel"], id_))
             speaker.say({"push": {"channel": asked["channel"], "ready": {"cursor": self.ids[-1]}}})
+
+    def _start(self, asked: dict[str, Any]) -> int:
+        """The id after which a subscription begins. All messages are younger than any `since`."""
+        chosen = asked["selection"]
+        if asked.get("recover"):
+            return int(asked.get("offset", 0))
+        if "last" in chosen:
+            return [0, *self.ids][-1 - chosen["last"] :][0]
+        return 0 if "since" in chosen else self.ids[-1]
 
     def _answer(self, exchange: Exchange) -> None:
         talk = self.talks[min(self._opened, len(self.talks) - 1)]

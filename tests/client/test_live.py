@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -332,6 +333,36 @@ def test_cuts_anywhere_neither_lose_nor_double(
     assert [one.data for one in messages] == list(range(total))
     assert [one.seq for one in messages] == list(range(1, total + 1))
     assert [one.id for one in messages] == [one.id for one in published]
+
+
+@pytest.mark.parametrize("over", OVER)
+@pytest.mark.parametrize(
+    ("kind", "first"), [("id", 10), ("earliest", 0), ("latest", 60), ("time", 20), ("age", 0), ("last", 25)]
+)
+async def test_every_start_goes_on_where_it_was_cut(
+    server_url: str, channel: str, over: Over, kind: str, first: int
+) -> None:
+    brisk = AsyncEffects(chance=lambda: 0.02)
+    with CuttingProxy(server_url, iter([90, 600, 700, 1500, 2500, 4000])) as proxy:
+        async with (
+            AsyncClient(server_url) as steady,
+            AsyncClient(proxy.url, retry=PATIENT, effects=brisk) as http,
+            over(http) as client,
+        ):
+            old = await steady.publish_many(channel, list(range(20)))
+            later = await steady.publish_many(channel, list(range(20, 60)))
+            starts: dict[str, Any] = {
+                "id": old[9].id,
+                "time": later[0].created_at,
+                "age": "10m",
+                "last": Last(35),
+            }
+            async with client.subscribe(channel, start=starts.get(kind, kind)) as messages:
+                new = await steady.publish_many(channel, list(range(60, 70)))
+                seen = [(await anext(messages)).data for _ in range(70 - first)]
+                assert messages.cursor == new[-1].id
+        assert proxy.cuts >= 3
+    assert seen == list(range(first, 70))
 
 
 @pytest.mark.parametrize("seed", [1, 2])

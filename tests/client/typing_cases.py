@@ -104,5 +104,5 @@ async def asynchronous(client: AsyncClient) -> None:
             connection.subscribe("a", presence=True),
             AsyncStream[Message | Gap | Ephemeral | Joined | Left | PresenceChanged],
         )
-        connection.subscribe("a", start=Last(7))  # type: ignore[call-overload]
+        assert_type(connection.subscribe("a", start=Last(7)), AsyncStream[Message])
         assert_type(connection.consume("s", prefetch=5), AsyncConsumer)

@@ -218,10 +218,9 @@ class AsyncConnection(OneProcess):
     ) -> AsyncStream[Any]:
         """Like `AsyncClient.subscribe`, over this connection; the cursors of both are the same ids.
 
-        `ConnectedSubscribeOptions` lists the options. A time or a `Last` as `start` raises `ValueError`. If a
-        reader is more than 1 MiB of messages behind, the subscription ends without disturbing the others and
-        is opened again where the reader is; ephemeral messages in between are not seen. Cancelling a wait for
-        the next item loses nothing.
+        `ConnectedSubscribeOptions` lists the options. If a reader is more than 1 MiB of messages behind, the
+        subscription ends without disturbing the others and is opened again where the reader is; ephemeral
+        messages in between are not seen. Cancelling a wait for the next item loses nothing.
 
         With `presence` the stream also has a `Joined` or `Left` for each other client that begins or stops to
         read a channel that is named here, not by a pattern; `PresenceChanged` where they are too many. They

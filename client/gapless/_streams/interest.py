@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from gapless._call import Params, Request, params_from
 from gapless._start import Last, Start, parameters_of
@@ -71,6 +71,16 @@ class Interest:
             headers,
             silence_seconds=self.heartbeat * SILENT_HEARTBEATS,
         )
+
+    def start_members(self) -> dict[str, Any]:
+        """The start as a member of a command; none at `latest`, the default. It is no id."""
+        match self.start:
+            case Last(count):
+                return {"last": count}
+            case None | "latest":
+                return {}
+            case _:
+                return dict(self._start())
 
     def _start(self) -> Params:
         return params_from(parameters_of(self.start))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from gapless._config import Config
 from gapless._effects import Sources
 from gapless._errors import GaplessError, ProtocolError
 from gapless._lost import Gap
 from gapless._options import known
+from gapless._start import Last, Start
 from gapless._streams.commands import Command
 from gapless._streams.consuming import Membership
 from gapless._streams.interest import Interest
@@ -32,12 +33,10 @@ SUBSCRIBE_AGAIN = 2500
 class ConnectedSubscribeOptions(TypedDict, total=False):
     """Options of `subscribe` over WebSocket.
 
-    `start` is an id, `earliest` or `latest`, the default. The protocol carries no other start: a time and a
-    `Last` raise `ValueError`. `types` and `keys` let only messages with these through. `give_up_after`:
-    seconds of retries without the service before an error is raised; None is for ever.
+    They are those of `SubscribeOptions`, without the heartbeat: pings are for all of a connection.
     """
 
-    start: Literal["earliest", "latest"] | int | None
+    start: Start | Last | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
     give_up_after: float | None
@@ -108,6 +107,8 @@ class PushReader(Reading, PushStream[Item]):
     def opening(self, address: Address) -> Command:
         interest = self._interest
         selection = {"channel": interest.channels, "type": interest.types or (), "key": interest.keys or ()}
+        if self.cursor is None and not self._from_earliest:
+            selection |= interest.start_members()
         asked: dict[str, Any] = {"channel": address[1], "selection": selection}
         if self._presence:
             asked["join_leave"] = True
@@ -123,7 +124,9 @@ class PushReader(Reading, PushStream[Item]):
         if not isinstance(offset, int):
             raise ProtocolError(f"not the reply to a subscribe: {content!r:.200}")
         self._began(now)
-        if self.cursor is None and not self._from_earliest:
+        # With another start, what it says is the place before the first message, which may lie far below
+        # the newest ones of some channels: the first message, or `ready`, is the place.
+        if self.cursor is None and self._interest.start in (None, "latest"):
             self._accept("ready", {"cursor": offset})
 
     def push(self, content: Mapping[str, Any]) -> None:
@@ -208,12 +211,6 @@ def push_reader(
         raise ValueError(
             "WebSocket has no heartbeat of a subscription, because the server's pings are for all of a"
             " connection: use subscribe of the client"
-        )
-    start = options.get("start")
-    if not (start is None or isinstance(start, int) or start in ("earliest", "latest")):
-        raise ValueError(
-            f"WebSocket has no start at {start!r}. A subscription over it starts at an id, at earliest or at"
-            " latest: use subscribe of the client"
         )
     return PushReader(
         Interest(
