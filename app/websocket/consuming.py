@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from app.settling import Settling
@@ -41,6 +41,8 @@ class Consuming:
         "_client",
         "_forget",
         "_is_ending",
+        "_is_settling",
+        "_is_stopped",
         "_member",
         "_opened",
         "_parts",
@@ -68,6 +70,8 @@ class Consuming:
         self._forget = forget
         self._member: Member | None = None
         self._is_ending = False
+        self._is_settling = False
+        self._is_stopped = False
 
     def __repr__(self) -> str:
         return f"Consuming({self.subscription})"
@@ -85,13 +89,16 @@ class Consuming:
             logger.exception("a member could not be opened")
             self._client.close(codes.SERVER_ERROR)
 
-    def stop(self) -> None:
-        """End it without a word. Nothing of it is written any more, and it gets nothing more."""
+    def stop(self) -> bool:
+        """End it without a word. Returns whether it still writes what the service is settling for it: then
+        its task ends soon. Else nothing of it is written any more."""
+        self._is_stopped = True
         if self._member is not None:
             self._member.leave(Goodbye.SHUTDOWN)
         # At its end it waits for what is being settled, and must not be interrupted in that.
-        if self.task is not None and not self._is_ending:
+        if self.task is not None and not self._is_ending and not self._is_settling:
             self.task.cancel()
+        return self._is_settling
 
     # What a member asks of its face.
 
@@ -101,7 +108,20 @@ class Consuming:
         self._opened()
 
     def turn(self) -> AbstractAsyncContextManager[None]:
-        return self._client.turn()
+        return self._settling_turn() if self._asked.auto else self._client.turn()
+
+    @asynccontextmanager
+    async def _settling_turn(self) -> AsyncIterator[None]:
+        """What is settled in a turn is gone for everybody else, so it is written even if its client said
+        meanwhile that it wants no more."""
+        async with self._client.turn():
+            self._is_settling = True
+            try:
+                yield
+            finally:
+                self._is_settling = False
+        if self._is_stopped:
+            raise ConnectionResetError
 
     async def deliver(self, losses: Sequence[Loss], deliveries: Sequence[bytes]) -> None:
         self._client.write(member_frames(self._client.framing, self.subscription, losses, deliveries))

@@ -104,9 +104,16 @@ class Members:
     def _unconsume(self, id_: int, body: bytes) -> None:
         """End a member, if there is one. Nothing of it comes after the reply."""
         consuming = self._open.pop(parse_unconsume(body), None)
-        if consuming is not None:
-            consuming.stop()
-        self._replies.answer(id_, b"unconsume", b"{}")
+        if consuming is None or not consuming.stop() or consuming.task is None:
+            self._replies.answer(id_, b"unconsume", b"{}")
+            return
+        task = consuming.task
+
+        async def answer_at_its_end() -> None:
+            await asyncio.wait([task])
+            self._replies.answer(id_, b"unconsume", b"{}")
+
+        self._replies.run(id_, answer_at_its_end)
 
     def _settle(self, id_: int, method: str, body: bytes) -> None:
         """Reply with the results after the commit."""

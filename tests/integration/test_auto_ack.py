@@ -113,6 +113,24 @@ async def test_clients_that_are_cut_off_get_each_message_at_most_once(hosts: Bot
     assert await hosts[0].letters(subscription=name) == []
 
 
+async def test_a_client_that_wants_no_more_loses_nothing(hosts: Both, name: str) -> None:
+    """What the service was settling when the `unconsume` came is pushed before its reply."""
+    one, _ = hosts
+    queue = await one.subscribe(name, ordering="none")
+    await one.publish(name, *range(600))
+    seen: list[Any] = []
+    async with opened(one.url) as client:
+        for count in range(1, 31):
+            await consume(client, name, prefetch=7, ack="auto")
+            seen += data(await take(client, count % 5 + 1, name))
+            await client.ask("unconsume", subscription=name)
+            seen += data([push["delivery"] for push in client.pushes])
+            client.pushes.clear()
+            acked, in_flight, lag = await counts(queue)
+            assert (acked, in_flight + lag) == (len(seen), 600 - len(seen))
+    assert sorted(set(seen)) == sorted(seen)
+
+
 async def test_a_receiver_that_settles_says_so_or_nothing(hosts: Both, name: str) -> None:
     one, _ = hosts
     queue = await one.subscribe(name)
