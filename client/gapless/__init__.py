@@ -49,6 +49,7 @@ from gapless._streams.consuming import ConsumeOptions
 from gapless._streams.interest import SubscribeOptions
 from gapless._streams.pulling import AutoConsumeOptions
 from gapless._streams.pushes import ConnectedConsumeOptions, ConnectedSubscribeOptions
+from gapless._streams.settled import ConnectedAutoConsumeOptions
 from gapless._sync.client import Client
 from gapless._sync.consumer import Consumer, Delivery
 from gapless._sync.stream import Stream
@@ -69,6 +70,7 @@ __all__ = [
     "Client",
     "Committed",
     "Conflict",
+    "ConnectedAutoConsumeOptions",
     "ConnectedConsumeOptions",
     "ConnectedPublishOptions",
     "ConnectedSubscribeOptions",

@@ -106,3 +106,5 @@ async def asynchronous(client: AsyncClient) -> None:
         )
         assert_type(connection.subscribe("a", start=Last(7)), AsyncStream[Message])
         assert_type(connection.consume("s", prefetch=5), AsyncConsumer)
+        assert_type(connection.consume("s", ack="auto", prefetch=5), AsyncStream[PulledDelivery])
+        connection.consume("s", ack="auto", max_hold=2)  # type: ignore[call-overload]

@@ -15,6 +15,7 @@ from gapless._async.link import AsyncLink, Inlet, open_link
 from gapless._async.member import AsyncMember
 from gapless._async.stream import AsyncStream, _AsyncIteration
 from gapless._call import Call, attempts_for, json_body
+from gapless._calls.delivery import Ack, PulledDelivery
 from gapless._calls.presence import Presence, PresenceEvent, presence_from
 from gapless._calls.publish import ConnectedPublishOptions, MessageOptions, command_members
 from gapless._config import Config
@@ -35,6 +36,7 @@ from gapless._streams.pushes import (
     push_reader,
 )
 from gapless._streams.reading import OnGap
+from gapless._streams.settled import ConnectedAutoConsumeOptions, PushSettled
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -240,13 +242,37 @@ class AsyncConnection(OneProcess):
         answer = await self._carry_out(Command.of("presence", {"channel": channel}), repeatable=True)
         return presence_from(answer.content)
 
-    def consume(self, subscription: str, **options: Unpack[ConnectedConsumeOptions]) -> AsyncConsumer:
+    @overload
+    def consume(
+        self, subscription: str, *, ack: Literal["auto"], **options: Unpack[ConnectedAutoConsumeOptions]
+    ) -> AsyncStream[PulledDelivery]: ...
+    @overload
+    def consume(
+        self,
+        subscription: str,
+        *,
+        ack: Literal["manual"] = "manual",
+        **options: Unpack[ConnectedConsumeOptions],
+    ) -> AsyncConsumer: ...
+    def consume(
+        self, subscription: str, *, ack: Ack = "manual", **options: Any
+    ) -> AsyncConsumer | AsyncStream[PulledDelivery]:
         """Like `AsyncClient.consume`, over this connection, which also carries what settles its deliveries.
 
         A connection can be one member of each subscription, of 32 in all: a second consumer of the same one
         raises `Conflict`. When the connection is lost, all its leases end.
+
+        With `ack="auto"` the service settles each message when it sends it, ahead of the receiver, as
+        `ConnectedAutoConsumeOptions` says. All that came is handed out, also after a break. What was on its
+        way at a break is lost, and so is what was not handed out when the stream is closed. If a receiver is
+        more than 1 MiB behind, the service is told to stop, loses nothing, and is asked again later.
         """
-        asked = Consumption(subscription, **known("consume", ConnectedConsumeOptions, options))
+        if ack == "auto":
+            known("consume", ConnectedAutoConsumeOptions, options, "ack")
+            return AsyncPushStream(PushSettled(subscription, self.config, self.effects, **options), self)
+        if ack != "manual":
+            raise ValueError(f'ack is "manual" or "auto", not {ack!r}')
+        asked = Consumption(subscription, **known("consume", ConnectedConsumeOptions, options, "ack"))
         pushes = PushMembership(asked, self.config, self.effects)
         member = AsyncMember(pushes, AsyncPushStream(pushes, self), self._call, self.effects)
         return AsyncConsumer(member, asked, self.config.timeout_seconds)
@@ -377,7 +403,8 @@ class AsyncPushStream(AsyncStream[T]):
         if not isinstance(link, AsyncLink):
             return link
         address = self._pushes.address(self._connection.next_number())
-        inlet = Inlet(address, self._pushes.ending(address), self._pushes.bounded)
+        pushes = self._pushes
+        inlet = Inlet(address, pushes.ending(address), bounded=pushes.bounded, settled=pushes.settled)
         self._link, self._inlet = link, inlet
         outcome = await self._until_closed(link.ask(self._pushes.opening(address), inlet))
         if not isinstance(outcome, Answer):

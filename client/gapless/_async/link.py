@@ -53,17 +53,22 @@ class Inlet:
         "address",
         "end",
         "ending",
+        "ending_asked",
         "left",
         "may_be_open",
         "news",
         "overrun",
+        "settled",
     )
 
-    def __init__(self, address: Address, ending: Command, bounded: bool) -> None:
+    def __init__(self, address: Address, ending: Command, *, bounded: bool, settled: bool) -> None:
         self.address = address
         self.ending = ending
         self.left = False
         self.overrun = False
+        self.settled = settled
+        self.ending_asked = False
+        """Whether the reader is behind, and all that still comes is waited for."""
         self.may_be_open = False
         """Whether the command that opens it was sent and not refused, so that there is something to end."""
         self.end: End | None = None
@@ -82,7 +87,8 @@ class Inlet:
     @property
     def full(self) -> bool:
         """Whether nothing more should be added now."""
-        return not self._bounded and self._waiting_bytes > READ_AHEAD_BYTES
+        is_bounded = self._bounded or self.ending_asked
+        return not is_bounded and self._waiting_bytes > READ_AHEAD_BYTES
 
     async def room(self) -> bool:
         """Waits a moment until there is room again: a reader that only has much to read is soon through."""
@@ -159,6 +165,7 @@ class AsyncLink(Forkable):
         self._last_id = 0
         self._asked: dict[int, _Asked] = {}
         self._inlets: dict[Address, Inlet] = {}
+        self._draining: set[asyncio.Task[None]] = set()
         # A stream of publishes must not hold up the pong, or what keeps leases.
         self._first: _Queue = deque()
         self._publishes: _Queue = deque()
@@ -249,14 +256,31 @@ class AsyncLink(Forkable):
                     raise ProtocolError("the server sent a binary message")
                 for line in message.split("\n"):
                     if line and (full := self._take(line)) is not None and not await full.room():
-                        full.overrun = True
-                        full.news.set()
-                        self._say_unasked(full.ending)
+                        self._hold_back(full)
         except ConnectionClosed as closed:
             said = closed.rcvd if closed.rcvd_then_sent or closed.sent is None else closed.sent
             self._finish(end_of(None if said is None else said.code, "" if said is None else said.reason))
         except GaplessError as error:
             self._break(error)
+
+    def _hold_back(self, inlet: Inlet) -> None:
+        """Ends what brings these pushes. What is still on its way is passed over, since it comes again; if it
+        is settled, it is taken."""
+        if inlet.settled:
+            inlet.ending_asked = True
+            draining = self._loop.create_task(self._drain(inlet))
+            self._draining.add(draining)
+            draining.add_done_callback(self._draining.discard)
+            return
+        inlet.overrun = True
+        inlet.news.set()
+        self._say_unasked(inlet.ending)
+
+    async def _drain(self, inlet: Inlet) -> None:
+        """Nothing comes after the reply."""
+        await self.ask(inlet.ending)
+        inlet.overrun = True
+        inlet.news.set()
 
     def _take(self, line: str) -> Inlet | None:
         """Takes a line. Returns the inlet that it filled."""

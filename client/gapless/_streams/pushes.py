@@ -62,6 +62,8 @@ class PushStream(Resumable[T]):
 
     bounded: bool
     """Whether the server itself limits how many pushes may wait."""
+    settled = False
+    """Whether nobody gets again what was pushed, so that none of it may be passed over."""
 
     @abstractmethod
     def address(self, number: int) -> Address:
