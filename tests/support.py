@@ -7,6 +7,7 @@ import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from app import program
 from load.children import die_with_parent
@@ -86,4 +87,16 @@ class RunningService:
         self.process.wait()
         self._drainer.join(PATIENCE_S)
         assert self.process.stdout is not None
+        assert not self._drainer.is_alive(), f"they outlived their service: {writers(self.process.stdout)}"
         self.process.stdout.close()
+
+
+def writers(pipe: IO[str]) -> list[str]:
+    """The commands of the processes that hold the other end of a pipe."""
+    name, here = os.readlink(f"/proc/self/fd/{pipe.fileno()}"), str(os.getpid())
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.name != here and any(os.readlink(fd) == name for fd in (process / "fd").iterdir()):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
