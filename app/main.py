@@ -3,7 +3,7 @@
 `gapless serve` is what we recommend; docs/servers.md says what it adds.
 """
 
-from app.application import GaplessApp
-from app.settings import Settings
+from app.process.application import GaplessApp
+from app.process.settings import Settings
 
 app = GaplessApp(Settings(), stands_alone=True)

@@ -1,11 +1,9 @@
-"""Logs as JSON lines, metrics for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +17,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from pythonjsonlogger.core import RESERVED_ATTRS
-from pythonjsonlogger.json import JsonFormatter
 
-from app.repeats import Repeats
 from app.shelf import Shelf
 
 COUNTED_S: Final = 0.1
@@ -148,27 +143,3 @@ def _forget_the_dead(folder: Path) -> None:
             mark_process_dead(pid, os.fspath(folder))  # type: ignore[no-untyped-call]
         except PermissionError:
             continue
-
-
-def configure_logging(level: str) -> None:
-    """Logs one JSON object per line to standard error, for the service and for uvicorn."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter(
-            "{asctime}{levelname}{name}{message}",
-            style="{",
-            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
-            static_fields={"pid": os.getpid()},
-            reserved_attrs=[*RESERVED_ATTRS, "color_message"],
-        )
-    )
-    handler.addFilter(Repeats())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).propagate = True
-    # A line for each request, and one for each WebSocket that is closed.
-    for name in ("uvicorn.access", "websockets.server"):
-        logging.getLogger(name).setLevel(logging.WARNING)

@@ -16,7 +16,6 @@ from app.asgi.connection import AsgiConnection
 from app.browsers.rules import EVERY_ANSWER, Browsers
 from app.heads import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_TARGET_BYTES
 from app.problem import Headers
-from app.settings import Settings
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -25,13 +24,16 @@ _EVERY_ANSWER: Final = [(name.encode(), value.encode()) for name, value in EVERY
 
 
 class Guard:
-    """Passes requests and WebSockets on to the application, or refuses them."""
+    """Passes requests and WebSockets on to the application, or refuses them. `anywhere`: also those that come
+    over an address that other machines can reach."""
 
-    def __init__(self, application: ASGIApp, settings: Settings) -> None:
+    def __init__(
+        self, application: ASGIApp, browsers: Browsers, *, slow_reader_s: float, anywhere: bool
+    ) -> None:
         self._application = application
-        self._browsers = Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False)
-        self._slow_reader_s = settings.slow_reader_timeout
-        self._anywhere = settings.allow_anonymous
+        self._browsers = browsers
+        self._slow_reader_s = slow_reader_s
+        self._anywhere = anywhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]

@@ -18,7 +18,7 @@ from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
     from app.embedded import EmbeddedPostgres
-    from app.settings import Settings
+    from app.process.settings import Settings
 
 BACKUP_EXAMPLES = """
 Examples:

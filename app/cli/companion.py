@@ -1,4 +1,4 @@
-"""The process beside a service that runs under another ASGI server; see `app.asgi.alone.Companion`.
+"""The process beside a service that runs under another ASGI server; see `app.process.standalone.Companion`.
 
 It writes one line of JSON to standard output once all is there, and ends when its standard input does.
 """
@@ -48,7 +48,7 @@ def _hold() -> int:
 def _tell(endpoints: Endpoints) -> None:
     import msgspec
 
-    from app.asgi.alone import Urls
+    from app.process.standalone import Urls
 
     sys.stdout.buffer.write(msgspec.json.encode(Urls(endpoints.service_url, endpoints.redis_url)) + b"\n")
     sys.stdout.flush()

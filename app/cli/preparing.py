@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gapless_cli.failures import Failure, say, usage
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from app.process.settings import Settings
     from app.supervisor.config import Endpoints
 
 METRICS_BYTES = 4 * 1024 * 1024

@@ -13,7 +13,7 @@ from app.cli.preparing import Preparation, metrics_folder, needed
 from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from app.process.settings import Settings
 
 EXAMPLES = """
 Examples:

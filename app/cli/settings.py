@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gapless_cli.failures import usage
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from app.process.settings import Settings
 
 
 def settings_from(**flags: object) -> Settings:
@@ -17,7 +17,7 @@ def settings_from(**flags: object) -> Settings:
 
     from pydantic import ValidationError
 
-    from app.settings import Settings
+    from app.process.settings import Settings
 
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from app import program
 from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from app.process.settings import Settings
 
 URL = "GAPLESS_DATABASE_URL"
 _PR_SET_PDEATHSIG = 1

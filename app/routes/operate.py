@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from app import telemetry
-from app.gatekeeping import Gatekeeper
 from app.request import Answer, Plain
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
+
+
+class Readiness(Protocol):
+    async def check(self) -> None:
+        """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable."""
 
 
 async def healthz(request: Plain) -> Answer:
@@ -16,10 +22,10 @@ async def healthz(request: Plain) -> Answer:
     return Answer(b'{"status":"alive"}')
 
 
-async def readyz(request: Plain, exchange: Exchange, gatekeeper: Gatekeeper, live: LiveEngine) -> Answer:
+async def readyz(request: Plain, exchange: Exchange, readiness: Readiness, live: LiveEngine) -> Answer:
     """Tell whether the service is ready: migrated, definitions loaded, database reachable, log readable. The
     answer also tells the state of Redis, which is not needed."""
-    await gatekeeper.check()
+    await readiness.check()
     live.check()
     return Answer(msgspec.json.encode({"status": "ready", "redis": exchange.connected}))
 

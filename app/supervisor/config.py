@@ -23,7 +23,7 @@ class SupervisorConfig:
     workers: int = 1
     database_url: str | None = None
     redis_url: str | None = None
-    worker_argv: tuple[str, ...] = program.command("app.worker")
+    worker_argv: tuple[str, ...] = program.command("app.process.worker")
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 12.0

@@ -79,7 +79,10 @@ def worker(service: RunningService) -> int | None:
         if folder.name.isdigit():
             try:
                 parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
-                if parent == service.process.pid and b"app.worker" in (folder / "cmdline").read_bytes():
+                if (
+                    parent == service.process.pid
+                    and b"app.process.worker" in (folder / "cmdline").read_bytes()
+                ):
                     return int(folder.name)
             except OSError:
                 continue

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = (
-    *("app.cli.__main__", "app.settings", "gapless", "gapless_cli.connection", "gapless_cli.output"),
+    *("app.cli.__main__", "app.process.settings", "gapless", "gapless_cli.connection", "gapless_cli.output"),
     *("gapless_cli.tables", "app.cli.importing.importer", "rich.console", "typer._adapters"),
 )
 _REQUEST_BYTES = 1 << 20

@@ -25,10 +25,10 @@ import subscriptions
 from app.cli.__main__ import app as cli
 from app.measuring import told
 from app.openapi import Schemas
+from app.process.settings import Settings
 from app.program import CHECKOUT
 from app.routes.route import Returns
 from app.routes.table import ROUTES
-from app.settings import Settings
 from db.measures import Measure
 from subscriptions.domain.model import MAX_ID
 from tests.support import ROOT

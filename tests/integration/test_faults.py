@@ -95,7 +95,7 @@ def workers(service: RunningService) -> set[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == service.process.pid and b"app.worker" in (folder / "cmdline").read_bytes():
+            if parent == service.process.pid and b"app.process.worker" in (folder / "cmdline").read_bytes():
                 found.add(int(folder.name))
         except OSError:
             continue

@@ -41,7 +41,7 @@ def workers(service: RunningService) -> set[int]:
     found = set()
     for folder in Path("/proc").iterdir():
         try:
-            if not folder.name.isdigit() or b"app.worker" not in (folder / "cmdline").read_bytes():
+            if not folder.name.isdigit() or b"app.process.worker" not in (folder / "cmdline").read_bytes():
                 continue
             if int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1]) == service.process.pid:
                 found.add(int(folder.name))

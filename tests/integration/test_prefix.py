@@ -11,8 +11,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from app.application import GaplessApp
-from app.settings import Settings
+from app.process.application import GaplessApp
+from app.process.settings import Settings
 from tests.conftest import Database
 
 PREFIX = "/events"

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.application import GaplessApp
-from app.settings import Settings
-from app.telemetry import configure_logging
-from app.worker import serve
+from app.process.application import GaplessApp
+from app.process.logs import configure_logging
+from app.process.settings import Settings
+from app.process.worker import serve
 
 PAUSE_S = 0.05
 Part = str | bytes | memoryview

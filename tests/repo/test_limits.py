@@ -15,7 +15,7 @@ from gapless_cli import limits as commands
 from gapless_spark import options, selection
 from gapless_spark.errors import BadOption
 
-from app.settings import Settings
+from app.process.settings import Settings
 from app.wire import checks, consuming, parameters
 from subscriptions.domain import model, names, pattern
 from subscriptions.domain.errors import GaplessError

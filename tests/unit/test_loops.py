@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.loops import Loop, Loops
+from app.process.loops import Loop, Loops
 
 
 async def forever() -> None:

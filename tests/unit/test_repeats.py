@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from app.repeats import EVERY_S, MAX_KINDS, Repeats
-from app.telemetry import configure_logging
+from app.process.logs import EVERY_S, MAX_KINDS, Repeats, configure_logging
 
 
 class Told(logging.Handler):

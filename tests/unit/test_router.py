@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from app.dependencies import Dependencies
+from app.process.dependencies import Dependencies
 from app.request import NO_CONTENT, Answer, Request
 from app.router import PreflightRoute, Rows, Table
 from app.routes.route import Returns, Route

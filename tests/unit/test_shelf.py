@@ -7,8 +7,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from app.measuring import TOGETHER, measured, told
+from app.process.gauges import SettledLag
 from app.shelf import Shelf, family
-from app.standstill import Standstill
 from db.measures import Measure, Measures
 from subscriptions.domain.errors import unavailable
 
@@ -41,12 +41,12 @@ def test_what_is_measured_again_replaces_what_was() -> None:
 
 
 def test_a_settled_id_that_moves_or_has_nothing_to_wait_for_does_not_stand_still() -> None:
-    standstill = Standstill()
-    assert standstill.seen(5, 5, 10.0) == 0
-    assert standstill.seen(5, 9, 11.0) == 1.0
-    assert standstill.seen(5, 12, 15.0) == 5.0
-    assert standstill.seen(6, 12, 16.0) == 0
-    assert standstill.seen(12, 12, 20.0) == 0
+    settled_lag = SettledLag()
+    assert settled_lag.seen(5, 5, 10.0) == 0
+    assert settled_lag.seen(5, 9, 11.0) == 1.0
+    assert settled_lag.seen(5, 12, 15.0) == 5.0
+    assert settled_lag.seen(6, 12, 16.0) == 0
+    assert settled_lag.seen(12, 12, 20.0) == 0
 
 
 class SlowOnes(Measures):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from app.worker import Server, _bound
+from app.process.worker import Server, _bound
 
 linux_only = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel does not do this")
 

@@ -7,7 +7,7 @@ from app.cli.doctor.check import Check, ok
 from app.cli.doctor.home import Home
 from app.cli.doctor.settings import check_names
 from app.embedded import EmbeddedPostgres, EmbeddedRedis
-from app.settings import Settings
+from app.process.settings import Settings
 
 
 def examine(settings: Settings) -> list[Check]:

@@ -8,7 +8,7 @@ import httpx
 
 from app.cli.address import address_of
 from app.cli.doctor.check import Check, fail, ok, warn
-from app.settings import Settings
+from app.process.settings import Settings
 
 TIMEOUT_S = 3.0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.cli.doctor.check import Check, ok, warn
-from app.settings import Settings
+from app.process.settings import Settings
 
 PREFIX = "GAPLESS_"
 OTHERS = frozenset(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from app.asgi.guard import Guard
-from app.settings import Settings
+from app.browsers.rules import Browsers
 
 
 async def asked(server: tuple[str, int | None] | None, *, open_to_all: bool = False) -> tuple[int, Any]:
@@ -34,8 +34,8 @@ async def asked(server: tuple[str, int | None] | None, *, open_to_all: bool = Fa
         "headers": [(b"host", b"192.0.2.7")],
         "server": server,
     }
-    settings = Settings(database_url="postgresql://nowhere", allow_anonymous=open_to_all)
-    await Guard(application, settings)(scope, receive, send)
+    browsers = Browsers((), (), any_host=False)
+    await Guard(application, browsers, slow_reader_s=10.0, anywhere=open_to_all)(scope, receive, send)
     return sent[0]["status"], msgspec.json.decode(sent[1]["body"]).get("code")
 
 

@@ -7,7 +7,7 @@ from gapless_cli.failures import Failure
 
 from app.cli.serve import _environment
 from app.cli.settings import settings_from
-from app.settings import Settings
+from app.process.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import app.http_protocol
 from app.connections import Budget, buffers
-from app.memory import WORTH_BYTES, GivingBack
+from app.process.memory import WORTH_BYTES, GivingBack
 from app.telemetry import CUT_OFF
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import (

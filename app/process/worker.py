@@ -12,11 +12,11 @@ from types import FrameType
 
 import uvicorn
 
-from app.application import GaplessApp
 from app.browsers.rules import EVERY_ANSWER, Browsers
 from app.http_protocol import GOODBYE_S, GaplessHttpProtocol
-from app.settings import Settings
-from app.telemetry import configure_logging
+from app.process.application import GaplessApp
+from app.process.logs import configure_logging
+from app.process.settings import Settings
 
 GRACE_S = 8
 DRAIN_S = 0.5

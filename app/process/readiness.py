@@ -8,7 +8,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app import failpoints
+from app.process import failpoints
 from app.wire.definitions import parse_definitions
 from db.maintenance import Maintenance
 from db.migrate import migrations

@@ -12,16 +12,18 @@ from starlette._utils import get_route_path
 from starlette.types import Message, Receive, Scope, Send
 
 from app import openapi, pages, problem
-from app.asgi.alone import Companion, told_to_stop
 from app.asgi.guard import Guard, deny
 from app.asgi.websocket import AsgiWebSocket
+from app.browsers.rules import Browsers
+from app.process.logs import configure_logging
+from app.process.settings import Settings
+from app.process.standalone import Companion, told_to_stop
+from app.process.wiring import Service
 from app.router import PreflightRoute, Rows, request_id
 from app.routes.table import ROUTES
-from app.settings import Settings
-from app.telemetry import REQUESTS, configure_logging, pass_on
+from app.telemetry import REQUESTS, pass_on
 from app.websocket.framing import LINES
 from app.websocket.sessions import SUBPROTOCOLS
-from app.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 
 WEBSOCKET_PATH = "/v1/ws"
@@ -31,9 +33,9 @@ class GaplessApp(FastAPI):
     """The service behind its faces: every path of the table is one of its routes, and the pages are others.
     `service` exists between start-up and shut-down.
 
-    Under the server of `app.worker`, the connection holds requests to the rules for browsers and to limits;
-    under another server, `Guard` does. With `stands_alone`, start-up also does what `gapless serve` does
-    before its workers, and streams end when the process is told to stop.
+    Under the server of `app.process.worker`, the connection holds requests to the rules for browsers and to
+    limits; under another server, `Guard` does. With `stands_alone`, start-up also does what `gapless serve`
+    does before its workers, and streams end when the process is told to stop.
 
     A request to a hot row is answered before the framework looks at it, because the framework costs more than
     a publish. All others pass through the framework; so do those to hot rows once middleware was added.
@@ -44,7 +46,12 @@ class GaplessApp(FastAPI):
         self._settings = settings
         self._stands_alone = stands_alone
         self._rows = Rows(ROUTES, settings.namespace)
-        self._guard = Guard(self._answer, settings)
+        self._guard = Guard(
+            self._answer,
+            Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False),
+            slow_reader_s=settings.slow_reader_timeout,
+            anywhere=settings.allow_anonymous,
+        )
         super().__init__(
             title=openapi.TITLE,
             lifespan=self._serve,

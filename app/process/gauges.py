@@ -10,8 +10,7 @@ from prometheus_client import Counter
 
 from app.connections import buffers
 from app.heads import refusals
-from app.memory import GivingBack
-from app.standstill import Standstill
+from app.process.memory import GivingBack
 from app.telemetry import (
     BUFFERED,
     FEEDS,
@@ -47,7 +46,7 @@ async def tell(
     """Sets the gauges of fill levels and delays once a second, until cancelled."""
     RESTARTS.set(int(os.environ.get("GAPLESS_WORKER_RESTARTS", "0")))
     giving_back = GivingBack()
-    standstill = Standstill()
+    settled_lag = SettledLag()
     unhinted, regressions, forged = Rising(UNHINTED), Rising(REGRESSIONS), Rising(FORGED)
     untold = Rising(PRESENCE_DROPPED)
     beyond_client = Rising(PRESENCE_UNSHOWN.labels("client"))
@@ -66,7 +65,7 @@ async def tell(
         HEAD.set(watermark.last_id)
         IDS_LEFT.set(MAX_ID - watermark.last_id)
         SETTLED_ID.set(watermark.settled)
-        SETTLED_LAG.set(standstill.seen(watermark.settled, watermark.last_id, time.monotonic()))
+        SETTLED_LAG.set(settled_lag.seen(watermark.settled, watermark.last_id, time.monotonic()))
         HEARS.set(exchange.connected)
         unhinted.reached(live.unhinted)
         regressions.reached(watermark.regressions)
@@ -90,3 +89,17 @@ class Rising:
         """The number is `count` now."""
         self._counter.inc(count - self._told)
         self._told = count
+
+
+class SettledLag:
+    """How long the settled id has stood still below ids that were taken."""
+
+    def __init__(self) -> None:
+        self._settled = -1
+        self._since = 0.0
+
+    def seen(self, settled: int, last_id: int, now: float) -> float:
+        """In the seconds of `now`, from repeated readings of both ids; 0 if no id waits to be settled."""
+        if settled != self._settled or last_id <= settled:
+            self._settled, self._since = settled, now
+        return now - self._since

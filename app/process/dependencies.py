@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.gatekeeping import Gatekeeper
+from app.routes.operate import Readiness
 from app.settling import Settling
 from app.websocket.sessions import Sessions
 from app.wire.receipts import ReceiptCodec
@@ -45,6 +45,6 @@ class Dependencies:
     presence: Presence
     sessions: Sessions
     gate: Gate
-    gatekeeper: Gatekeeper
+    readiness: Readiness
     allow_private: bool
     """Whether webhooks may have private addresses."""

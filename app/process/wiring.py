@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from app import failpoints, levels, measuring
-from app.dependencies import Dependencies
-from app.gatekeeping import Gatekeeper
-from app.loops import Loops, Run
-from app.settings import Settings
+from app import measuring
+from app.process import failpoints, gauges
+from app.process.dependencies import Dependencies
+from app.process.loops import Loops, Run
+from app.process.readiness import Gatekeeper
+from app.process.settings import Settings
 from app.settling import Settling
 from app.stream.deliveries import MemberDependencies
 from app.telemetry import (
@@ -186,7 +187,7 @@ class Service:
             presence=self._presence,
             sessions=self._sessions,
             gate=self._gate,
-            gatekeeper=self._gatekeeper,
+            readiness=self._gatekeeper,
             allow_private=settings.webhook_allow_private,
         )
 
@@ -229,7 +230,7 @@ class Service:
             ("presence", self._presence.run),
             (
                 "levels",
-                lambda: levels.tell(
+                lambda: gauges.tell(
                     self._live, self._publisher, self._consumers, self._exchange, self._presence
                 ),
             ),

@@ -1,11 +1,16 @@
-"""Keeps a log readable during an outage, when the same warnings come several times a second."""
+"""The log: a JSON object a line, which stays readable when the same warnings come several times a second."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
 
 EVERY_S = 10.0
 MAX_KINDS = 1000
@@ -38,3 +43,27 @@ class Repeats(logging.Filter):
         if len(self._kinds) > MAX_KINDS:
             self._kinds.popitem(last=False)
         return True
+
+
+def configure_logging(level: str) -> None:
+    """Logs one JSON object per line to standard error, for the service and for uvicorn."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter(
+            "{asctime}{levelname}{name}{message}",
+            style="{",
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+            static_fields={"pid": os.getpid()},
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],
+        )
+    )
+    handler.addFilter(Repeats())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    # A line for each request, and one for each WebSocket that is closed.
+    for name in ("uvicorn.access", "websockets.server"):
+        logging.getLogger(name).setLevel(logging.WARNING)
