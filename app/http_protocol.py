@@ -36,8 +36,8 @@ from app.connections import shared_by
 from app.heads import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_REQUEST_BYTES, MAX_TARGET_BYTES, fields_bytes
 from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, framed, has_body
 from app.http_turns import Turns
+from app.metrics.registry import CUT_OFF
 from app.problem import Headers
-from app.telemetry import CUT_OFF
 from app.websocket_protocol import WebSocketConnection
 from subscriptions.domain.errors import Code, GaplessError
 

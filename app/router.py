@@ -19,10 +19,10 @@ from starlette.types import Receive, Scope, Send
 from app import problem
 from app.browsers.rules import is_preflight
 from app.http_answers import answer
+from app.metrics.registry import REQUESTS, count
 from app.problem import Headers
 from app.request import Answer, Request
 from app.routes.route import Bound, Route
-from app.telemetry import REQUESTS, count
 from app.wire.parameters import read_query
 from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated, unavailable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.telemetry import SETTLED
+from app.metrics.registry import SETTLED
 from app.wire.consuming import parse_extend, parse_nack, parse_receipts, parse_release
 from app.wire.deliveries import encode_results
 from app.wire.receipts import ReceiptCodec

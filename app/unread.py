@@ -11,7 +11,7 @@ import asyncio
 
 from app.connections import Shared, unacknowledged_bytes
 from app.http_parts import Flow
-from app.telemetry import CUT_OFF
+from app.metrics.registry import CUT_OFF
 
 
 class Unread:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 
 from app.heads import MAX_REQUEST_BYTES, body_due, too_late, too_long
+from app.metrics.registry import CUT_OFF
 from app.problem import Headers
-from app.telemetry import CUT_OFF
 
 PATIENCE_S: Final = 9.5
 """How long a body may be still, as in `app.http_protocol`."""

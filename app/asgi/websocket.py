@@ -8,7 +8,7 @@ from starlette.types import Message, Receive, Send
 from websockets.frames import CloseCode
 
 from app.asgi.connection import aborting
-from app.telemetry import CUT_OFF
+from app.metrics.registry import CUT_OFF
 from app.websocket_protocol import BAD_REQUEST, MAX_MESSAGE_BYTES, MAX_WAITING_BYTES, Receiver
 
 

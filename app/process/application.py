@@ -15,13 +15,13 @@ from app import openapi, pages, problem
 from app.asgi.guard import Guard, deny
 from app.asgi.websocket import AsgiWebSocket
 from app.browsers.rules import Browsers
+from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
 from app.process.settings import Settings
 from app.process.standalone import Companion, told_to_stop
 from app.process.wiring import Service
 from app.router import PreflightRoute, Rows, request_id
 from app.routes.table import ROUTES
-from app.telemetry import REQUESTS, pass_on
 from app.websocket.framing import LINES
 from app.websocket.sessions import SUBPROTOCOLS
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable

@@ -10,8 +10,7 @@ from prometheus_client import Counter
 
 from app.connections import buffers
 from app.heads import refusals
-from app.process.memory import GivingBack
-from app.telemetry import (
+from app.metrics.registry import (
     BUFFERED,
     FEEDS,
     FORGED,
@@ -32,6 +31,7 @@ from app.telemetry import (
     UNSETTLED,
     WAITING,
 )
+from app.process.memory import GivingBack
 from subscriptions.domain.model import MAX_ID
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.exchange import Exchange

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from app import measuring
+from app.metrics import measuring
+from app.metrics.registry import SNAPSHOTS
 from app.process import failpoints, gauges
 from app.process.dependencies import Dependencies
 from app.process.loops import Loops, Run
@@ -17,9 +18,6 @@ from app.process.readiness import Gatekeeper
 from app.process.settings import Settings
 from app.settling import Settling
 from app.stream.deliveries import MemberDependencies
-from app.telemetry import (
-    SHELF,
-)
 from app.webhooks.push import PushDependencies
 from app.webhooks.runner import Webhooks
 from app.webhooks.sender import Sender
@@ -284,12 +282,12 @@ class Service:
         worker = os.environ.get("GAPLESS_WORKER_INDEX", "0")
         found: list[tuple[str, Run]] = []
         if self._settings.workers > 1:
-            found.append(("measure the process", partial(measuring.process, SHELF, worker)))
+            found.append(("measure the process", partial(measuring.process, SNAPSHOTS, worker)))
         if worker == "0":
             assert self._settings.database_url is not None
             url, settings = self._settings.database_url, self._settings
             most, every_s = settings.metrics_subscriptions, settings.metrics_interval
-            measure = partial(measuring.subscriptions, url, SHELF, most=most, every_s=every_s)
+            measure = partial(measuring.subscriptions, url, SNAPSHOTS, most=most, every_s=every_s)
             found.append(("measure subscriptions", measure))
         return found
 

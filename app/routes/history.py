@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 
+from app.metrics.registry import REQUESTS
 from app.request import Answer, Plain, Request
-from app.telemetry import REQUESTS
 from app.wire import parameters
 from app.wire.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
 from app.wire.checks import check_key, check_type

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from app import telemetry
+from app.metrics import registry
 from app.request import Answer, Plain
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
@@ -32,5 +32,5 @@ async def readyz(request: Plain, exchange: Exchange, readiness: Readiness, live:
 
 async def metrics(request: Plain) -> Answer:
     """Get metrics for Prometheus, of all workers of this host."""
-    body, media_type = telemetry.metrics()
+    body, media_type = registry.metrics()
     return Answer(body, media_type=media_type.encode())

@@ -6,8 +6,8 @@ import time
 
 import msgspec
 
+from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
 from app.request import Answer, Plain
-from app.telemetry import PUBLISH_SECONDS, PUBLISHED, count
 from app.wire.body import read_body
 from app.wire.deliveries import encode_scheduled_at
 from app.wire.encode import encode_ephemeral, encode_positions

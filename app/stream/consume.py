@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Message
 
+from app.metrics.registry import REQUESTS
 from app.request import Request
 from app.stream import frames
 from app.stream.deliveries import MemberDependencies, MemberQuery, stream_member
-from app.telemetry import REQUESTS
 from app.wire.accept import check_deliveries
 from app.wire.parameters import ConsumeQuery
 from app.wire.receipts import ReceiptCodec

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from app.telemetry import CUT_OFF, DELIVERED, SETTLED
+from app.metrics.registry import CUT_OFF, DELIVERED, SETTLED
 from app.wire.deliveries import encode_delivery
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Delivery, Loss, Receipt

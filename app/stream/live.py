@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.telemetry import CUT_OFF, STREAMS
+from app.metrics.registry import CUT_OFF, STREAMS
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import Selection
 from subscriptions.engine.entry import Wire

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, assert_never
 
+from app.metrics.registry import REQUESTS
 from app.problem import Headers
 from app.request import Request
 from app.stream import frames
 from app.stream.live import LiveDependencies, LiveQuery, stream_live
 from app.stream.query import read_query
-from app.telemetry import REQUESTS
 from app.wire.accept import streams_cloudevents
 from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from app.bodies import read_json
+from app.metrics.registry import REQUESTS
 from app.request import NO_CONTENT, Answer, Plain, Request
 from app.stream import frames
-from app.telemetry import REQUESTS
 from app.websocket.commands import MAX_COMMAND_ID, ConnectRequest
 from app.websocket.framing import EVENTS, LINES, Framing
 from app.websocket.sessions import Sessions

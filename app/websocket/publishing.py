@@ -6,7 +6,7 @@ import time
 
 from msgspec import UNSET
 
-from app.telemetry import PUBLISHED, count
+from app.metrics.registry import PUBLISHED, count
 from app.websocket.commands import Command
 from app.websocket.replies import Replies
 from app.wire import json

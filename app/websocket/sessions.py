@@ -10,8 +10,8 @@ from typing import Final
 from app import problem
 from app.asgi.websocket import AsgiWebSocket
 from app.http_protocol import GaplessHttpProtocol
+from app.metrics.registry import REQUESTS
 from app.request import Answer, Plain
-from app.telemetry import REQUESTS
 from app.websocket import codes
 from app.websocket.framing import FRAMES, Framing
 from app.websocket.session import CONNECT_S, PING_S, PONG_S, Parts, Session

@@ -23,7 +23,7 @@ import cache
 import db
 import subscriptions
 from app.cli.__main__ import app as cli
-from app.measuring import told
+from app.metrics.measuring import as_families
 from app.openapi import Schemas
 from app.process.settings import Settings
 from app.program import CHECKOUT
@@ -65,7 +65,7 @@ def metrics_table() -> str:
         if m.name.startswith("gapless_")
     }
     # These are measured while a service runs.
-    for family in told([Measure("", "", 0, None, None, 0, 0, 0, 0, 0, 0)], 0, 0.0):
+    for family in as_families([Measure("", "", 0, None, None, 0, 0, 0, 0, 0, 0)], 0, 0.0):
         metric = Metric(family.name, family.text, family.kind)
         found[family.name] = metric, tuple(family.samples[0].labels)
     for name, (metric, names) in sorted(found.items()):

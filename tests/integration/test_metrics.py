@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import httpx
 
-from app.measuring import measured
+from app.metrics.measuring import measured
 from db.connect import DatabaseConfig, Pool
 from db.measures import Measures
 from tests.conftest import Database, Serve

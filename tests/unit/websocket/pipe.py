@@ -14,8 +14,8 @@ from uvicorn.server import ServerState
 from app.browsers.rules import Browsers
 from app.connections import Shared, shared_by
 from app.http_protocol import GaplessHttpProtocol
+from app.metrics.registry import CUT_OFF
 from app.request import Request
-from app.telemetry import CUT_OFF
 from app.websocket.framing import FRAMES
 from app.websocket.session import Parts, Session
 from app.websocket_protocol import WebSocketConnection

@@ -9,8 +9,8 @@ import pytest
 
 import app.http_protocol
 from app.connections import Budget, buffers
+from app.metrics.registry import CUT_OFF
 from app.process.memory import WORTH_BYTES, GivingBack
-from app.telemetry import CUT_OFF
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import (
     CHUNK_BYTES,

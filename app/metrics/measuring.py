@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
 
-from app.shelf import Family, Sample, Shelf, family
+from app.metrics.snapshots import Family, Sample, Snapshots, family
 from db.connect import DatabaseConfig, Pool
 from db.measures import Measure, Measures
 from subscriptions.domain.errors import GaplessError
@@ -49,26 +49,26 @@ UNMEASURED: Final = "gapless_subscriptions_unmeasured"
 MEASURED_AT: Final = "gapless_subscriptions_measured_timestamp_seconds"
 
 
-async def subscriptions(database_url: str, shelf: Shelf, *, most: int, every_s: float) -> None:
+async def subscriptions(database_url: str, snapshots: Snapshots, *, most: int, every_s: float) -> None:
     """Measure until cancelled, over an own connection. The oldest `most` subscriptions have metrics of their
     own; one more metric counts the others."""
     database = DatabaseConfig(database_url, statement_timeout_s=TIMEOUT_S)
     pool = Pool(database, application="metrics", size=1)
     try:
         while True:
-            took_s = await _round(Measures(pool), shelf, most)
+            took_s = await _round(Measures(pool), snapshots, most)
             await asyncio.sleep(max(every_s, took_s * REST))
     finally:
         await pool.close()
 
 
-async def _round(measures: Measures, shelf: Shelf, most: int) -> float:
+async def _round(measures: Measures, snapshots: Snapshots, most: int) -> float:
     """Measures all of them once and returns how many seconds that took."""
     began = time.monotonic()
     try:
         found, count = await measured(measures, most)
-        families = told(found, max(0, count - len(found)), time.time())
-        await asyncio.to_thread(shelf.put, "subscriptions", families)
+        families = as_families(found, max(0, count - len(found)), time.time())
+        await asyncio.to_thread(snapshots.put, "subscriptions", families)
     except (GaplessError, OSError) as error:
         # The time of the last measurement shows how old the metrics are.
         log.warning("the subscriptions could not be measured: %s", error)
@@ -87,7 +87,7 @@ async def measured(measures: Measures, most: int) -> tuple[list[Measure], int]:
     return found, count
 
 
-def told(found: list[Measure], left_out: int, at: float) -> list[Family]:
+def as_families(found: list[Measure], left_out: int, at: float) -> list[Family]:
     """The metrics of subscriptions for a scrape."""
     labelled = [({"namespace": m.namespace, "subscription": m.subscription}, m) for m in found]
     families = [
@@ -108,11 +108,11 @@ def told(found: list[Measure], left_out: int, at: float) -> list[Family]:
     ]
 
 
-async def process(shelf: Shelf, worker: str) -> None:
+async def process(snapshots: Snapshots, worker: str) -> None:
     """If there are several workers, measure each of their processes until cancelled."""
     while True:
         try:
-            await asyncio.to_thread(shelf.put, f"process-{worker}", list(_of_this_process(worker)))
+            await asyncio.to_thread(snapshots.put, f"process-{worker}", list(_of_this_process(worker)))
         except OSError as error:
             log.warning("the process could not be measured: %s", error)
         await asyncio.sleep(PROCESS_EVERY_S)

@@ -35,7 +35,7 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.json.Decoder(list[Family])
 
 
-class Shelf(Collector):
+class Snapshots(Collector):
     """Keeps the newest metrics of each topic: in `folder`, which the workers of one supervisor share, or
     without a folder in this process."""
 
@@ -50,7 +50,7 @@ class Shelf(Collector):
             return
         fresh = self._folder / f"{topic}.{os.getpid()}.new"
         fresh.write_bytes(msgspec.json.encode(families))
-        fresh.replace(self._folder / f"{topic}.shelf")
+        fresh.replace(self._folder / f"{topic}.snapshot")
 
     def collect(self) -> Iterable[Metric]:
         """Every metric once, with the samples of all workers."""
@@ -65,7 +65,7 @@ class Shelf(Collector):
     def _all(self) -> Iterable[list[Family]]:
         if self._folder is None:
             return list(self._own.values())
-        return [_decoder.decode(path.read_bytes()) for path in sorted(self._folder.glob("*.shelf"))]
+        return [_decoder.decode(path.read_bytes()) for path in sorted(self._folder.glob("*.snapshot"))]
 
 
 def family(name: str, text: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]) -> Family:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from app.measuring import TOGETHER, measured, told
+from app.metrics.measuring import TOGETHER, as_families, measured
+from app.metrics.snapshots import Snapshots, family
 from app.process.gauges import SettledLag
-from app.shelf import Shelf, family
 from db.measures import Measure, Measures
 from subscriptions.domain.errors import unavailable
 
@@ -17,23 +17,23 @@ def measure(name: str) -> Measure:
     return Measure("default", name, 3, 1.5, 2.5, 1, 4, 5, 6, 7, 8)
 
 
-def lines(shelf: Shelf) -> list[str]:
+def lines(snapshots: Snapshots) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(shelf)
+    registry.register(snapshots)
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
 def test_every_worker_tells_what_any_of_them_measured(tmp_path: Path) -> None:
     for worker in ("0", "1"):
-        Shelf(tmp_path).put(worker, [family("a", "A.", "counter", [({"worker": worker}, 1)])])
-    assert lines(Shelf(tmp_path)) == ['a_total{worker="0"} 1.0', 'a_total{worker="1"} 1.0']
+        Snapshots(tmp_path).put(worker, [family("a", "A.", "counter", [({"worker": worker}, 1)])])
+    assert lines(Snapshots(tmp_path)) == ['a_total{worker="0"} 1.0', 'a_total{worker="1"} 1.0']
 
 
 def test_what_is_measured_again_replaces_what_was() -> None:
-    shelf = Shelf(None)
-    shelf.put("subscriptions", told([measure("gone"), measure("stays")], 0, 1.0))
-    shelf.put("subscriptions", told([measure("stays")], 9, 2.0))
-    said = lines(shelf)
+    snapshots = Snapshots(None)
+    snapshots.put("subscriptions", as_families([measure("gone"), measure("stays")], 0, 1.0))
+    snapshots.put("subscriptions", as_families([measure("stays")], 9, 2.0))
+    said = lines(snapshots)
     assert 'gapless_subscription_lag_messages{namespace="default",subscription="stays"} 3.0' in said
     assert 'gapless_subscription_redelivered_total{namespace="default",subscription="stays"} 6.0' in said
     assert "gapless_subscriptions_unmeasured 9.0" in said

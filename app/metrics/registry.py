@@ -18,7 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from app.shelf import Shelf
+from app.metrics.snapshots import Snapshots
 
 COUNTED_S: Final = 0.1
 
@@ -88,9 +88,9 @@ FORGED = Counter("gapless_hints_refused_total", "Hints that were not signed by t
 
 
 _shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-SHELF: Final = Shelf(Path(_shared) if _shared else None)
+SNAPSHOTS: Final = Snapshots(Path(_shared) if _shared else None)
 if not _shared:
-    REGISTRY.register(SHELF)
+    REGISTRY.register(SNAPSHOTS)
 
 
 class _Sums:
@@ -130,7 +130,7 @@ def metrics() -> tuple[bytes, str]:
         _forget_the_dead(Path(_shared))
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        registry.register(SHELF)
+        registry.register(SNAPSHOTS)
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
