@@ -16,12 +16,12 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, NoMatchFound, compile_path, replace_params
 from starlette.types import Receive, Scope, Send
 
-from app import problem
-from app.browsers.rules import is_preflight
-from app.http_answers import answer
+from app.http import problem
+from app.http.answers import answer
+from app.http.browsers.rules import is_preflight
+from app.http.problem import Headers
+from app.http.request import Answer, Request
 from app.metrics.registry import REQUESTS, count
-from app.problem import Headers
-from app.request import Answer, Request
 from app.routes.route import Bound, Route
 from app.wire.parameters import read_query
 from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated, unavailable
@@ -171,8 +171,8 @@ class PathRoute(BaseRoute):
 
 
 class PreflightRoute(BaseRoute):
-    """CORS preflights of any path. A request of a forbidden origin does not get here. `app.browsers` adds the
-    headers that say what is allowed."""
+    """CORS preflights of any path. A request of a forbidden origin does not get here. `app.http.browsers`
+    adds the headers that say what is allowed."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether it is a preflight."""

@@ -11,10 +11,11 @@ from fastapi import FastAPI
 from starlette._utils import get_route_path
 from starlette.types import Message, Receive, Scope, Send
 
-from app import openapi, pages, problem
-from app.asgi.guard import Guard, deny
-from app.asgi.websocket import AsgiWebSocket
-from app.browsers.rules import Browsers
+from app import openapi, pages
+from app.http import problem
+from app.http.asgi.guard import Guard, deny
+from app.http.asgi.websocket import AsgiWebSocket
+from app.http.browsers.rules import Browsers
 from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
 from app.process.settings import Settings

@@ -8,8 +8,8 @@ import time
 
 from prometheus_client import Counter
 
-from app.connections import buffers
-from app.heads import refusals
+from app.http.connections import buffers
+from app.http.limits import refusals
 from app.metrics.registry import (
     BUFFERED,
     FEEDS,

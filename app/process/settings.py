@@ -18,7 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from app.browsers.names import allowed_host, allowed_origin
+from app.http.browsers.names import allowed_host, allowed_origin
 from app.program import CHECKOUT
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")

@@ -12,8 +12,8 @@ from types import FrameType
 
 import uvicorn
 
-from app.browsers.rules import EVERY_ANSWER, Browsers
-from app.http_protocol import GOODBYE_S, GaplessHttpProtocol
+from app.http.browsers.rules import EVERY_ANSWER, Browsers
+from app.http.protocol import GOODBYE_S, GaplessHttpProtocol
 from app.process.application import GaplessApp
 from app.process.logs import configure_logging
 from app.process.settings import Settings

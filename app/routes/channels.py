@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from app.bodies import read_json
-from app.request import JSON, NO_CONTENT, Answer, Plain, Request
+from app.http.body import read_json
+from app.http.request import JSON, NO_CONTENT, Answer, Plain, Request
 from app.routes.lists import name_pattern, page_by_name
 from app.wire import checks
 from app.wire.definitions import decode

@@ -7,8 +7,8 @@ from functools import partial
 
 import msgspec
 
-from app.bodies import read_json
-from app.request import NO_CONTENT, Answer, Plain, Request
+from app.http.body import read_json
+from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.routes.lists import page_by_id
 from app.wire.dead_letters import parse_purge, parse_replay
 from app.wire.deliveries import encode_dead_letter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from app.bodies import read_json
-from app.request import Answer, Plain, Request
+from app.http.body import read_json
+from app.http.request import Answer, Plain, Request
 from app.wire.definition_encoding import encode_changes, encode_definitions
 from app.wire.definitions import MAX_DEFINITIONS_BYTES, parse_definitions
 from app.wire.parameters import DryRunQuery

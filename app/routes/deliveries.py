@@ -8,11 +8,11 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect
 
+from app.http.body import read_body
+from app.http.request import Answer, Connection, Plain
 from app.metrics.registry import DELIVERED, PUBLISHED, SETTLED
-from app.request import Answer, Connection, Plain
 from app.routes.publish import committed
 from app.settling import Settling
-from app.wire.body import read_body
 from app.wire.checks import MAX_BODY_BYTES
 from app.wire.consuming import parse_pull, parse_transaction
 from app.wire.deliveries import encode_deliveries

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 
+from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
+from app.http.request import Answer, Plain, Request
 from app.metrics.registry import REQUESTS
-from app.request import Answer, Plain, Request
 from app.wire import parameters
-from app.wire.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
 from app.wire.checks import check_key, check_type
 from app.wire.cloudevents import to_cloudevent
 from app.wire.encode import encode_message

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from app.request import Answer
+from app.http.request import Answer
 from app.wire.deliveries import encode_page
 from app.wire.parameters import NamesQuery
 from subscriptions.domain.delivery import DeadLetter, Scheduled

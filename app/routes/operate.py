@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from app.http.request import Answer, Plain
 from app.metrics import registry
-from app.request import Answer, Plain
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.bodies import read_json
-from app.request import NO_CONTENT, Answer, Plain
+from app.http.body import read_json
+from app.http.request import NO_CONTENT, Answer, Plain
 from app.wire.definition_encoding import encode_policies, encode_policy
 from app.wire.definitions import parse_policy
 from app.wire.tags import etag, if_absent, if_match

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from app.request import Answer, Request
+from app.http.request import Answer, Request
 from app.wire.parameters import PresenceQuery
 from app.wire.times import rfc3339
 from subscriptions.engine.presence import Presence

@@ -6,9 +6,9 @@ import time
 
 import msgspec
 
+from app.http.body import read_body
+from app.http.request import Answer, Plain
 from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
-from app.request import Answer, Plain
-from app.wire.body import read_body
 from app.wire.deliveries import encode_scheduled_at
 from app.wire.encode import encode_ephemeral, encode_positions
 from app.wire.fingerprint import fingerprint

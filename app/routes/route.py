@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from app.request import JSON, Answer, Request
+from app.http.request import JSON, Answer, Request
 from app.wire.parameters import read_number
 from subscriptions.domain.names import check_channel
 

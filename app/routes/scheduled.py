@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from app.request import NO_CONTENT, Answer, Plain, Request
+from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.routes.lists import page_by_id
 from app.wire.deliveries import encode_scheduled
 from app.wire.encode import encode_positions

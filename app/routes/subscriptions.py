@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from app.bodies import read_json
-from app.request import NO_CONTENT, Answer, Plain, Request
+from app.http.body import read_json
+from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.routes.lists import name_pattern, page_by_name
 from app.wire.definition_encoding import encode_length, encode_subscription, encode_try
 from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription

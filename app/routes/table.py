@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from app.request import JSON
+from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
+from app.http.request import JSON
 from app.routes import (
     channels,
     dead_letters,
@@ -39,7 +40,6 @@ from app.websocket.emulation import (
 from app.websocket.sessions import websocket
 from app.wire import answers, checks, consuming, parameters, tags
 from app.wire import dead_letters as dead
-from app.wire.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
 from app.wire.definitions import (
     BindRequest,
     DefinitionsDocument,

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Message
 
+from app.http.accept import check_deliveries
+from app.http.request import Request
 from app.metrics.registry import REQUESTS
-from app.request import Request
 from app.stream import frames
 from app.stream.deliveries import MemberDependencies, MemberQuery, stream_member
-from app.wire.accept import check_deliveries
 from app.wire.parameters import ConsumeQuery
 from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Loss

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from app.request import Request
+from app.http.request import Request
 from app.wire.moments import parse_since
 from app.wire.parameters import SubscribeQuery
 from app.wire.selection import read_selection

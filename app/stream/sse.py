@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, assert_never
 
+from app.http.accept import streams_cloudevents
+from app.http.problem import Headers
+from app.http.request import Request
 from app.metrics.registry import REQUESTS
-from app.problem import Headers
-from app.request import Request
 from app.stream import frames
 from app.stream.live import LiveDependencies, LiveQuery, stream_live
 from app.stream.query import read_query
-from app.wire.accept import streams_cloudevents
 from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo

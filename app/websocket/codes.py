@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from app.websocket_protocol import BAD_REQUEST as CLOSE_BAD_REQUEST
+from app.http.websocket import BAD_REQUEST as CLOSE_BAD_REQUEST
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 

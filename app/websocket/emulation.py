@@ -11,15 +11,15 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from app.bodies import read_json
+from app.http.body import read_json
+from app.http.request import NO_CONTENT, Answer, Plain, Request
+from app.http.websocket import MAX_MESSAGE_BYTES
 from app.metrics.registry import REQUESTS
-from app.request import NO_CONTENT, Answer, Plain, Request
 from app.stream import frames
 from app.websocket.commands import MAX_COMMAND_ID, ConnectRequest
 from app.websocket.framing import EVENTS, LINES, Framing
 from app.websocket.sessions import Sessions
 from app.websocket.stream_connection import StreamConnection
-from app.websocket_protocol import MAX_MESSAGE_BYTES
 from app.wire.checks import within
 from app.wire.parameters import EmulatedConnectQuery
 from app.wire.refusals import FAILURES, refuse

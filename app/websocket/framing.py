@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from app.websocket_protocol import text_frame
+from app.http.websocket import text_frame
 
 
 class Framing(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
-from app.request import Connection
+from app.http.request import Connection
+from app.http.websocket import MAX_WAITING_BYTES
 from app.websocket import codes
 from app.websocket.framing import Framing
-from app.websocket_protocol import MAX_WAITING_BYTES
 
 
 class Dropped(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.problem import STATUS
+from app.http.problem import STATUS
 from subscriptions.domain.errors import RETRYABLE, Code
 from tests.docs.pages import read, section
 from tests.docs.tables import TABLES

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from app.http_protocol import GaplessHttpProtocol
+from app.http.protocol import GaplessHttpProtocol
 from tests.patience import PATIENCE_S
 from tests.raw_http import JSON_TYPE, MESSAGES, Bad, check_refused, connect, exchange, get, read_answer
 

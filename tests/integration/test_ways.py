@@ -19,9 +19,9 @@ from fastapi.testclient import TestClient
 from websockets.sync.client import connect
 
 from app.embedded import EmbeddedPostgres
+from app.http.request import JSON
 from app.process.application import GaplessApp
 from app.process.settings import Settings
-from app.request import JSON
 from app.routes.route import Route
 from app.routes.table import ROUTES
 from tests.conftest import External, drop_database, make_database

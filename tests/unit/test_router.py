@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
+from app.http.request import NO_CONTENT, Answer, Request
 from app.process.dependencies import Dependencies
-from app.request import NO_CONTENT, Answer, Request
 from app.router import PreflightRoute, Rows, Table
 from app.routes.route import Returns, Route
 from app.routes.table import ROUTES

@@ -7,9 +7,9 @@ from typing import Any
 
 from websockets.frames import Opcode
 
-from app.browsers.rules import EVERY_ANSWER, Browsers
-from app.http_protocol import GaplessHttpProtocol
-from app.websocket_protocol import WebSocketConnection, accept, text_frame
+from app.http.browsers.rules import EVERY_ANSWER, Browsers
+from app.http.protocol import GaplessHttpProtocol
+from app.http.websocket import WebSocketConnection, accept, text_frame
 from tests.unit.wire.http_server import Running, until
 
 NORMAL = 1000

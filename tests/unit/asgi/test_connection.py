@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.asgi import connection as module
-from app.asgi.connection import AsgiConnection
+from app.http.asgi import connection as module
+from app.http.asgi.connection import AsgiConnection
 from subscriptions.domain.errors import Code, GaplessError
 
 Message = dict[str, Any]

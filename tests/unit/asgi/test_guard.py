@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.asgi.guard import Guard
-from app.browsers.rules import Browsers
+from app.http.asgi.guard import Guard
+from app.http.browsers.rules import Browsers
 
 
 async def asked(server: tuple[str, int | None] | None, *, open_to_all: bool = False) -> tuple[int, Any]:

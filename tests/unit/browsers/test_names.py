@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.browsers.names import allowed_host, allowed_origin, parse_authority, parse_origin
+from app.http.browsers.names import allowed_host, allowed_origin, parse_authority, parse_origin
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.browsers.names import allowed_host, allowed_origin
-from app.browsers.rules import EVERY_ANSWER, Admission, Browsers, Headers
+from app.http.browsers.names import allowed_host, allowed_origin
+from app.http.browsers.rules import EVERY_ANSWER, Admission, Browsers, Headers
 from tests.unit.browsers.test_names import NO_AUTHORITY
 
 CHAT = "https://chat.example.org"

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from app.browsers.rules import Browsers
-from app.connections import Shared, _shared
-from app.http_protocol import GaplessHttpProtocol
+from app.http.browsers.rules import Browsers
+from app.http.connections import Shared, _shared
+from app.http.protocol import GaplessHttpProtocol
 from tests.patience import PATIENCE_S, wait_until
 
 T = TypeVar("T")

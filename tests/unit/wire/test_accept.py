@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.wire.accept import (
+from app.http.accept import (
     CLOUDEVENTS,
     JSON,
     NDJSON,

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-import app.http_protocol
-from app.connections import Budget, buffers
+import app.http.protocol
+from app.http.connections import Budget, buffers
 from app.metrics.registry import CUT_OFF
 from app.process.memory import WORTH_BYTES, GivingBack
 from tests.patience import PATIENCE_S, wait_until
@@ -152,7 +152,7 @@ def test_a_reader_that_takes_nothing_is_told_goodbye_behind_what_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Here it reads on in time, however busy the machine is.
-    monkeypatch.setattr(app.http_protocol, "GOODBYE_S", PATIENCE_S)
+    monkeypatch.setattr(app.http.protocol, "GOODBYE_S", PATIENCE_S)
     before = slow_readers()
     with Running(Impatient) as server, server.connect() as connection:
         connection.sendall(MUCH)

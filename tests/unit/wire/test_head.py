@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from app.wire.body import decompress, read_body
+from app.http.body import decompress, read_body
 from app.wire.head import Form, PublishHead, read_head
 from subscriptions.domain.errors import Code, GaplessError
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.heads import MAX_REQUEST_BYTES, MAX_TARGET_BYTES
-from app.http_parts import Event
+from app.http.cycle import Event
+from app.http.limits import MAX_REQUEST_BYTES, MAX_TARGET_BYTES
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import (
     GET,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.http_turns import MAX_PARTS, MAX_PIECE_BYTES, MAX_PIPELINED
+from app.http.turns import MAX_PARTS, MAX_PIECE_BYTES, MAX_PIPELINED
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import GET, Patient, Running, everything, post, until
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app import problem
+from app.http import problem
 from db.connect import translate
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid, unavailable
 from tests.patience import http_client

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from websockets.frames import Frame
 
-import app.websocket_protocol
-from app.websocket_protocol import FLOOD_S, MAX_EMPTY_FRAMES, MAX_FRAMES, MAX_LINES, MAX_MESSAGE_BYTES
+import app.http.websocket
+from app.http.websocket import FLOOD_S, MAX_EMPTY_FRAMES, MAX_FRAMES, MAX_LINES, MAX_MESSAGE_BYTES
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.wire.http_server import LONG_S, everything, until
 from tests.websocket.echo import Application, EchoHttpProtocol, EchoServer, accept_all
@@ -37,7 +37,7 @@ class Patient(EchoHttpProtocol):
 def running() -> Iterator[EchoServer]:
     with EchoServer(Patient) as server, pytest.MonkeyPatch.context() as patient:
         # Longer than the others: one of these may pass twice.
-        patient.setattr(app.websocket_protocol, "CLOSE_S", 10 * LONG_S)
+        patient.setattr(app.http.websocket, "CLOSE_S", 10 * LONG_S)
         # Their own limits would keep what these tests look for out of the log.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         yield server
@@ -293,7 +293,7 @@ REFUSED = {
 def test_refusals_have_their_codes(
     server: EchoServer, raw: bytes, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.websocket_protocol, "CLOSE_S", 0.2)
+    monkeypatch.setattr(app.http.websocket, "CLOSE_S", 0.2)
     with opened(server) as connection:
         connection.sendall(raw)
         assert closed(everything(connection)) == code
@@ -322,7 +322,7 @@ def test_an_answered_close_ends_the_connection(server: EchoServer) -> None:
 def test_a_close_that_is_not_answered_ends_it_too(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.websocket_protocol, "CLOSE_S", 0.2)
+    monkeypatch.setattr(app.http.websocket, "CLOSE_S", 0.2)
     with opened(server) as connection:
         connection.sendall(frame(TEXT, b"close"))
         assert closed(everything(connection)) == 1000

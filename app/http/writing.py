@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 
-from app.connections import Shared, unacknowledged_bytes
-from app.http_parts import Flow
+from app.http.connections import Shared, unacknowledged_bytes
+from app.http.cycle import Flow
 from app.metrics.registry import CUT_OFF
 
 
-class Unread:
+class WritingHalf:
     """The writing half of a connection. A client that takes nothing for `slow_reader_s` is cut off."""
 
     __slots__ = ("_chunk", "_queued_bytes", "_untaken")

@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from app.browsers.names import parse_authority, parse_origin, without_default_port
-from app.heads import bad_request
+from app.http.browsers.names import parse_authority, parse_origin, without_default_port
+from app.http.limits import bad_request
 from subscriptions.domain.errors import Code, GaplessError
 
 Headers = list[tuple[bytes, bytes]]

@@ -13,8 +13,8 @@ from typing import Final
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.http_parts import Flow
-from app.unread import Unread
+from app.http.cycle import Flow
+from app.http.writing import WritingHalf
 
 MAX_PIECE_BYTES: Final = 2048
 """The parser cannot be stopped within a piece, so this much may come on top of the other limits."""
@@ -23,7 +23,7 @@ MAX_PARTS: Final = 256
 MAX_PIPELINED: Final = 16
 
 
-class Turns(Unread, HttpToolsProtocol):
+class Turns(WritingHalf, HttpToolsProtocol):
     """The reading half of a connection."""
 
     __slots__ = ("_parts", "_segment", "_silent", "_turn", "_waiting")

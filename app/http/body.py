@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from app.wire.checks import MAX_BATCH_BYTES
-from app.wire.head import PublishHead
+from app.http.request import JSON, Request
+from app.wire.checks import MAX_BATCH_BYTES, MAX_BODY_BYTES
+from app.wire.head import PublishHead, is_gzip
 from subscriptions.domain.errors import Code, GaplessError
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -26,6 +28,22 @@ async def read_body(receive: Receive, head: PublishHead, limit: int = MAX_BATCH_
         raise _too_large(limit)
     body = await read_limited(receive, limit)
     return decompress(body, limit) if head.gzip else body
+
+
+async def read_json(
+    request: Request[Any], limit: int = MAX_BODY_BYTES, media_types: Iterable[str] = (JSON,)
+) -> bytes:
+    """The text of a small JSON body, of a route that is not hot: at most `limit` bytes before and after
+    gunzip, not decoded yet.
+
+    Raises `unsupported_media_type`, and as `read_body` does.
+    """
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type not in media_types:
+        raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, f"send {JSON}")
+    gzip = is_gzip(request.headers.get("content-encoding", "").encode("latin-1"))
+    raw = await read_limited(request.receive, limit)
+    return decompress(raw, limit) if gzip else raw
 
 
 async def read_limited(receive: Receive, limit: int) -> bytes:

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import heads
-from app.asgi.connection import AsgiConnection
-from app.browsers.rules import EVERY_ANSWER, Browsers
-from app.heads import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_TARGET_BYTES
-from app.problem import Headers
+from app.http import limits
+from app.http.asgi.connection import AsgiConnection
+from app.http.browsers.rules import EVERY_ANSWER, Browsers
+from app.http.limits import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_TARGET_BYTES
+from app.http.problem import Headers
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -74,11 +74,11 @@ class Guard:
                 " 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the network keeps others out",
             )
         if method == b"CONNECT":
-            return heads.no_proxy()
+            return limits.no_proxy()
         if len(target) > MAX_TARGET_BYTES:
-            return heads.target_too_long()
-        if len(headers) > MAX_FIELDS or heads.fields_bytes(headers) > MAX_FIELDS_BYTES:
-            return heads.too_many_fields()
+            return limits.target_too_long()
+        if len(headers) > MAX_FIELDS or limits.fields_bytes(headers) > MAX_FIELDS_BYTES:
+            return limits.too_many_fields()
         return None
 
 
@@ -103,9 +103,9 @@ def _is_local(scope: Scope) -> bool:
 
 
 async def _refuse(error: GaplessError, every_answer: Headers, scope: Scope, send: Send) -> None:
-    heads.refusals[error.code] += 1
+    limits.refusals[error.code] += 1
     logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
-    await deny(*heads.refusal(error, every_answer), scope, send)
+    await deny(*limits.refusal(error, every_answer), scope, send)
 
 
 async def deny(status: int, headers: Headers, body: bytes, scope: Scope, send: Send) -> None:

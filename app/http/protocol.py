@@ -4,12 +4,12 @@
 ends the connection. Limits:
 
 - request target 16 KiB (414), 100 header fields or 32 KiB of them (431)
-- HTTP/1.1 or 1.0 with exactly one Host (400), and what `app.browsers` refuses; framing that two readers
+- HTTP/1.1 or 1.0 with exactly one Host (400), and what `app.http.browsers` refuses; framing that two readers
   could understand differently (400)
 - head complete within 10 s of its first byte, body never still for 10 s nor slower than 500 bytes/s (408)
 - 64 MiB on the wire for one request, 64 KiB of it without a byte of body (trailers, chunk extensions)
-- connections, and the bytes held for all of them (see `app.connections`): the longest holder has to go
-- requests and chunks that are parsed at once (see `app.http_turns`)
+- connections, and the bytes held for all of them (see `app.http.connections`): the longest holder has to go
+- requests and chunks that are parsed at once (see `app.http.turns`)
 - a client that takes nothing of its answer for some seconds is cut off
 
 A request's `scope["extensions"]["gapless"]` is the connection itself.
@@ -30,15 +30,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from app import heads
-from app.browsers.rules import Browsers
-from app.connections import shared_by
-from app.heads import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_REQUEST_BYTES, MAX_TARGET_BYTES, fields_bytes
-from app.http_parts import Cycle, Event, Flow, Pipeline, UnframedCycle, framed, has_body
-from app.http_turns import Turns
+from app.http import limits
+from app.http.browsers.rules import Browsers
+from app.http.connections import shared_by
+from app.http.cycle import Cycle, Event, Flow, Pipeline, UnframedCycle, framed, has_body
+from app.http.limits import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_REQUEST_BYTES, MAX_TARGET_BYTES, fields_bytes
+from app.http.problem import Headers
+from app.http.turns import Turns
+from app.http.websocket import WebSocketConnection
 from app.metrics.registry import CUT_OFF
-from app.problem import Headers
-from app.websocket_protocol import WebSocketConnection
 from subscriptions.domain.errors import Code, GaplessError
 
 logger = logging.getLogger("gapless.http")
@@ -251,7 +251,7 @@ class GaplessHttpProtocol(Turns):
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > MAX_TARGET_BYTES:
-            raise _RefusedError(heads.target_too_long())
+            raise _RefusedError(limits.target_too_long())
 
     def on_headers_complete(self) -> None:
         self._check_head()
@@ -312,7 +312,7 @@ class GaplessHttpProtocol(Turns):
             self._phase_began, self._received = now, 0
             self._watch.expect(self, now + self.patience_s)
         elif self._phase is _Phase.HEAD or (in_body and not cycle.response_complete):
-            self._refuse(heads.too_late())
+            self._refuse(limits.too_late())
         else:
             self._watch.drop(self)
             self._close()
@@ -374,12 +374,12 @@ class GaplessHttpProtocol(Turns):
     def _check_head(self) -> None:
         headers = self.headers
         if (method := self.parser.get_method()) == b"CONNECT":
-            raise _RefusedError(heads.no_proxy())
+            raise _RefusedError(limits.no_proxy())
         if len(headers) > MAX_FIELDS:
-            raise _RefusedError(heads.too_many_fields())
+            raise _RefusedError(limits.too_many_fields())
         # The exact count is worth its time only when this many bytes, target and body among them, arrived.
         if self._received + self._segment > MAX_FIELDS_BYTES < fields_bytes(headers):
-            raise _RefusedError(heads.too_many_fields())
+            raise _RefusedError(limits.too_many_fields())
         admission = self.browsers.admit(method, self.url, headers)
         if admission.headers:
             self._default_headers = [*self._default_headers, *admission.headers]
@@ -387,7 +387,7 @@ class GaplessHttpProtocol(Turns):
             raise _RefusedError(admission.refusal)
         version = self.parser.get_http_version()
         if version != "1.1" and (version != "1.0" or any(n == b"transfer-encoding" for n, _ in headers)):
-            raise _RefusedError(heads.bad_request("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
+            raise _RefusedError(limits.bad_request("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
 
     def _expect_more(self) -> None:
         """After a segment was parsed: sets the deadline of the next one, or none if none is due."""
@@ -406,7 +406,7 @@ class GaplessHttpProtocol(Turns):
             self._phase_began = now
         by = self._phase_began + self.patience_s
         if self._phase is _Phase.BODY:
-            by = heads.body_due(now, self._phase_began, self._received, self.patience_s)
+            by = limits.body_due(now, self._phase_began, self._received, self.patience_s)
             self._count()
         if self._phase is not _Phase.DRAIN:
             self._watch.expect(self, by)
@@ -415,11 +415,11 @@ class GaplessHttpProtocol(Turns):
         """The error if an incomplete request is already too long."""
         too_many_fields = len(self.headers) > MAX_FIELDS
         if self._phase is _Phase.HEAD:
-            return heads.too_many_fields() if too_many_fields or self._received > MAX_HEAD_BYTES else None
+            return limits.too_many_fields() if too_many_fields or self._received > MAX_HEAD_BYTES else None
         if too_many_fields or self._silent > MAX_SILENT_BYTES:
-            return heads.bad_request("too many bytes of the body are not body")
+            return limits.bad_request("too many bytes of the body are not body")
         if self._received > MAX_REQUEST_BYTES:
-            return heads.too_long()
+            return limits.too_long()
         return None
 
     def _keep_alive(self) -> None:
@@ -454,11 +454,11 @@ class GaplessHttpProtocol(Turns):
             return error.__context__.error
         if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
             return GaplessError(Code.METHOD_NOT_ALLOWED, "no such method")
-        return heads.bad_request("not a valid HTTP request")
+        return limits.bad_request("not a valid HTTP request")
 
     def _refuse(self, error: GaplessError) -> None:
         """Answers with a problem and closes. It only closes if another answer is due or under way."""
-        heads.refusals[error.code] += 1
+        limits.refusals[error.code] += 1
         self._shared.budget.release(self)
         logger.debug("refused before routing: %s", error.detail, extra={"code": error.code.value})
         if not self._may_answer():
@@ -495,6 +495,6 @@ class GaplessHttpProtocol(Turns):
         return cycle is None or cycle.response_complete
 
     def _answer(self, error: GaplessError) -> bytes:
-        status, headers, body = heads.refusal(error, self._default_headers)
+        status, headers, body = limits.refusal(error, self._default_headers)
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         return STATUS_LINE[status] + lines + b"\r\n" + body

@@ -25,9 +25,9 @@ from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 from websockets.typing import Subprotocol
 
-from app.connections import Shared
-from app.http_parts import Flow
-from app.unread import Unread
+from app.http.connections import Shared
+from app.http.cycle import Flow
+from app.http.writing import WritingHalf
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of a message from a client: some commands, or one with the largest payload."""
@@ -150,7 +150,7 @@ class Frames(LibraryFrames):
         super().recv_frame(frame)
 
 
-class WebSocketConnection(Unread, asyncio.Protocol):
+class WebSocketConnection(WritingHalf, asyncio.Protocol):
     """One connection. It begins when the handshake was answered.
 
     While bytes wait that the client does not take, nothing is read from it either, so that it cannot make the

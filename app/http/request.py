@@ -10,7 +10,7 @@ from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from app.through import ServerSide, Through
+from app.http.through import ServerSide, Through
 
 JSON: Final = "application/json"
 

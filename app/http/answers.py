@@ -7,8 +7,8 @@ from typing import Final
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from app.http_parts import Cycle
-from app.problem import Headers
+from app.http.cycle import Cycle
+from app.http.problem import Headers
 
 _CLOSE: Final = (b"connection", b"close")
 

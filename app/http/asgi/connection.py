@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from app.heads import MAX_REQUEST_BYTES, body_due, too_late, too_long
+from app.http.limits import MAX_REQUEST_BYTES, body_due, too_late, too_long
+from app.http.problem import Headers
 from app.metrics.registry import CUT_OFF
-from app.problem import Headers
 
 PATIENCE_S: Final = 9.5
-"""How long a body may be still, as in `app.http_protocol`."""
+"""How long a body may be still, as in `app.http.protocol`."""
 GONE_S: Final = 1.0
 """How long a server may take to notice that its connection was dropped."""
 

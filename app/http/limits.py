@@ -1,5 +1,5 @@
 """Limits of requests, and how a request is refused before a route sees it. The server's own protocol keeps
-these rules, and `app.asgi` keeps them under other servers."""
+these rules, and `app.http.asgi` keeps them under other servers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import uuid
 from collections import Counter
 from typing import Final
 
-from app import problem
-from app.problem import Headers
+from app.http import problem
+from app.http.problem import Headers
 from subscriptions.domain.errors import Code, GaplessError
 
 MAX_TARGET_BYTES: Final = 16 * 1024

@@ -7,9 +7,9 @@ import asyncio
 from starlette.types import Message, Receive, Send
 from websockets.frames import CloseCode
 
-from app.asgi.connection import aborting
+from app.http.asgi.connection import aborting
+from app.http.websocket import BAD_REQUEST, MAX_MESSAGE_BYTES, MAX_WAITING_BYTES, Receiver
 from app.metrics.registry import CUT_OFF
-from app.websocket_protocol import BAD_REQUEST, MAX_MESSAGE_BYTES, MAX_WAITING_BYTES, Receiver
 
 
 class AsgiWebSocket:
