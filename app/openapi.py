@@ -10,10 +10,10 @@ from typing import Any, Final, get_args
 import msgspec
 
 from app import VERSION
+from app.http.parameters import IN_PATH
 from app.routes.route import Header, Returns, Route
 from app.routes.table import TABLE
 from app.wire.answers import Problem
-from app.wire.parameters import IN_PATH
 from app.wire.settings import ChannelSettings, SubscriptionSettings
 
 TITLE: Final = "Gapless"

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 from app.http import problem
 from app.http.answers import answer
 from app.http.browsers.rules import is_preflight
+from app.http.parameters import read_query
 from app.http.problem import Headers
 from app.http.request import Answer, Request
 from app.metrics.registry import REQUESTS, count
 from app.routes.route import Bound, Route
-from app.wire.parameters import read_query
 from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated, unavailable
 
 logger = logging.getLogger("gapless.http")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.message.deliveries import encode_results
+from app.message.receipts import ReceiptCodec
+from app.message.settlement import parse_extend, parse_nack, parse_receipts, parse_release
 from app.metrics.registry import SETTLED
-from app.wire.consuming import parse_extend, parse_nack, parse_receipts, parse_release
-from app.wire.deliveries import encode_results
-from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Settled
 from subscriptions.engine.durable.consumers import Consumers
 

@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from app.http.request import JSON, Request
-from app.wire.checks import MAX_BATCH_BYTES, MAX_BODY_BYTES
-from app.wire.head import PublishHead, is_gzip
+from app.message.head import PublishHead, is_gzip
+from app.message.limits import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from subscriptions.domain.errors import Code, GaplessError
 
 _GZIP: Final = 16 + zlib.MAX_WBITS

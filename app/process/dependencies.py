@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.message.receipts import ReceiptCodec
 from app.routes.operate import Readiness
 from app.settling import Settling
 from app.websocket.sessions import Sessions
-from app.wire.receipts import ReceiptCodec
 from subscriptions.engine.durable.announcing import (
     AnnouncingDeadLetters,
     AnnouncingPolicies,

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from app.message.message import encode_message
+from app.message.receipts import ReceiptCodec
 from app.metrics import measuring
 from app.metrics.registry import SNAPSHOTS
 from app.process import failpoints, gauges
@@ -24,8 +26,6 @@ from app.webhooks.sender import Sender
 from app.websocket.consuming import Queues
 from app.websocket.session import Parts
 from app.websocket.sessions import Sessions
-from app.wire.encode import encode_message
-from app.wire.receipts import ReceiptCodec
 from cache.bus import RedisBus
 from cache.presence import RedisPresence
 from db.appender import Appender

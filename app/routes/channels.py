@@ -8,14 +8,15 @@ import msgspec
 from msgspec import UNSET
 
 from app.http.body import read_json
+from app.http.parameters import NamesQuery
 from app.http.request import JSON, NO_CONTENT, Answer, Plain, Request
+from app.message import limits
+from app.message.json import number
+from app.message.tags import etag, if_absent, if_match
+from app.message.times import rfc3339
 from app.routes.lists import name_pattern, page_by_name
-from app.wire import checks
 from app.wire.definitions import decode
-from app.wire.parameters import NamesQuery
-from app.wire.settings import ChannelSettings, channel_values, number
-from app.wire.tags import etag, if_absent, if_match
-from app.wire.times import rfc3339
+from app.wire.settings import ChannelSettings, channel_values
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import Channel, Retention
 from subscriptions.ports import HistoryPort
@@ -26,7 +27,7 @@ MERGE_PATCH = "application/merge-patch+json"
 class ChannelRequest(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings. `name` may repeat the name in the path."""
 
-    name: checks.Name | msgspec.UnsetType = UNSET
+    name: limits.Name | msgspec.UnsetType = UNSET
 
 
 async def list_channels(request: Request[NamesQuery], history: HistoryPort) -> Answer:

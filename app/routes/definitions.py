@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from app.http.body import read_json
+from app.http.parameters import DryRunQuery
 from app.http.request import Answer, Plain, Request
+from app.message.tags import etag, if_match
 from app.wire.definition_encoding import encode_changes, encode_definitions
 from app.wire.definitions import MAX_DEFINITIONS_BYTES, parse_definitions
-from app.wire.parameters import DryRunQuery
-from app.wire.tags import etag, if_match
 from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
 

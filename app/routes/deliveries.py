@@ -10,17 +10,17 @@ from starlette.requests import ClientDisconnect
 
 from app.http.body import read_body
 from app.http.request import Answer, Connection, Plain
+from app.message.deliveries import encode_deliveries
+from app.message.fingerprint import fingerprint
+from app.message.head import Form, PublishHead, read_head
+from app.message.limits import MAX_BODY_BYTES
+from app.message.message import encode_positions
+from app.message.publish import refuse_expectation
+from app.message.receipts import ReceiptCodec
+from app.message.settlement import parse_pull, parse_transaction
 from app.metrics.registry import DELIVERED, PUBLISHED, SETTLED
 from app.routes.publish import committed
 from app.settling import Settling
-from app.wire.checks import MAX_BODY_BYTES
-from app.wire.consuming import parse_pull, parse_transaction
-from app.wire.deliveries import encode_deliveries
-from app.wire.encode import encode_positions
-from app.wire.fingerprint import fingerprint
-from app.wire.head import Form, PublishHead, read_head
-from app.wire.publish import refuse_expectation
-from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 
+from app.http import parameters
 from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
 from app.http.request import Answer, Plain, Request
+from app.message.cloudevents import to_cloudevent
+from app.message.limits import check_key, check_type
+from app.message.message import encode_message
+from app.message.times import parse_since
 from app.metrics.registry import REQUESTS
-from app.wire import parameters
-from app.wire.checks import check_key, check_type
-from app.wire.cloudevents import to_cloudevent
-from app.wire.encode import encode_message
-from app.wire.moments import parse_since
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Message
 from subscriptions.domain.selection import select

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
+from app.http.parameters import NamesQuery
 from app.http.request import Answer
-from app.wire.deliveries import encode_page
-from app.wire.parameters import NamesQuery
+from app.message.deliveries import encode_page
 from subscriptions.domain.delivery import DeadLetter, Scheduled
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import is_channel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from app.http.body import read_json
 from app.http.request import NO_CONTENT, Answer, Plain
+from app.message.tags import etag, if_absent, if_match
 from app.wire.definition_encoding import encode_policies, encode_policy
 from app.wire.definitions import parse_policy
-from app.wire.tags import etag, if_absent, if_match
 from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
 

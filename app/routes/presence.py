@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from app.http.parameters import PresenceQuery
 from app.http.request import Answer, Request
-from app.wire.parameters import PresenceQuery
-from app.wire.times import rfc3339
+from app.message.times import rfc3339
 from subscriptions.engine.presence import Presence
 
 

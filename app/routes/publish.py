@@ -8,12 +8,12 @@ import msgspec
 
 from app.http.body import read_body
 from app.http.request import Answer, Plain
+from app.message.deliveries import encode_scheduled_at
+from app.message.fingerprint import fingerprint
+from app.message.head import PublishHead, read_head
+from app.message.message import encode_ephemeral, encode_positions
+from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
 from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
-from app.wire.deliveries import encode_scheduled_at
-from app.wire.encode import encode_ephemeral, encode_positions
-from app.wire.fingerprint import fingerprint
-from app.wire.head import PublishHead, read_head
-from app.wire.publish import Publication, parse_batch, parse_publication, refuse_expectation
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.exchange import Exchange

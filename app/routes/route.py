@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from app.http.parameters import read_number
 from app.http.request import JSON, Answer, Request
-from app.wire.parameters import read_number
 from subscriptions.domain.names import check_channel
 
 Handler = Callable[..., Awaitable[Answer | None]]

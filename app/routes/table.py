@@ -10,8 +10,12 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from app.http import parameters
 from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
 from app.http.request import JSON
+from app.message import limits, settlement, tags
+from app.message.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
+from app.message.publish import BatchRequest, MessageToPublish
 from app.routes import (
     channels,
     dead_letters,
@@ -38,7 +42,7 @@ from app.websocket.emulation import (
     emulation,
 )
 from app.websocket.sessions import websocket
-from app.wire import answers, checks, consuming, parameters, tags
+from app.wire import answers
 from app.wire import dead_letters as dead
 from app.wire.definitions import (
     BindRequest,
@@ -48,13 +52,11 @@ from app.wire.definitions import (
     SubscriptionChange,
     SubscriptionDefinition,
 )
-from app.wire.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
 from app.wire.presence import PresencePage
-from app.wire.publish import BatchRequest, MessageToPublish
 
 _Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
 _Events = Annotated[
-    list[_Event], Meta(description="CloudEvents.", extra_json_schema={"maxItems": checks.MAX_MESSAGES})
+    list[_Event], Meta(description="CloudEvents.", extra_json_schema={"maxItems": limits.MAX_MESSAGES})
 ]
 _STREAM: Final = "text/event-stream"
 _SENT: Final = {"type": "string"}
@@ -93,23 +95,23 @@ _POLICY: Final = {200: returns("The policy.", answers.Policy, _ETAG)}
 _RESULTS: Final = {200: returns("One result per receipt, in order.", answers.Results)}
 _BINDING: Final = json_body(BindRequest, {"channels": ["refunds.*"]})
 _RECEIPT: Final = "AQAAAAAAAAABAAAAAAAAAAQAAAAAAAAAAQAAAAAAAAAATVwlOxAsNhF5FEv5"
-_ACK: Final = json_body(consuming.AckRequest, {"receipts": [_RECEIPT]})
-_NACK: Final = json_body(consuming.NackRequest, {"receipts": [_RECEIPT], "delay": 5, "reason": "timed out"})
-_RELEASE: Final = json_body(consuming.ReleaseRequest, {"receipts": [_RECEIPT], "delay": 5})
-_EXTEND: Final = json_body(consuming.ExtendRequest, {"receipts": [_RECEIPT], "ack_wait": 60})
+_ACK: Final = json_body(settlement.AckRequest, {"receipts": [_RECEIPT]})
+_NACK: Final = json_body(settlement.NackRequest, {"receipts": [_RECEIPT], "delay": 5, "reason": "timed out"})
+_RELEASE: Final = json_body(settlement.ReleaseRequest, {"receipts": [_RECEIPT], "delay": 5})
+_EXTEND: Final = json_body(settlement.ExtendRequest, {"receipts": [_RECEIPT], "ack_wait": 60})
 
 _ACCEPTED: Final = returns(
     "Scheduled; or, if ephemeral, sent to live subscribers and not stored.",
     answers.ScheduledAt | answers.ScheduledAtAll | answers.EphemeralSent,
     _REPLAYED,
 )
-_Several = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+_Several = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
 _PUBLISHED: Final = Body(
     {JSON: MessageToPublish | _Several, CLOUDEVENT: _Event, CLOUDEVENTS: _Events},
     example={"data": {"text": "hello"}, "type": "note", "key": "user-7"},
 )
 _TRANSACTION: Final = json_body(
-    consuming.TransactionRequest,
+    settlement.TransactionRequest,
     {
         "publish": [{"channel": "invoices", "data": {"order": 7}}],
         "ack": [{"subscription": "billing", "receipts": [_RECEIPT]}],
@@ -210,7 +212,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     "deliveries": (
         Route("POST", "/v1/subscriptions/{name}/pull", deliveries.pull,
               {200: returns("The leased messages; none if none came.", answers.Deliveries)},
-              body=json_body(consuming.PullRequest, {"max": 10, "wait": 20}, required=False), face="queue",
+              body=json_body(settlement.PullRequest, {"max": 10, "wait": 20}, required=False), face="queue",
               hot=True),
         Route("GET", "/v1/subscriptions/{name}/consume", consume,
               {200: Returns("Events: delivery, gap, goodbye.", {_STREAM: str})},

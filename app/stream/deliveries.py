@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from app.message.deliveries import encode_delivery
+from app.message.receipts import ReceiptCodec
 from app.metrics.registry import CUT_OFF, DELIVERED, SETTLED
-from app.wire.deliveries import encode_delivery
-from app.wire.receipts import ReceiptCodec
 from subscriptions.domain.delivery import Delivery, Loss, Receipt
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye

@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from app.wire import deliveries
-from app.wire.cloudevents import to_cloudevent
-from app.wire.decode import decode_message
-from app.wire.times import rfc3339
+from app.message import deliveries
+from app.message.cloudevents import to_cloudevent
+from app.message.message import decode_message
+from app.message.times import rfc3339
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import Change

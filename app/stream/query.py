@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
+from app.http.parameters import SubscribeQuery
 from app.http.request import Request
-from app.wire.moments import parse_since
-from app.wire.parameters import SubscribeQuery
-from app.wire.selection import read_selection
+from app.message.selection import read_selection
+from app.message.times import parse_since
 from subscriptions.domain.errors import Code, GaplessError, invalid, unauthenticated
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.selection import Selection

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, assert_never
 
 from app.http.accept import streams_cloudevents
+from app.http.parameters import SubscribeQuery
 from app.http.problem import Headers
 from app.http.request import Request
 from app.metrics.registry import REQUESTS
 from app.stream import frames
 from app.stream.live import LiveDependencies, LiveQuery, stream_live
 from app.stream.query import read_query
-from app.wire.parameters import SubscribeQuery
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.engine.live.engine import LiveEngine

@@ -12,11 +12,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.wire import checks
-from app.wire.moments import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
-from app.wire.parameters import MAX_LAST
-from app.wire.publish import AddressedMessage
-from app.wire.settings import MAX_FILTERS
+from app.http.parameters import MAX_LAST
+from app.message import limits
+from app.message.limits import MAX_FILTERS
+from app.message.publish import AddressedMessage
+from app.message.times import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS
 from subscriptions.domain.selection import MAX_CHANNELS
@@ -29,9 +29,9 @@ _Text = Annotated[str, Meta(max_length=4096)]
 _Channel = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_NAME_CHARACTERS})]
 """A channel, or what its client calls a selection. Checked by whoever uses it: a longer one is no malformed
 command, and the others of its message are carried out."""
-_Names = Annotated[list[checks.Name], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_CHANNELS})]
-_Types = Annotated[list[checks.Type], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
-_Keys = Annotated[list[checks.Key], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
+_Names = Annotated[list[limits.Name], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_CHANNELS})]
+_Types = Annotated[list[limits.Type], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
+_Keys = Annotated[list[limits.Key], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
 _Last = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": MAX_LAST})]
 _Moment = Annotated[
     str, Meta(extra_json_schema={"pattern": SINCE_PATTERN, "maxLength": MAX_MOMENT_CHARACTERS})
@@ -184,5 +184,5 @@ def check_name(text: str) -> str:
     """Refuse a name that no push should repeat. Raises `invalid_request`."""
     if len(text) > MAX_NAME_CHARACTERS:
         raise invalid("channel", f"is longer than {MAX_NAME_CHARACTERS} characters")
-    checks.check_printable(text, "channel")
+    limits.check_printable(text, "channel")
     return text

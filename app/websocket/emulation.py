@@ -12,17 +12,17 @@ import msgspec
 from msgspec import Meta
 
 from app.http.body import read_json
+from app.http.parameters import EmulatedConnectQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.http.websocket import MAX_MESSAGE_BYTES
+from app.message.limits import within
+from app.message.refusals import FAILURES, refuse
 from app.metrics.registry import REQUESTS
 from app.stream import frames
 from app.websocket.commands import MAX_COMMAND_ID, ConnectRequest
 from app.websocket.framing import EVENTS, LINES, Framing
 from app.websocket.sessions import Sessions
 from app.websocket.stream_connection import StreamConnection
-from app.wire.checks import within
-from app.wire.parameters import EmulatedConnectQuery
-from app.wire.refusals import FAILURES, refuse
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.engine.exchange import Exchange
 

@@ -9,6 +9,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from app.http.parameters import MAX_LAST
+from app.message.limits import MAX_FILTERS
+from app.message.selection import read_selection
 from app.stream.live import LiveDependencies
 from app.stream.query import chosen_start
 from app.websocket import codes
@@ -16,9 +19,6 @@ from app.websocket.codes import error_code
 from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
 from app.websocket.following import Client, Following
 from app.websocket.replies import Opening, Replies
-from app.wire.parameters import MAX_LAST
-from app.wire.selection import read_selection
-from app.wire.settings import MAX_FILTERS
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import MAX_CHANNELS, Selection

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.websocket.commands import Command
-from app.wire.answers import Delivery, Message, StreamGoodbye, StreamReady
-from app.wire.consuming import (
+from app.message.settlement import (
     AckRequest,
     ConsumeRequest,
     ExtendRequest,
@@ -16,6 +14,8 @@ from app.wire.consuming import (
     ReleaseRequest,
     UnconsumeRequest,
 )
+from app.websocket.commands import Command
+from app.wire.answers import Delivery, Message, StreamGoodbye, StreamReady
 
 
 class ClientCommand(Command, forbid_unknown_fields=True):

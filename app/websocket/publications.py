@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from app.message.deliveries import gap
 from app.websocket.framing import Framing
-from app.wire.deliveries import gap
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Message

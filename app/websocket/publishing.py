@@ -6,13 +6,13 @@ import time
 
 from msgspec import UNSET
 
+from app.message import json
+from app.message.message import encode_ephemeral, encode_positions
+from app.message.publish import parse_addressed
+from app.message.refusals import FAILURES, refuse
 from app.metrics.registry import PUBLISHED, count
 from app.websocket.commands import Command
 from app.websocket.replies import Replies
-from app.wire import json
-from app.wire.encode import encode_ephemeral, encode_positions
-from app.wire.publish import parse_addressed
-from app.wire.refusals import FAILURES, refuse
 from subscriptions.domain.model import Append, Appended
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import EphemeralHint

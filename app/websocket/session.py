@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from app import VERSION
+from app.message.refusals import FAILURES, reason_of
 from app.stream.live import LiveDependencies
 from app.websocket import codes
 from app.websocket.codes import Ending, error_code
@@ -37,7 +38,6 @@ from app.websocket.presence import read_presence, read_presence_stats
 from app.websocket.publications import push
 from app.websocket.publishing import publish
 from app.websocket.replies import Replies
-from app.wire.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import MAX_CHANNELS

@@ -8,9 +8,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.wire import checks
+from app.message import limits
+from app.message.times import MAX_MOMENT_CHARACTERS, parse_since
 from app.wire.definitions import decode
-from app.wire.moments import MAX_MOMENT_CHARACTERS, parse_since
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import MAX_ID, microseconds
@@ -25,8 +25,8 @@ _Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
 class DeadLetterMembers(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which dead letters: all of these."""
 
-    subscription: checks.Name | UnsetType | None = UNSET
-    channel: checks.Name | UnsetType | None = UNSET
+    subscription: limits.Name | UnsetType | None = UNSET
+    channel: limits.Name | UnsetType | None = UNSET
     reason: Reason | UnsetType | None = UNSET
 
 

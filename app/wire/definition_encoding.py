@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
+from app.message.json import plain
+from app.message.times import rfc3339
 from app.wire import answers
-from app.wire.settings import nested, plain
-from app.wire.times import rfc3339
+from app.wire.settings import nested
 from subscriptions.domain.delivery import (
     SUBSCRIPTION_SETTINGS,
     AppliesTo,

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.wire import checks, json
-from app.wire.moments import MAX_MOMENT_CHARACTERS, parse_since
-from app.wire.refusals import field_error
+from app.message import json, limits
+from app.message.refusals import field_error
+from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
 from app.wire.settings import (
     ChannelSettings,
     Push,
@@ -25,7 +25,6 @@ from app.wire.settings import (
     push_value,
     subscription_values,
 )
-from app.wire.times import rfc3339
 from subscriptions.domain.delivery import (
     AppliesTo,
     ChannelDefinition,
@@ -48,7 +47,7 @@ MAX_ENTRIES: Final = 100_000
 _DIGITS: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _START: Final = "must be earliest, latest, an id, or a time: RFC 3339, or how long ago (30s, 10m, 2h, 1d)"
 
-_Channels = Annotated[list[checks.Name], Meta(min_length=1, max_length=MAX_CHANNELS)]
+_Channels = Annotated[list[limits.Name], Meta(min_length=1, max_length=MAX_CHANNELS)]
 _Start = Annotated[int, Meta(ge=0, le=MAX_ID)] | Annotated[str, Meta(max_length=MAX_MOMENT_CHARACTERS)]
 _POLICY: Final = {
     "anyOf": [
@@ -63,7 +62,7 @@ _Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 class SubscriptionDefinition(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
     """A durable subscription. It begins at `start`: earliest, latest, after an id, or at a time."""
 
-    name: checks.Name | UnsetType | None = UNSET
+    name: limits.Name | UnsetType | None = UNSET
     channels: _Channels
     start: _Start | UnsetType | None = UNSET
     push: Push | UnsetType | None = UNSET
@@ -72,7 +71,7 @@ class SubscriptionDefinition(SubscriptionSettings, kw_only=True, forbid_unknown_
 class SubscriptionChange(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
     """The members of a subscription to change; null clears one. `start` cannot change."""
 
-    name: checks.Name | UnsetType | None = UNSET
+    name: limits.Name | UnsetType | None = UNSET
     channels: _Channels | UnsetType = UNSET
     start: _Start | UnsetType | None = UNSET
     push: Push | UnsetType | None = UNSET
@@ -93,8 +92,8 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
 class PolicyDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Settings for everything that a pattern matches."""
 
-    name: checks.Name | UnsetType | None = UNSET
-    pattern: checks.Name
+    name: limits.Name | UnsetType | None = UNSET
+    pattern: limits.Name
     applies_to: Literal["channels", "subscriptions"]
     priority: _Priority | UnsetType | None = UNSET
     definition: Annotated[msgspec.Raw, Meta(extra_json_schema=_POLICY)]
@@ -103,13 +102,13 @@ class PolicyDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 class ChannelEntry(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     """A channel with its own settings."""
 
-    name: checks.Name
+    name: limits.Name
 
 
 class SubscriptionEntry(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
     """A subscription with its own settings."""
 
-    name: checks.Name
+    name: limits.Name
     channels: _Channels
     start: _Start | UnsetType | None = UNSET
     push: Push | UnsetType | None = UNSET
@@ -119,7 +118,7 @@ class SubscriptionEntry(SubscriptionSettings, kw_only=True, forbid_unknown_field
 class PolicyEntry(PolicyDefinition, kw_only=True, forbid_unknown_fields=True):
     """A policy."""
 
-    name: checks.Name
+    name: limits.Name
 
 
 class DefinitionsDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -280,7 +279,7 @@ def _entries(place: str, entries: Iterable[_Entry], make: Callable[[_Entry], _Ma
                 raise invalid("name", "occurs twice")
             made.append(make(entry))
         except GaplessError as error:
-            raise checks.within(error, f"{place}[{index}]") from None
+            raise limits.within(error, f"{place}[{index}]") from None
         names.add(entry.name)
     return tuple(made)
 
@@ -289,4 +288,4 @@ def _below(error: GaplessError, place: str) -> GaplessError:
     """The same error for a part of a body; `place` is the path of that part."""
     if [e.field for e in error.errors] == ["body"]:
         return invalid(place, error.errors[0].message)
-    return checks.within(error, place)
+    return limits.within(error, place)

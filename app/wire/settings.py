@@ -12,31 +12,29 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.message import limits
+from app.message.json import number, plain
 from app.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
 from app.webhooks.url import MAX_URL_CHARACTERS, check_url
-from app.wire import checks
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
 
-MAX_ACK_WAIT_S: Final = 86_400
 MAX_DELIVER: Final = 1_000_000
-MAX_BACKOFF_S: Final = 604_800
 MAX_BACKOFFS: Final = 32
 MAX_IN_FLIGHT: Final = 100_000
-MAX_FILTERS: Final = 128
 MAX_COUNT: Final = 2**53
 MAX_AGE_S: Final = 2**31 - 1
 CHANNEL: Final = "{channel}"
 SUBSCRIPTION: Final = "{subscription}"
 
-_Ttl = Annotated[float, Meta(gt=0, le=checks.MAX_TTL_S)]
+_Ttl = Annotated[float, Meta(gt=0, le=limits.MAX_TTL_S)]
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
     """Only messages of these types and keys; an empty list allows all."""
 
-    types: Annotated[list[checks.Type], Meta(max_length=MAX_FILTERS)] | UnsetType | None = UNSET
-    keys: Annotated[list[checks.Key], Meta(max_length=MAX_FILTERS)] | UnsetType | None = UNSET
+    types: Annotated[list[limits.Type], Meta(max_length=limits.MAX_FILTERS)] | UnsetType | None = UNSET
+    keys: Annotated[list[limits.Key], Meta(max_length=limits.MAX_FILTERS)] | UnsetType | None = UNSET
 
 
 class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,17 +42,17 @@ class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
     many seconds they stay in the list of dead letters; true: until they are removed; false: only those stay
     that could not be published."""
 
-    channel: checks.Name | None
+    channel: limits.Name | None
     keep: bool | _Ttl | UnsetType | None = UNSET
 
 
 class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
     """The settings of a subscription that a policy may also give. Times are in seconds."""
 
-    ack_wait: Annotated[float, Meta(gt=0, le=MAX_ACK_WAIT_S)] | UnsetType | None = UNSET
+    ack_wait: Annotated[float, Meta(gt=0, le=limits.MAX_ACK_WAIT_S)] | UnsetType | None = UNSET
     max_deliver: Annotated[int, Meta(ge=0, le=MAX_DELIVER)] | UnsetType | None = UNSET
     backoff: (
-        Annotated[list[Annotated[float, Meta(ge=0, le=MAX_BACKOFF_S)]], Meta(max_length=MAX_BACKOFFS)]
+        Annotated[list[Annotated[float, Meta(ge=0, le=limits.MAX_BACKOFF_S)]], Meta(max_length=MAX_BACKOFFS)]
         | UnsetType
         | None
     ) = UNSET
@@ -92,11 +90,6 @@ class ChannelSettings(msgspec.Struct, forbid_unknown_fields=True):
 
     retention: Retention | UnsetType | None = UNSET
     message_ttl: _Ttl | UnsetType | None = UNSET
-
-
-def number(value: float) -> float:
-    """The same number, as an integer if it is whole: seconds are shown in this form."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]]:
@@ -139,15 +132,6 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def plain(value: Any) -> Any:
-    """A JSON value with every whole number as an integer."""
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return number(value)
-
-
 def _backoff(given: list[float]) -> list[float]:
     # No waiting has one spelling, [0].
     return [number(seconds) for seconds in given] or [0]
@@ -155,8 +139,8 @@ def _backoff(given: list[float]) -> list[float]:
 
 def _filter(given: Filter) -> dict[str, list[str]]:
     kept = {
-        "types": _each("filter.types", given.types, checks.check_type),
-        "keys": _each("filter.keys", given.keys, checks.check_key),
+        "types": _each("filter.types", given.types, limits.check_type),
+        "keys": _each("filter.keys", given.keys, limits.check_key),
     }
     return {name: texts for name, texts in kept.items() if texts}
 

@@ -1,4 +1,4 @@
--- Rules for a valid message, for all publishers. app/wire/checks.py and app/wire/json.py have the same rules
+-- Rules for a valid message, for all publishers. app/message/limits.py and app/message/json.py have the same rules
 -- in Python for HTTP; tests/db/test_validity.py compares the two. A text with a backslash is written E'...': what
 -- a plain one means depends on the session's standard_conforming_strings.
 

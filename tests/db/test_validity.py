@@ -10,9 +10,9 @@ from dataclasses import astuple, dataclass, replace
 import asyncpg
 import pytest
 
-from app.wire.head import read_head
-from app.wire.json import one_line
-from app.wire.publish import parse_publication
+from app.message.head import read_head
+from app.message.json import one_line
+from app.message.publish import parse_publication
 from subscriptions.domain.errors import GaplessError
 from tests.race.support import check_log, rows
 

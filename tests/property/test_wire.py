@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.wire.checks import MAX_TTL_S
-from app.wire.cloudevents import to_cloudevent
-from app.wire.encode import encode_message
-from app.wire.head import Form, PublishHead
-from app.wire.json import check, one_line
-from app.wire.publish import parse_batch, parse_publication
+from app.message.cloudevents import to_cloudevent
+from app.message.head import Form, PublishHead
+from app.message.json import check, one_line
+from app.message.limits import MAX_TTL_S
+from app.message.message import encode_message
+from app.message.publish import parse_batch, parse_publication
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message, NewMessage
 

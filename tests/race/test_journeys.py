@@ -8,8 +8,8 @@ import json
 import asyncpg
 import pytest
 
-from app.wire.head import read_head
-from app.wire.publish import parse_publication
+from app.message.head import read_head
+from app.message.publish import parse_publication
 from subscriptions.domain.model import NewMessage
 from tests.race.journeys import copies, journey, told
 from tests.race.queues import Queues, receipts

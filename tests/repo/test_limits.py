@@ -15,8 +15,9 @@ from gapless_cli import limits as commands
 from gapless_spark import options, selection
 from gapless_spark.errors import BadOption
 
+from app.http import parameters
+from app.message import limits, settlement
 from app.process.settings import Settings
-from app.wire import checks, consuming, parameters
 from subscriptions.domain import model, names, pattern
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.selection import MAX_CHANNELS
@@ -26,12 +27,12 @@ SQL = ROOT / "db"
 
 
 def test_what_the_client_asks_for_is_within_what_the_service_gives() -> None:
-    assert delivery.MAX_RECEIPTS == consuming.MAX_RECEIPTS
-    assert delivery.MAX_REASON_CHARACTERS == consuming.MAX_REASON_CHARACTERS
-    assert streams.MAX_PREFETCH == commands.MAX_PREFETCH == consuming.MAX_PREFETCH
+    assert delivery.MAX_RECEIPTS == settlement.MAX_RECEIPTS
+    assert delivery.MAX_REASON_CHARACTERS == settlement.MAX_REASON_CHARACTERS
+    assert streams.MAX_PREFETCH == commands.MAX_PREFETCH == settlement.MAX_PREFETCH
     assert commands.MAX_PAGE == parameters.MAX_LIMIT
     assert commands.MAX_LAST == parameters.MAX_LAST
-    assert commands.MAX_MESSAGES == checks.MAX_MESSAGES
+    assert commands.MAX_MESSAGES == limits.MAX_MESSAGES
 
 
 def test_the_highest_id_is_one_number() -> None:

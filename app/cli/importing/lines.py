@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from app.cli.importing.source import MAX_LINE_BYTES
-from app.wire import json
-from app.wire.head import Form, PublishHead
-from app.wire.publish import parse_batch
+from app.message import json
+from app.message.head import Form, PublishHead
+from app.message.publish import parse_batch
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import GIVEN_BY_SERVER, NewMessage
 

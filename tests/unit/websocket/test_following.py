@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from app.message.message import encode_message
 from app.stream.live import LiveDependencies
 from app.websocket import codes
 from app.websocket.codes import Ending
 from app.websocket.following import Following
 from app.websocket.framing import FRAMES
-from app.wire.encode import encode_message
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.message.receipts import ReceiptCodec
 from app.settling import Settling
 from app.stream.deliveries import MemberDependencies
 from app.websocket.codes import Ending, error_code
@@ -20,7 +21,6 @@ from app.websocket.consuming import Queues
 from app.websocket.framing import FRAMES
 from app.websocket.members import COMMANDS, Members
 from app.websocket.replies import Replies
-from app.wire.receipts import ReceiptCodec
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate

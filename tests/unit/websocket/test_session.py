@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.message.message import encode_message
+from app.message.receipts import ReceiptCodec
 from app.settling import Settling
 from app.stream.deliveries import MemberDependencies
 from app.websocket.consuming import Queues
 from app.websocket.framing import FRAMES
 from app.websocket.session import Parts, Session
-from app.wire.encode import encode_message
-from app.wire.receipts import ReceiptCodec
 from load.websocket import Messages
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate

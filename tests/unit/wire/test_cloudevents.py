@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.wire.cloudevents import to_cloudevent
-from app.wire.head import Form, PublishHead, read_head
-from app.wire.publish import parse_publication
+from app.message.cloudevents import to_cloudevent
+from app.message.head import Form, PublishHead, read_head
+from app.message.publish import parse_publication
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Message, NewMessage
 

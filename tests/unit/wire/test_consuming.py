@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.wire.consuming import (
+from app.message.settlement import (
     Pull,
     Transaction,
     parse_extend,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.wire.dead_letters import Replay, parse_purge, parse_replay
-from app.wire.deliveries import (
+from app.message.deliveries import (
     encode_dead_letter,
     encode_deliveries,
     encode_delivery,
@@ -17,6 +16,7 @@ from app.wire.deliveries import (
     encode_results,
     encode_scheduled,
 )
+from app.wire.dead_letters import Replay, parse_purge, parse_replay
 from subscriptions.domain.delivery import (
     DeadLetter,
     DeadLetterFilter,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from app.wire.encode import encode_message, encode_positions
-from app.wire.times import rfc3339
+from app.message.message import encode_message, encode_positions
+from app.message.times import rfc3339
 from subscriptions.domain.model import Message, Position
 
 AT_US = 1_795_176_000_123_456

@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from app.http.body import decompress, read_body
-from app.wire.head import Form, PublishHead, read_head
+from app.message.head import Form, PublishHead, read_head
 from subscriptions.domain.errors import Code, GaplessError
 
 JSON = (b"content-type", b"application/json")

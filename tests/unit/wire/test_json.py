@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from app.wire.json import MAX_DEPTH, check, check_parts, one_line
+from app.message.json import MAX_DEPTH, check, check_parts, one_line
 from subscriptions.domain.errors import Code, GaplessError
 
 MALFORMED = [

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.wire import checks
-from app.wire.head import Form, PublishHead
-from app.wire.publish import Publication, Schedule, parse_batch, parse_publication
+from app.message import limits
+from app.message.head import Form, PublishHead
+from app.message.publish import Publication, Schedule, parse_batch, parse_publication
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import NewMessage
 
@@ -282,7 +282,7 @@ def test_an_expected_seq_is_only_for_messages_that_are_stored_now(
 def test_a_time_is_at_most_ten_years_ahead() -> None:
     body = json.dumps({"data": 1, "deliver_at": "2036-01-01T00:00:00Z"}).encode()
     at_us = 2_082_758_400_000_000
-    earliest_us = at_us - checks.MAX_TTL_S * 1_000_000
+    earliest_us = at_us - limits.MAX_TTL_S * 1_000_000
     found = parse_publication("chat", HEAD, body, now_us=earliest_us)
     assert found.schedules == (Schedule(at_us, None),)
     with pytest.raises(GaplessError) as caught:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.wire.receipts import RECEIPT_CHARACTERS, ReceiptCodec
+from app.message.receipts import RECEIPT_CHARACTERS, ReceiptCodec
 from subscriptions.domain.delivery import Receipt
 
 CODEC = ReceiptCodec(b"a secret of the installation")

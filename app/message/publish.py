@@ -13,14 +13,14 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from app.wire import checks, cloudevents, json
-from app.wire.head import Form, PublishHead
-from app.wire.refusals import FAILURES, refuse
+from app.message import cloudevents, json, limits
+from app.message.head import Form, PublishHead
+from app.message.refusals import FAILURES, refuse
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import NewMessage, microseconds
 from subscriptions.domain.names import check_channel
 
-_Seconds = Annotated[float, Meta(ge=0, le=checks.MAX_TTL_S)]
+_Seconds = Annotated[float, Meta(ge=0, le=limits.MAX_TTL_S)]
 _Moment = Annotated[datetime, Meta(tz=True)]
 
 
@@ -29,11 +29,11 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     Members that may be null in a message may be null here."""
 
     data: Annotated[Raw, Meta(description="Any JSON value.")] | UnsetType = UNSET
-    data_base64: checks.Base64 | UnsetType = UNSET
-    type: checks.Type | UnsetType = UNSET
-    key: checks.Key | UnsetType | None = UNSET
-    headers: checks.Headers | UnsetType = UNSET
-    ttl: Annotated[float, Meta(gt=0, le=checks.MAX_TTL_S)] | UnsetType | None = UNSET
+    data_base64: limits.Base64 | UnsetType = UNSET
+    type: limits.Type | UnsetType = UNSET
+    key: limits.Key | UnsetType | None = UNSET
+    headers: limits.Headers | UnsetType = UNSET
+    ttl: Annotated[float, Meta(gt=0, le=limits.MAX_TTL_S)] | UnsetType | None = UNSET
     deliver_at: _Moment | UnsetType | None = UNSET
     delay: _Seconds | UnsetType | None = UNSET
     ephemeral: bool | UnsetType = UNSET
@@ -42,16 +42,16 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
 class AddressedMessage(MessageToPublish, kw_only=True, forbid_unknown_fields=True):
     """A message to publish that names its channel."""
 
-    channel: checks.Name
+    channel: limits.Name
 
 
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Messages to several channels."""
 
-    messages: Annotated[list[AddressedMessage], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+    messages: Annotated[list[AddressedMessage], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
 
 
-_Array = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=checks.MAX_MESSAGES)]
+_Array = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
 
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_one_or_many: Final = msgspec.json.Decoder(MessageToPublish | _Array).decode
@@ -155,7 +155,7 @@ def refuse_expectation(head: PublishHead) -> None:
 
 def _is_plain(body: bytes) -> bool:
     """Whether no payload can be too large or hold a line break. One check of the body shows it for all."""
-    return len(body) <= checks.MAX_MESSAGE_BYTES and b"\n" not in body and b"\r" not in body
+    return len(body) <= limits.MAX_MESSAGE_BYTES and b"\n" not in body and b"\r" not in body
 
 
 def _messages(
@@ -179,7 +179,7 @@ def _messages(
             if message.ephemeral:
                 raise invalid("ephemeral", "is for a single message; an array is stored as a whole")
         except GaplessError as error:
-            raise checks.within(error, f"{place}[{index}]") from None
+            raise limits.within(error, f"{place}[{index}]") from None
         messages.append(message)
         keys += of_item
     return tuple(messages), keys
@@ -207,13 +207,13 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
     stored_headers = b""
     if headers is not UNSET:
         keys += len(headers)
-        stored_headers = checks.check_headers(headers)
+        stored_headers = limits.check_headers(headers)
     message = NewMessage(
         channel=channel,
         data=data,
         binary=binary,
-        type="message" if kind is UNSET else checks.check_type(kind),
-        key=None if key is UNSET or key is None else checks.check_key(key),
+        type="message" if kind is UNSET else limits.check_type(kind),
+        key=None if key is UNSET or key is None else limits.check_key(key),
         headers=stored_headers,
         ttl=None if ttl is UNSET else ttl,
         ephemeral=item.ephemeral is True,
@@ -227,14 +227,14 @@ def _payload(item: MessageToPublish, plain: bool) -> tuple[bytes | None, bytes |
     if item.data is UNSET:
         if item.data_base64 is UNSET:
             raise invalid("data", "is required (or data_base64, for binary data)")
-        checks.check_size(item.data_base64, "data_base64")
+        limits.check_size(item.data_base64, "data_base64")
         return None, item.data_base64, 0
     if item.data_base64 is not UNSET:
         raise invalid("data_base64", "cannot be given together with data")
     data = bytes(item.data)
     if not plain:
         data = json.one_line(data)
-        checks.check_size(data, "data")
+        limits.check_size(data, "data")
     return data, None, json.count_keys(_decode_any(data), "data")
 
 
@@ -247,7 +247,7 @@ def _schedules(items: Sequence[MessageToPublish]) -> tuple[Schedule, ...]:
         try:
             found.append(_schedule(item))
         except GaplessError as error:
-            raise checks.within(error, f"[{index}]") from None
+            raise limits.within(error, f"[{index}]") from None
     given = [schedule for schedule in found if schedule is not None]
     if 0 < len(given) < len(found):
         now = found.index(None)
@@ -281,5 +281,5 @@ def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:
     name = "delay" if schedule.deliver_at_us is None else "deliver_at"
     if head.expected_last_seq is not None:
         raise invalid(name, "cannot be given together with Expected-Last-Seq: nobody knows that seq yet")
-    if schedule.deliver_at_us is not None and schedule.deliver_at_us > now_us + checks.MAX_TTL_S * 1_000_000:
+    if schedule.deliver_at_us is not None and schedule.deliver_at_us > now_us + limits.MAX_TTL_S * 1_000_000:
         raise invalid(name, "is more than ten years ahead")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.wire.checks import check_key, check_type
+from app.message.limits import check_key, check_type
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.selection import Selection, select
 

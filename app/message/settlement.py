@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.wire import checks, json
-from app.wire.publish import AddressedMessage, addressed
-from app.wire.refusals import FAILURES, refuse
-from app.wire.settings import MAX_ACK_WAIT_S, MAX_BACKOFF_S
+from app.message import json, limits
+from app.message.limits import MAX_ACK_WAIT_S, MAX_BACKOFF_S
+from app.message.publish import AddressedMessage, addressed
+from app.message.refusals import FAILURES, refuse
 from subscriptions.domain.delivery import Nack
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.model import NewMessage
@@ -53,7 +53,7 @@ class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Of which subscription deliveries are pushed, at most how many of them are unsettled, and whether they
     are settled when they are handed out."""
 
-    subscription: checks.Name
+    subscription: limits.Name
     prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH)] | UnsetType | None = UNSET
     ack: Ack | UnsetType | None = UNSET
 
@@ -61,7 +61,7 @@ class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
 class UnconsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Of which subscription deliveries are not pushed any more."""
 
-    subscription: checks.Name
+    subscription: limits.Name
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class ExtendRequest(msgspec.Struct, forbid_unknown_fields=True):
 class TransactionAck(msgspec.Struct, forbid_unknown_fields=True):
     """Deliveries of one subscription."""
 
-    subscription: checks.Name
+    subscription: limits.Name
     receipts: Annotated[list[_Receipt], Meta(min_length=1, max_length=MAX_TRANSACTION_RECEIPTS)]
 
 
@@ -217,7 +217,7 @@ def _check_acks(acks: list[TransactionAck]) -> None:
         try:
             check_channel(ack.subscription, "subscription")
         except GaplessError as error:
-            raise checks.within(error, f"ack[{index}]") from None
+            raise limits.within(error, f"ack[{index}]") from None
     if sum(len(ack.receipts) for ack in acks) > MAX_TRANSACTION_RECEIPTS:
         raise invalid("ack", f"holds more than {MAX_TRANSACTION_RECEIPTS} receipts in all")
 

@@ -1,9 +1,10 @@
-"""Reads times: RFC 3339, or an age."""
+"""Times: as they are sent, RFC 3339 in UTC with microseconds, and as they are read, RFC 3339 or an age."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from subscriptions.domain.errors import invalid
@@ -17,6 +18,18 @@ _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _RULE: Final = "must be RFC 3339 with a time zone, or how long ago: 30s, 10m, 2h, 1d"
 _RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def rfc3339(at_us: int) -> bytes:
+    """Microseconds since the Unix epoch as text: `2026-11-20T12:00:00.123456Z`."""
+    seconds, microseconds = divmod(at_us, 1_000_000)
+    return b"%b.%06dZ" % (_to_the_second(seconds), microseconds)
+
+
+@lru_cache(maxsize=4096)
+def _to_the_second(seconds: int) -> bytes:
+    # Messages written or read together share their second, so nearly every call hits this cache.
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
 def parse_since(text: str, now: datetime, field: str = "since") -> datetime:

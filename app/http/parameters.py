@@ -15,11 +15,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_info
 
-from app.wire import checks
-from app.wire.consuming import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
-from app.wire.moments import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
-from app.wire.refusals import field_error
-from app.wire.settings import MAX_FILTERS
+from app.message import limits
+from app.message.limits import MAX_FILTERS
+from app.message.refusals import field_error
+from app.message.settlement import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
+from app.message.times import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
 from subscriptions.domain.delivery import Reason, State
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
@@ -71,11 +71,11 @@ IdCursor = Annotated[Id, Meta(description="`cursor` of the page before.")]
 LogCursor = Annotated[Id, Meta(description="Only messages after this id.", extra={"status": 400})]
 """A cursor of a stream. A bad cursor is refused with 400: its client must begin again."""
 Types = Annotated[
-    list[checks.Type],
+    list[limits.Type],
     Meta(max_length=MAX_FILTERS, description="Only these types."),
 ]
 Keys = Annotated[
-    list[checks.Key],
+    list[limits.Key],
     Meta(max_length=MAX_FILTERS, description="Only these keys."),
 ]
 Since = Annotated[

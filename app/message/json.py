@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -200,3 +201,17 @@ def _has_surrogate(value: Any) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def number(value: float) -> float:
+    """The same number, as an integer if it is whole: seconds are shown in this form."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def plain(value: Any) -> Any:
+    """A JSON value with every whole number as an integer."""
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return number(value)

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from app.wire import checks, json
+from app.message import json, limits
 from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, GaplessError, invalid
 from subscriptions.domain.model import GIVEN_BY_SERVER
 
@@ -39,9 +39,9 @@ def field_error(text: str) -> GaplessError:
         what = what[: len(_NO_CHOICE) + MAX_FIELD_CHARACTERS]
     where = where.removesuffix("`").removeprefix(".")
     if what.startswith(_MISSING):
-        return invalid(checks.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")
+        return invalid(limits.join(where, what[len(_MISSING) :].removesuffix("`")), "is required")
     if what.startswith(_UNKNOWN):
         name = what[len(_UNKNOWN) :].removesuffix("`")
         rule = "is given by the server" if name in GIVEN_BY_SERVER else "is not a known member"
-        return invalid(checks.join(where, name), rule)
+        return invalid(limits.join(where, name), rule)
     return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))

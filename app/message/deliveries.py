@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from app.wire.encode import encode_message
-from app.wire.settings import number
-from app.wire.times import rfc3339
+from app.message.json import number
+from app.message.message import encode_message
+from app.message.times import rfc3339
 from subscriptions.domain.delivery import (
     DeadLetter,
     Delivery,

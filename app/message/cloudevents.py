@@ -26,9 +26,9 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from app.wire import checks, json
-from app.wire.head import Form, PublishHead
-from app.wire.times import rfc3339
+from app.message import json, limits
+from app.message.head import Form, PublishHead
+from app.message.times import rfc3339
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.model import Message, NewMessage
 
@@ -65,14 +65,14 @@ def parse(channel: str, head: PublishHead, body: bytes, sender: str | None) -> t
     value = json.check(body)
     if head.form is Form.EVENT:
         return (_from_object(channel, body, value, sender),)
-    if not isinstance(value, list) or not 1 <= len(value) <= checks.MAX_MESSAGES:
-        raise invalid("body", f"must be an array of 1 to {checks.MAX_MESSAGES} events")
+    if not isinstance(value, list) or not 1 <= len(value) <= limits.MAX_MESSAGES:
+        raise invalid("body", f"must be an array of 1 to {limits.MAX_MESSAGES} events")
     events = []
     for index, raw in enumerate(_decode_array(body)):
         try:
             events.append(_from_object(channel, bytes(raw), value[index], sender))
         except GaplessError as error:
-            raise checks.within(error, f"[{index}]") from None
+            raise limits.within(error, f"[{index}]") from None
     return tuple(events)
 
 
@@ -131,9 +131,9 @@ def _event(
 ) -> NewMessage:
     _check_attributes(attributes)
     if data is not None:
-        checks.check_size(data, "data")
+        limits.check_size(data, "data")
     else:
-        checks.check_size(binary or b"", "data_base64")
+        limits.check_size(binary or b"", "data_base64")
     key = attributes.get("partitionkey")
     headers = {
         PREFIX + name: value
@@ -146,9 +146,9 @@ def _event(
         channel=channel,
         data=data,
         binary=binary,
-        type=checks.check_type(attributes["type"]),
-        key=None if key is None else checks.check_key(key),
-        headers=checks.check_headers(headers),
+        type=limits.check_type(attributes["type"]),
+        key=None if key is None else limits.check_key(key),
+        headers=limits.check_headers(headers),
         sender=sender,
     )
 

@@ -1,4 +1,4 @@
-"""The limits of one message, checked in the same way for every face."""
+"""The limits of one message and of its delivery, checked in the same way for every face."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ MAX_JOURNEY_BYTES: Final = 1024 * 1024
 MAX_KEY_CHARACTERS: Final = 255
 MAX_TYPE_CHARACTERS: Final = 128
 MAX_TTL_S: Final = 10 * 365 * 24 * 3600
+MAX_FILTERS: Final = 128
+MAX_ACK_WAIT_S: Final = 86_400
+MAX_BACKOFF_S: Final = 604_800
 
 # For the documents. The checks below, or those of the parser, are stricter and say in words what is wrong.
 Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_CHARACTERS})]

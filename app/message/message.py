@@ -1,16 +1,18 @@
-"""Writes a message as JSON on one line, around the stored bytes, without decoding them."""
+"""A message as JSON on one line: written around the stored bytes, without decoding them; and read again, for
+faces that show it in another form."""
 
 from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from app.wire.times import rfc3339
-from subscriptions.domain.model import Message, NewMessage, Position
+from app.message.times import rfc3339
+from subscriptions.domain.model import Message, NewMessage, Position, microseconds
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -79,3 +81,38 @@ def encode_ephemeral(message: NewMessage, created_at_us: int) -> bytes:
         None,
     )
     return b"{" + encode_message(stored)[len(b'{"id":0,') :].replace(b'"seq":0,', b"", 1)
+
+
+class _Encoded(msgspec.Struct):
+    id: int
+    channel: str
+    seq: int
+    type: str
+    created_at: datetime
+    key: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+    data_base64: bytes | None = None
+    headers: msgspec.Raw = msgspec.Raw()
+    sender: str | None = None
+    expires_at: datetime | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Encoded).decode
+
+
+def decode_message(body: bytes) -> Message:
+    """The message that `encode_message` made this of."""
+    m = _decode(body)
+    return Message(
+        id=m.id,
+        channel=m.channel,
+        seq=m.seq,
+        type=m.type,
+        key=m.key,
+        data=bytes(m.data) if m.data_base64 is None else None,
+        binary=m.data_base64,
+        headers=bytes(m.headers),
+        sender=m.sender,
+        created_at_us=microseconds(m.created_at),
+        expires_at_us=None if m.expires_at is None else microseconds(m.expires_at),
+    )

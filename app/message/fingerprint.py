@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from app.wire.head import PublishHead
+from app.message.head import PublishHead
 
 
 def fingerprint(path: str, head: PublishHead, body: bytes) -> bytes:
