@@ -11,7 +11,9 @@ from fastapi import FastAPI
 from starlette._utils import get_route_path
 from starlette.types import Message, Receive, Scope, Send
 
-from app import openapi, pages
+from app.api import openapi, pages
+from app.api.router import PreflightRoute, Rows, request_id
+from app.api.table import ROUTES
 from app.http import problem
 from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
@@ -21,8 +23,6 @@ from app.process.logs import configure_logging
 from app.process.settings import Settings
 from app.process.standalone import Companion, told_to_stop
 from app.process.wiring import Service
-from app.router import PreflightRoute, Rows, request_id
-from app.routes.table import ROUTES
 from app.websocket.framing import LINES
 from app.websocket.sessions import SUBPROTOCOLS
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable

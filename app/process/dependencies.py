@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.api.operate import Readiness
 from app.message.receipts import ReceiptCodec
-from app.routes.operate import Readiness
 from app.settling import Settling
 from app.websocket.sessions import Sessions
 from subscriptions.engine.durable.announcing import (

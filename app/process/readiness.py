@@ -8,8 +8,8 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
+from app.api.definition_bodies import parse_definitions
 from app.process import failpoints
-from app.wire.definitions import parse_definitions
 from db.maintenance import Maintenance
 from db.migrate import migrations
 from db.namespaces import Namespaces

@@ -22,13 +22,13 @@ import app
 import cache
 import db
 import subscriptions
+from app.api.openapi import Schemas
+from app.api.route import Returns
+from app.api.table import ROUTES
 from app.cli.__main__ import app as cli
 from app.metrics.measuring import as_families
-from app.openapi import Schemas
 from app.process.settings import Settings
 from app.program import CHECKOUT
-from app.routes.route import Returns
-from app.routes.table import ROUTES
 from db.measures import Measure
 from subscriptions.domain.model import MAX_ID
 from tests.support import ROOT

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from app import asyncapi
-from app.openapi import document
+from app.api import asyncapi
+from app.api.openapi import document
 from tests.integration.frames import Frames
 from tests.patience import http_client
 

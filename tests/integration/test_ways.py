@@ -18,12 +18,12 @@ import pytest
 from fastapi.testclient import TestClient
 from websockets.sync.client import connect
 
+from app.api.route import Route
+from app.api.table import ROUTES
 from app.embedded import EmbeddedPostgres
 from app.http.request import JSON
 from app.process.application import GaplessApp
 from app.process.settings import Settings
-from app.routes.route import Route
-from app.routes.table import ROUTES
 from tests.conftest import External, drop_database, make_database
 from tests.integration.served import PAGE, worker
 from tests.integration.test_emulation import TRANSPORTS, emulated

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app import asyncapi
-from app.openapi import document
-from app.routes.route import Route
-from app.routes.table import ROUTES
+from app.api import asyncapi
+from app.api.openapi import document
+from app.api.route import Route
+from app.api.table import ROUTES
 
 DOCUMENT = document()
 OPERATIONS = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]

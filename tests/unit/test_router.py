@@ -17,11 +17,11 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
+from app.api.route import Returns, Route
+from app.api.router import PreflightRoute, Rows, Table
+from app.api.table import ROUTES
 from app.http.request import NO_CONTENT, Answer, Request
 from app.process.dependencies import Dependencies
-from app.router import PreflightRoute, Rows, Table
-from app.routes.route import Returns, Route
-from app.routes.table import ROUTES
 from subscriptions.domain.errors import Code, GaplessError
 from tests.patience import http_client
 

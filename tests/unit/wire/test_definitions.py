@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from app.wire.definition_encoding import (
-    encode_changes,
-    encode_definitions,
-    encode_policy,
-    encode_subscription,
-)
-from app.wire.definitions import (
+from app.api.definition_bodies import (
     parse_definitions,
     parse_patch,
     parse_policy,
     parse_seek,
     parse_subscription,
+)
+from app.api.definition_encoding import (
+    encode_changes,
+    encode_definitions,
+    encode_policy,
+    encode_subscription,
 )
 from subscriptions.domain.delivery import (
     AppliesTo,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.api.dead_letter_bodies import Replay, parse_purge, parse_replay
 from app.message.deliveries import (
     encode_dead_letter,
     encode_deliveries,
@@ -16,7 +17,6 @@ from app.message.deliveries import (
     encode_results,
     encode_scheduled,
 )
-from app.wire.dead_letters import Replay, parse_purge, parse_replay
 from subscriptions.domain.delivery import (
     DeadLetter,
     DeadLetterFilter,

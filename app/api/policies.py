@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from app.api.definition_bodies import parse_policy
+from app.api.definition_encoding import encode_policies, encode_policy
 from app.http.body import read_json
 from app.http.request import NO_CONTENT, Answer, Plain
 from app.message.tags import etag, if_absent, if_match
-from app.wire.definition_encoding import encode_policies, encode_policy
-from app.wire.definitions import parse_policy
 from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
 

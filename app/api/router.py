@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, NoMatchFound, compile_path, replace_params
 from starlette.types import Receive, Scope, Send
 
+from app.api.route import Bound, Route
 from app.http import problem
 from app.http.answers import answer
 from app.http.browsers.rules import is_preflight
@@ -23,7 +24,6 @@ from app.http.parameters import read_query
 from app.http.problem import Headers
 from app.http.request import Answer, Request
 from app.metrics.registry import REQUESTS, count
-from app.routes.route import Bound, Route
 from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated, unavailable
 
 logger = logging.getLogger("gapless.http")

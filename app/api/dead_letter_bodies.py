@@ -8,9 +8,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.api.definition_bodies import decode
 from app.message import limits
 from app.message.times import MAX_MOMENT_CHARACTERS, parse_since
-from app.wire.definitions import decode
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import MAX_ID, microseconds

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from app.wire.answers import Count, Time
+from app.api.answers import Count, Time
 
 
 class PresentClient(msgspec.Struct):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from app.api.definition_bodies import MAX_DEFINITIONS_BYTES, parse_definitions
+from app.api.definition_encoding import encode_changes, encode_definitions
 from app.http.body import read_json
 from app.http.parameters import DryRunQuery
 from app.http.request import Answer, Plain, Request
 from app.message.tags import etag, if_match
-from app.wire.definition_encoding import encode_changes, encode_definitions
-from app.wire.definitions import MAX_DEFINITIONS_BYTES, parse_definitions
 from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
 

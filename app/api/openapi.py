@@ -10,11 +10,11 @@ from typing import Any, Final, get_args
 import msgspec
 
 from app import VERSION
+from app.api.answers import Problem
+from app.api.route import Header, Returns, Route
+from app.api.settings import ChannelSettings, SubscriptionSettings
+from app.api.table import TABLE
 from app.http.parameters import IN_PATH
-from app.routes.route import Header, Returns, Route
-from app.routes.table import TABLE
-from app.wire.answers import Problem
-from app.wire.settings import ChannelSettings, SubscriptionSettings
 
 TITLE: Final = "Gapless"
 LICENSE: Final = {"name": "Apache 2.0", "identifier": "Apache-2.0"}

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
+from app.api import answers
+from app.api.settings import nested
 from app.message.json import plain
 from app.message.times import rfc3339
-from app.wire import answers
-from app.wire.settings import nested
 from subscriptions.domain.delivery import (
     SUBSCRIPTION_SETTINGS,
     AppliesTo,

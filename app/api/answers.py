@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.wire.definitions import PolicyDefinition
-from app.wire.settings import DeadLetterTo, Filter
+from app.api.definition_bodies import PolicyDefinition
+from app.api.settings import DeadLetterTo, Filter
 from subscriptions.domain.delivery import Reason, State
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import MAX_ID

@@ -10,13 +10,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from app.http import parameters
-from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
-from app.http.request import JSON
-from app.message import limits, settlement, tags
-from app.message.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
-from app.message.publish import BatchRequest, MessageToPublish
-from app.routes import (
+from app.api import (
+    answers,
     channels,
     dead_letters,
     definitions,
@@ -29,9 +24,25 @@ from app.routes import (
     scheduled,
     subscriptions,
 )
-from app.routes.channels import MERGE_PATCH, ChannelRequest
-from app.routes.history import HISTORY_CHANGED
-from app.routes.route import Body, Header, Returns, Route, json_body, returns
+from app.api import dead_letter_bodies as dead
+from app.api.channels import MERGE_PATCH, ChannelRequest
+from app.api.definition_bodies import (
+    BindRequest,
+    DefinitionsDocument,
+    PolicyDefinition,
+    SeekRequest,
+    SubscriptionChange,
+    SubscriptionDefinition,
+)
+from app.api.history import HISTORY_CHANGED
+from app.api.presence_answers import PresencePage
+from app.api.route import Body, Header, Returns, Route, json_body, returns
+from app.http import parameters
+from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
+from app.http.request import JSON
+from app.message import limits, settlement, tags
+from app.message.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
+from app.message.publish import BatchRequest, MessageToPublish
 from app.stream.consume import consume
 from app.stream.sse import subscribe
 from app.websocket.emulation import (
@@ -42,17 +53,6 @@ from app.websocket.emulation import (
     emulation,
 )
 from app.websocket.sessions import websocket
-from app.wire import answers
-from app.wire import dead_letters as dead
-from app.wire.definitions import (
-    BindRequest,
-    DefinitionsDocument,
-    PolicyDefinition,
-    SeekRequest,
-    SubscriptionChange,
-    SubscriptionDefinition,
-)
-from app.wire.presence import PresencePage
 
 _Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
 _Events = Annotated[

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from app.api.definition_bodies import parse_binding, parse_patch, parse_seek, parse_subscription
+from app.api.definition_encoding import encode_length, encode_subscription, encode_try
+from app.api.lists import name_pattern, page_by_name
 from app.http.body import read_json
 from app.http.parameters import DeleteQuery, DryRunQuery, LookQuery, NamesQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message.deliveries import encode_looked
 from app.message.tags import etag, if_absent, if_match
-from app.routes.lists import name_pattern, page_by_name
-from app.wire.definition_encoding import encode_length, encode_subscription, encode_try
-from app.wire.definitions import parse_binding, parse_patch, parse_seek, parse_subscription
 from subscriptions.domain.delivery import State, Subscription
 from subscriptions.engine.durable.announcing import AnnouncingSubscriptions
 from subscriptions.engine.durable.consumers import Consumers

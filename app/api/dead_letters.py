@@ -7,12 +7,12 @@ from functools import partial
 
 import msgspec
 
+from app.api.dead_letter_bodies import parse_purge, parse_replay
+from app.api.lists import page_by_id
 from app.http.body import read_json
 from app.http.parameters import DeadLettersQuery, DryRunQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message.deliveries import encode_dead_letter
-from app.routes.lists import page_by_id
-from app.wire.dead_letters import parse_purge, parse_replay
 from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.names import check_channel
 from subscriptions.engine.durable.announcing import AnnouncingDeadLetters

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from app.api.lists import page_by_id
 from app.http.parameters import ScheduledQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message.deliveries import encode_scheduled
 from app.message.message import encode_positions
-from app.routes.lists import page_by_id
 from subscriptions.domain.names import check_channel
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.gate import Gate

@@ -14,10 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.message import json, limits
-from app.message.refusals import field_error
-from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
-from app.wire.settings import (
+from app.api.settings import (
     ChannelSettings,
     Push,
     SubscriptionSettings,
@@ -25,6 +22,9 @@ from app.wire.settings import (
     push_value,
     subscription_values,
 )
+from app.message import json, limits
+from app.message.refusals import field_error
+from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
 from subscriptions.domain.delivery import (
     AppliesTo,
     ChannelDefinition,

@@ -10,7 +10,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from app import asyncapi
+from app.api import asyncapi
 from app.program import CHECKOUT
 
 _BROWSER_PAGE: Final = CHECKOUT / "docs" / "browser.html"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from app import VERSION
-from app.openapi import LICENSE, TITLE, Schemas
-from app.websocket.forms import ClientCommand, MemberPushed, Pushed, Reply
-from app.wire import answers, presence
+from app.api import answers, presence_answers
+from app.api.client_commands import ClientCommand, MemberPushed, Pushed, Reply
+from app.api.openapi import LICENSE, TITLE, Schemas
 
 _schemas: Final = Schemas()
 
@@ -35,7 +35,7 @@ _DOCUMENT: Final[dict[str, Any]] = {
                 ready=answers.StreamReady,
                 gap=answers.RetentionGap | answers.StreamGap,
                 ephemeral=answers.EphemeralMessage,
-                presence=presence.StreamJoin | presence.StreamPresence,
+                presence=presence_answers.StreamJoin | presence_answers.StreamPresence,
                 goodbye=answers.StreamGoodbye,
             ),
         },

@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from app.api.definition_bodies import decode
+from app.api.lists import name_pattern, page_by_name
+from app.api.settings import ChannelSettings, channel_values
 from app.http.body import read_json
 from app.http.parameters import NamesQuery
 from app.http.request import JSON, NO_CONTENT, Answer, Plain, Request
@@ -14,9 +17,6 @@ from app.message import limits
 from app.message.json import number
 from app.message.tags import etag, if_absent, if_match
 from app.message.times import rfc3339
-from app.routes.lists import name_pattern, page_by_name
-from app.wire.definitions import decode
-from app.wire.settings import ChannelSettings, channel_values
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import Channel, Retention
 from subscriptions.ports import HistoryPort

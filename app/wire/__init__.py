@@ -1,1 +1,0 @@
-"""The shapes on the wire: strict JSON and publish bodies in, messages and CloudEvents out."""
