@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from app.webhooks.sender import Target
+from app.faces.webhooks.sender import Target
 from load.relay import listening
 from tests.patience import eventually
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.api.answers import Delivery, Message, StreamGoodbye, StreamReady
+from app.faces.websocket.commands import Command
 from app.message.settlement import (
     AckRequest,
     ConsumeRequest,
@@ -15,7 +16,6 @@ from app.message.settlement import (
     ReleaseRequest,
     UnconsumeRequest,
 )
-from app.websocket.commands import Command
 
 
 class ClientCommand(Command, forbid_unknown_fields=True):

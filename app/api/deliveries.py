@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect
 
 from app.api.publish import committed
+from app.faces.settling import Settling
 from app.http.body import read_body
 from app.http.request import Answer, Connection, Plain
 from app.message.deliveries import encode_deliveries
@@ -20,7 +21,6 @@ from app.message.publish import refuse_expectation
 from app.message.receipts import ReceiptCodec
 from app.message.settlement import parse_pull, parse_transaction
 from app.metrics.registry import DELIVERED, PUBLISHED, SETTLED
-from app.settling import Settling
 from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.faces.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
+from app.faces.webhooks.url import MAX_URL_CHARACTERS, check_url
 from app.message import limits
 from app.message.json import number, plain
-from app.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
-from app.webhooks.url import MAX_URL_CHARACTERS, check_url
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
 

@@ -37,22 +37,22 @@ from app.api.definition_bodies import (
 from app.api.history import HISTORY_CHANGED
 from app.api.presence_answers import PresencePage
 from app.api.route import Body, Header, Returns, Route, json_body, returns
-from app.http import parameters
-from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
-from app.http.request import JSON
-from app.message import limits, settlement, tags
-from app.message.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
-from app.message.publish import BatchRequest, MessageToPublish
-from app.stream.consume import consume
-from app.stream.sse import subscribe
-from app.websocket.emulation import (
+from app.faces.sse.consume import consume
+from app.faces.sse.subscribe import subscribe
+from app.faces.websocket.emulation import (
     EmulationRequest,
     FirstCommand,
     connect_http_stream,
     connect_sse,
     emulation,
 )
-from app.websocket.sessions import websocket
+from app.faces.websocket.sessions import websocket
+from app.http import parameters
+from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
+from app.http.request import JSON
+from app.message import limits, settlement, tags
+from app.message.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
+from app.message.publish import BatchRequest, MessageToPublish
 
 _Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
 _Events = Annotated[

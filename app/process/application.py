@@ -14,6 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api import openapi, pages
 from app.api.router import PreflightRoute, Rows, request_id
 from app.api.table import ROUTES
+from app.faces.websocket.framing import LINES
+from app.faces.websocket.sessions import SUBPROTOCOLS
 from app.http import problem
 from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
@@ -23,8 +25,6 @@ from app.process.logs import configure_logging
 from app.process.settings import Settings
 from app.process.standalone import Companion, told_to_stop
 from app.process.wiring import Service
-from app.websocket.framing import LINES
-from app.websocket.sessions import SUBPROTOCOLS
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 
 WEBSOCKET_PATH = "/v1/ws"

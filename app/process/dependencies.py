@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.api.operate import Readiness
+from app.faces.settling import Settling
+from app.faces.websocket.sessions import Sessions
 from app.message.receipts import ReceiptCodec
-from app.settling import Settling
-from app.websocket.sessions import Sessions
 from subscriptions.engine.durable.announcing import (
     AnnouncingDeadLetters,
     AnnouncingPolicies,

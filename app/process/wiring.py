@@ -9,6 +9,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from app.faces.deliveries import MemberDependencies
+from app.faces.settling import Settling
+from app.faces.webhooks.push import PushDependencies
+from app.faces.webhooks.runner import Webhooks
+from app.faces.webhooks.sender import Sender
+from app.faces.websocket.consuming import Queues
+from app.faces.websocket.session import Parts
+from app.faces.websocket.sessions import Sessions
 from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
 from app.metrics import measuring
@@ -18,14 +26,6 @@ from app.process.dependencies import Dependencies
 from app.process.loops import Loops, Run
 from app.process.readiness import Gatekeeper
 from app.process.settings import Settings
-from app.settling import Settling
-from app.stream.deliveries import MemberDependencies
-from app.webhooks.push import PushDependencies
-from app.webhooks.runner import Webhooks
-from app.webhooks.sender import Sender
-from app.websocket.consuming import Queues
-from app.websocket.session import Parts
-from app.websocket.sessions import Sessions
 from cache.bus import RedisBus
 from cache.presence import RedisPresence
 from db.appender import Appender

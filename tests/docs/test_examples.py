@@ -22,7 +22,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.webhooks.signature import signed
+from app.faces.webhooks.signature import signed
 from tests.conftest import Database, Serve
 from tests.docs.pages import ANSWERS, Fence, fences, pages
 from tests.docs.test_spark_pages import PAGES as SPARK_PAGES

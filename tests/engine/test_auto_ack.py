@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.stream.deliveries import settling
+from app.faces.deliveries import settling
 from subscriptions.domain.errors import Code, GaplessError
 from tests.engine.test_consumers import NS, Stage, ids, on_stage
 

@@ -11,8 +11,8 @@ from functools import partial
 import msgspec
 import pytest
 
+from app.faces.websocket.presence import MAX_CLIENTS, read_presence, read_presence_stats
 from app.message.message import encode_message
-from app.websocket.presence import MAX_CLIENTS, read_presence, read_presence_stats
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.presence import (
     FEW_CHANNELS,

@@ -13,9 +13,9 @@ import trustme
 from prometheus_client import REGISTRY
 from standardwebhooks import Webhook
 
-from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
-from app.webhooks.places import FIRST_PLACES, MAX_CONNECTIONS, MAX_CONNECTIONS_A_HOST
-from app.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, MAX_DRAIN_S, Sender, Sending, Target
+from app.faces.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
+from app.faces.webhooks.places import FIRST_PLACES, MAX_CONNECTIONS, MAX_CONNECTIONS_A_HOST
+from app.faces.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, MAX_DRAIN_S, Sender, Sending, Target
 from load.relay import listening
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.integration.sending import Internet, Names, TimeOuts, drip
@@ -31,9 +31,9 @@ NO_ANSWER = Failed("gave no answer within 3600 s")
 @pytest.fixture(autouse=True)
 def time_outs(monkeypatch: pytest.MonkeyPatch) -> TimeOuts:
     made = TimeOuts()
-    monkeypatch.setattr("app.webhooks.sender.asyncio.timeout", made.begin)
+    monkeypatch.setattr("app.faces.webhooks.sender.asyncio.timeout", made.begin)
     # An idle connection stays open, however slowly its next request comes.
-    monkeypatch.setattr("app.webhooks.sender.KEEP_ALIVE_S", LONG_S)
+    monkeypatch.setattr("app.faces.webhooks.sender.KEEP_ALIVE_S", LONG_S)
     return made
 
 

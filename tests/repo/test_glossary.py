@@ -13,7 +13,7 @@ from tests.repo.glossary import Glossary, read, stem, words_of
 from tests.repo.test_sql import functions
 from tests.repo.test_tree import ROOT
 
-NAMED_BY_TERMS = ("subscriptions", "app/stream", "app/webhooks", "db")
+NAMED_BY_TERMS = ("subscriptions", "app/faces", "db")
 """Here each word of a module, a public class and a method of a port is in the glossary, or plain."""
 NOTHING_UNWANTED = ("subscriptions", "app", "cache", "db")
 """Here no name has an unwanted word."""
@@ -31,7 +31,7 @@ app buffer clock code codec commit complete config dependency depth error fact f
 limit listener lock lookup model name page pending pool port queue room row signature split state stats
 system target task time unavailable unreachable version waker
 address availability backup cloud database dump endpoint fetch get patch ping poll put query rotate
-spark sse topic unacked url
+first nothing part request spark subscribe topic unacked url
 """
 """They mean in names what they mean everywhere: words of English, of programming, of the systems around."""
 PLAIN = frozenset(PLAIN_WORDS.split())

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import httpcore
 import pytest
 
-from app.webhooks.guard import LOOKUP_THREADS, Guard, SystemLookup, UnreachableError
+from app.faces.webhooks.guard import LOOKUP_THREADS, Guard, SystemLookup, UnreachableError
 from load.relay import listening
 from tests.patience import PATIENCE_S, eventually, in_time
 

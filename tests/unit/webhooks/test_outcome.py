@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.webhooks.guard import UnreachableError
-from app.webhooks.outcome import Delivered, Failed, Gone, Outcome, answered, broken
+from app.faces.webhooks.guard import UnreachableError
+from app.faces.webhooks.outcome import Delivered, Failed, Gone, Outcome, answered, broken
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 

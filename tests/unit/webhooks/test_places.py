@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.webhooks.places import (
+from app.faces.webhooks.places import (
     FIRST_PLACES,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_A_HOST,

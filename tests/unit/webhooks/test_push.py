@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.webhooks.outcome import Failed
-from app.webhooks.push import answer_within, delay_after
+from app.faces.webhooks.outcome import Failed
+from app.faces.webhooks.push import answer_within, delay_after
 
 
 @pytest.mark.parametrize(("ack_wait_s", "within_s"), [(3600, 15.0), (30, 15.0), (16, 12.0), (1, 0.75)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.webhooks.signature import check_secret, signed
+from app.faces.webhooks.signature import check_secret, signed
 from subscriptions.domain.errors import Code, GaplessError
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.webhooks.addresses import is_public
-from app.webhooks.url import Endpoint, check_url, parse_url
+from app.faces.webhooks.addresses import is_public
+from app.faces.webhooks.url import Endpoint, check_url, parse_url
 from subscriptions.domain.errors import Code, GaplessError
 
 NEVER = {

@@ -11,14 +11,14 @@ import msgspec
 import uvicorn
 from uvicorn.server import ServerState
 
+from app.faces.websocket.framing import FRAMES
+from app.faces.websocket.session import Parts, Session
 from app.http.browsers.rules import Browsers
 from app.http.connections import Shared, shared_by
 from app.http.protocol import GaplessHttpProtocol
 from app.http.request import Request
 from app.http.websocket import WebSocketConnection
 from app.metrics.registry import CUT_OFF
-from app.websocket.framing import FRAMES
-from app.websocket.session import Parts, Session
 from load.websocket import Messages
 from subscriptions.domain.model import Append, NewMessage
 from subscriptions.engine.durable.member import Member

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from app.faces.live import LiveDependencies
+from app.faces.websocket import codes
+from app.faces.websocket.codes import Ending
+from app.faces.websocket.following import Following
+from app.faces.websocket.framing import FRAMES
 from app.message.message import encode_message
-from app.stream.live import LiveDependencies
-from app.websocket import codes
-from app.websocket.codes import Ending
-from app.websocket.following import Following
-from app.websocket.framing import FRAMES
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, NewMessage

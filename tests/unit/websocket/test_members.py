@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.faces.deliveries import MemberDependencies
+from app.faces.settling import Settling
+from app.faces.websocket.codes import Ending, error_code
+from app.faces.websocket.consuming import Queues
+from app.faces.websocket.framing import FRAMES
+from app.faces.websocket.members import COMMANDS, Members
+from app.faces.websocket.replies import Replies
 from app.message.receipts import ReceiptCodec
-from app.settling import Settling
-from app.stream.deliveries import MemberDependencies
-from app.websocket.codes import Ending, error_code
-from app.websocket.consuming import Queues
-from app.websocket.framing import FRAMES
-from app.websocket.members import COMMANDS, Members
-from app.websocket.replies import Replies
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.faces.deliveries import MemberDependencies
+from app.faces.settling import Settling
+from app.faces.websocket.consuming import Queues
+from app.faces.websocket.framing import FRAMES
+from app.faces.websocket.session import Parts, Session
 from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
-from app.settling import Settling
-from app.stream.deliveries import MemberDependencies
-from app.websocket.consuming import Queues
-from app.websocket.framing import FRAMES
-from app.websocket.session import Parts, Session
 from load.websocket import Messages
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from app.websocket.framing import EVENTS, FRAMES, LINES
-from app.websocket.presence import NamedPresencePushes, PresencePushes
-from app.websocket.publications import IdWire, SeqWire
+from app.faces.websocket.framing import EVENTS, FRAMES, LINES
+from app.faces.websocket.presence import NamedPresencePushes, PresencePushes
+from app.faces.websocket.publications import IdWire, SeqWire
 from subscriptions.domain.presence import Change
 from subscriptions.engine.entry import Entry, Wire
 from subscriptions.engine.presence import PresenceWire

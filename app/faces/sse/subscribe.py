@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, assert_never
 
+from app.faces.live import LiveDependencies, LiveQuery, stream_live
+from app.faces.sse import frames
+from app.faces.sse.query import read_query
 from app.http.accept import streams_cloudevents
 from app.http.parameters import SubscribeQuery
 from app.http.problem import Headers
 from app.http.request import Request
 from app.metrics.registry import REQUESTS
-from app.stream import frames
-from app.stream.live import LiveDependencies, LiveQuery, stream_live
-from app.stream.query import read_query
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.engine.live.engine import LiveEngine

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Message
 
+from app.faces.deliveries import MemberDependencies, MemberQuery, stream_member
+from app.faces.sse import frames
 from app.http.accept import check_deliveries
 from app.http.parameters import ConsumeQuery
 from app.http.request import Request
 from app.message.receipts import ReceiptCodec
 from app.metrics.registry import REQUESTS
-from app.stream import frames
-from app.stream.deliveries import MemberDependencies, MemberQuery, stream_member
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import unauthenticated
 from subscriptions.domain.goodbye import Goodbye

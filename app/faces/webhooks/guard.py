@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import httpcore
 
-from app.webhooks.addresses import is_public
+from app.faces.webhooks.addresses import is_public
 
 MAX_ADDRESSES: Final = 4
 """How many of a host's addresses are tried; all of them are checked."""

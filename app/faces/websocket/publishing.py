@@ -6,13 +6,13 @@ import time
 
 from msgspec import UNSET
 
+from app.faces.websocket.commands import Command
+from app.faces.websocket.replies import Replies
 from app.message import json
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import parse_addressed
 from app.message.refusals import FAILURES, refuse
 from app.metrics.registry import PUBLISHED, count
-from app.websocket.commands import Command
-from app.websocket.replies import Replies
 from subscriptions.domain.model import Append, Appended
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import EphemeralHint

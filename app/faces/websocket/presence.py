@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from app.websocket.framing import Framing
-from app.websocket.publications import push
+from app.faces.websocket.framing import Framing
+from app.faces.websocket.publications import push
 from subscriptions.domain.names import check_channel
 from subscriptions.domain.presence import Change
 from subscriptions.engine.presence import Presence

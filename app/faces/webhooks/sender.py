@@ -18,11 +18,11 @@ from typing import Any, Final
 import httpcore
 from prometheus_client import Counter, Histogram
 
-from app.webhooks.guard import Guard, Lookup, SystemLookup, UnreachableError
-from app.webhooks.outcome import Crowded, Failed, Outcome, answered, broken
-from app.webhooks.places import MAX_CONNECTIONS, Places
-from app.webhooks.signature import signed
-from app.webhooks.url import Endpoint, parse_url
+from app.faces.webhooks.guard import Guard, Lookup, SystemLookup, UnreachableError
+from app.faces.webhooks.outcome import Crowded, Failed, Outcome, answered, broken
+from app.faces.webhooks.places import MAX_CONNECTIONS, Places
+from app.faces.webhooks.signature import signed
+from app.faces.webhooks.url import Endpoint, parse_url
 from subscriptions.domain.errors import GaplessError
 
 MAX_ANSWER_BYTES: Final = 16 * 1024

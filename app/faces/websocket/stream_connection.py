@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
+from app.faces.websocket import codes
+from app.faces.websocket.framing import Framing
 from app.http.request import Connection
 from app.http.websocket import MAX_WAITING_BYTES
-from app.websocket import codes
-from app.websocket.framing import Framing
 
 
 class Dropped(Protocol):

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from app.websocket.codes import OVERTAKEN, ErrorCode, error_code
-from app.websocket.framing import Framing
+from app.faces.websocket.codes import OVERTAKEN, ErrorCode, error_code
+from app.faces.websocket.framing import Framing
 from subscriptions.domain.errors import GaplessError, internal
 
 logger = logging.getLogger("gapless.http")

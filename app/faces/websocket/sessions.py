@@ -7,16 +7,16 @@ import secrets
 import time
 from typing import Final
 
+from app.faces.websocket import codes
+from app.faces.websocket.framing import FRAMES, Framing
+from app.faces.websocket.session import CONNECT_S, PING_S, PONG_S, Parts, Session
+from app.faces.websocket.stream_connection import StreamConnection
 from app.http import problem
 from app.http.asgi.websocket import AsgiWebSocket
 from app.http.protocol import GaplessHttpProtocol
 from app.http.request import Answer, Plain
 from app.http.websocket import WebSocketConnection, accept
 from app.metrics.registry import REQUESTS
-from app.websocket import codes
-from app.websocket.framing import FRAMES, Framing
-from app.websocket.session import CONNECT_S, PING_S, PONG_S, Parts, Session
-from app.websocket.stream_connection import StreamConnection
 from subscriptions.domain.errors import Code, GaplessError
 
 SUBPROTOCOLS: Final = ("centrifuge-json", "centrifuge-protobuf")

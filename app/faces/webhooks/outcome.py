@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import httpcore
 
-from app.webhooks.guard import UnreachableError
+from app.faces.webhooks.guard import UnreachableError
 
 MAX_REASON_CHARACTERS: Final = 300
 MAX_RETRY_AFTER_S: Final = 86_400.0

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
+from app.faces.websocket.commands import HistoryRequest, Since
+from app.faces.websocket.publications import publication
 from app.message.message import encode_message
-from app.websocket.commands import HistoryRequest, Since
-from app.websocket.publications import publication
 from subscriptions.domain.channel_epoch import Standing
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message

@@ -11,6 +11,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from app.faces.sse import frames
+from app.faces.websocket.commands import MAX_COMMAND_ID, ConnectRequest
+from app.faces.websocket.framing import EVENTS, LINES, Framing
+from app.faces.websocket.sessions import Sessions
+from app.faces.websocket.stream_connection import StreamConnection
 from app.http.body import read_json
 from app.http.parameters import EmulatedConnectQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
@@ -18,11 +23,6 @@ from app.http.websocket import MAX_MESSAGE_BYTES
 from app.message.limits import within
 from app.message.refusals import FAILURES, refuse
 from app.metrics.registry import REQUESTS
-from app.stream import frames
-from app.websocket.commands import MAX_COMMAND_ID, ConnectRequest
-from app.websocket.framing import EVENTS, LINES, Framing
-from app.websocket.sessions import Sessions
-from app.websocket.stream_connection import StreamConnection
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.engine.exchange import Exchange
 

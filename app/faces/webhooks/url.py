@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NoReturn
 
-from app.webhooks.addresses import Address, is_public
+from app.faces.webhooks.addresses import Address, is_public
 from subscriptions.domain.errors import invalid
 
 MAX_URL_CHARACTERS: Final = 2048

@@ -11,8 +11,8 @@ import time
 from functools import partial
 from typing import Final
 
-from app.webhooks.places import MAX_CONNECTIONS_A_HOST
-from app.webhooks.push import PushDependencies, Pusher
+from app.faces.webhooks.places import MAX_CONNECTIONS_A_HOST
+from app.faces.webhooks.push import PushDependencies, Pusher
 from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from app.faces.websocket.framing import Framing
 from app.message.deliveries import gap
-from app.websocket.framing import Framing
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import Message

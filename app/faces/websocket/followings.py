@@ -9,16 +9,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from app.faces.live import LiveDependencies
+from app.faces.sse.query import chosen_start
+from app.faces.websocket import codes
+from app.faces.websocket.codes import error_code
+from app.faces.websocket.commands import ChannelRequest, SubscribeRequest, check_name
+from app.faces.websocket.following import Client, Following
+from app.faces.websocket.replies import Opening, Replies
 from app.http.parameters import MAX_LAST
 from app.message.limits import MAX_FILTERS
 from app.message.selection import read_selection
-from app.stream.live import LiveDependencies
-from app.stream.query import chosen_start
-from app.websocket import codes
-from app.websocket.codes import error_code
-from app.websocket.commands import ChannelRequest, SubscribeRequest, check_name
-from app.websocket.following import Client, Following
-from app.websocket.replies import Opening, Replies
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import MAX_CHANNELS, Selection

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
-from app.stream.live import LiveDependencies, LiveQuery, stream_live
-from app.websocket import codes
-from app.websocket.codes import Ending
-from app.websocket.framing import Framing
-from app.websocket.presence import NamedPresencePushes, PresencePushes
-from app.websocket.publications import IdWire, SeqWire, event
+from app.faces.live import LiveDependencies, LiveQuery, stream_live
+from app.faces.websocket import codes
+from app.faces.websocket.codes import Ending
+from app.faces.websocket.framing import Framing
+from app.faces.websocket.presence import NamedPresencePushes, PresencePushes
+from app.faces.websocket.publications import IdWire, SeqWire, event
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from app.faces.deliveries import MemberDependencies, MemberQuery, stream_member
+from app.faces.settling import Settling
+from app.faces.websocket import codes
+from app.faces.websocket.following import Client
+from app.faces.websocket.publications import ended, member_frames
 from app.message.settlement import Consume
-from app.settling import Settling
-from app.stream.deliveries import MemberDependencies, MemberQuery, stream_member
-from app.websocket import codes
-from app.websocket.following import Client
-from app.websocket.publications import ended, member_frames
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye

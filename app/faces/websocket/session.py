@@ -15,11 +15,10 @@ import msgspec
 from msgspec import UNSET
 
 from app import VERSION
-from app.message.refusals import FAILURES, reason_of
-from app.stream.live import LiveDependencies
-from app.websocket import codes
-from app.websocket.codes import Ending, error_code
-from app.websocket.commands import (
+from app.faces.live import LiveDependencies
+from app.faces.websocket import codes
+from app.faces.websocket.codes import Ending, error_code
+from app.faces.websocket.commands import (
     WITH_TOKENS,
     Command,
     ConnectRequest,
@@ -29,15 +28,16 @@ from app.websocket.commands import (
     read_command,
     split,
 )
-from app.websocket.consuming import Queues
-from app.websocket.followings import Followings
-from app.websocket.framing import Framing
-from app.websocket.history import read_history
-from app.websocket.members import COMMANDS, Members
-from app.websocket.presence import read_presence, read_presence_stats
-from app.websocket.publications import push
-from app.websocket.publishing import publish
-from app.websocket.replies import Replies
+from app.faces.websocket.consuming import Queues
+from app.faces.websocket.followings import Followings
+from app.faces.websocket.framing import Framing
+from app.faces.websocket.history import read_history
+from app.faces.websocket.members import COMMANDS, Members
+from app.faces.websocket.presence import read_presence, read_presence_stats
+from app.faces.websocket.publications import push
+from app.faces.websocket.publishing import publish
+from app.faces.websocket.replies import Replies
+from app.message.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.selection import MAX_CHANNELS

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
+from app.faces.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
+from app.faces.webhooks.sender import Sender, Sending, Target
 from app.metrics.registry import DELIVERED, SETTLED
-from app.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
-from app.webhooks.sender import Sender, Sending, Target
 from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Settlement, Subscription
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
