@@ -13,8 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.api.definition_bodies import PolicyDefinition
 from app.api.settings import DeadLetterTo, Filter
-from subscriptions.domain.delivery import Reason, State
-from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.delivery import State
 from subscriptions.domain.model import MAX_ID
 
 Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
@@ -29,7 +28,6 @@ Time = Annotated[
 ]
 Json = Annotated[Any, Meta(description="Any JSON value.")]
 Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
-Settled = Literal["acked", "nacked", "released", "extended", "lease_expired", "unknown"]
 
 
 class FieldProblem(msgspec.Struct):
@@ -63,33 +61,6 @@ class Position(msgspec.Struct):
     created_at: Time
 
 
-class Positions(msgspec.Struct):
-    """Where messages were stored, in the order in which they were sent."""
-
-    messages: list[Position]
-
-
-class EphemeralSent(msgspec.Struct):
-    """A message that was sent to live subscribers and not stored."""
-
-    channel: str
-    ephemeral: bool
-
-
-class ScheduledAt(msgspec.Struct):
-    """A message that will be published."""
-
-    scheduled_id: Annotated[str, Meta(examples=["7"])]
-    channel: str
-    deliver_at: Time
-
-
-class ScheduledAtAll(msgspec.Struct):
-    """Messages that will be published, in the order in which they were sent."""
-
-    messages: list[ScheduledAt]
-
-
 class Message(msgspec.Struct, kw_only=True):
     """A message of the log. It has `data` or `data_base64`."""
 
@@ -111,43 +82,6 @@ class HistoryGap(msgspec.Struct):
 
     reason: Literal["history_changed"]
     ids: Annotated[list[Id], Meta(min_length=2, max_length=2)]
-
-
-class MessagePage(msgspec.Struct):
-    """A page of history."""
-
-    messages: list[Message]
-    has_more: bool
-    cursor: Id
-    gap: HistoryGap | UnsetType = UNSET
-
-
-class Kept(msgspec.Struct):
-    """The limits of retention: an age in seconds, and a number of messages."""
-
-    max_age: Count | UnsetType = UNSET
-    max_messages: Count | UnsetType = UNSET
-
-
-class Channel(msgspec.Struct, kw_only=True):
-    """A channel's last id and seq, and its settings."""
-
-    name: str
-    last_id: Id
-    last_seq: Count
-    first_seq: Count
-    created_at: Time
-    retention: Kept
-    message_ttl: float | UnsetType = UNSET
-    origins: dict[str, str] | UnsetType = UNSET
-
-
-class ChannelPage(msgspec.Struct):
-    """A page of channels."""
-
-    channels: list[Channel]
-    has_more: bool
-    cursor: str | None
 
 
 # Durable subscriptions.
@@ -220,28 +154,12 @@ class SubscriptionLength(msgspec.Struct):
     exact: bool
 
 
-class Delivery(msgspec.Struct):
-    """One message handed out to one member. Without `receipt` and `deadline` it is settled already."""
-
-    attempt: Count
-    message: Message
-    receipt: str | UnsetType = UNSET
-    deadline: Time | UnsetType = UNSET
-
-
 class RetentionGap(msgspec.Struct):
     """Retention removed `missed` messages before they were settled or seen."""
 
     channel: str
     first_seq: Count
     missed: Count
-
-
-class Deliveries(msgspec.Struct):
-    """The leased deliveries, and the gaps that retention made."""
-
-    deliveries: list[Delivery]
-    gaps: list[RetentionGap] | UnsetType = UNSET
 
 
 class Outstanding(msgspec.Struct, kw_only=True):
@@ -266,28 +184,6 @@ class OutstandingPage(msgspec.Struct):
     complete: bool
 
 
-class Result(msgspec.Struct):
-    """The result of a receipt."""
-
-    receipt: str
-    status: Settled
-    dead_letter: Id | UnsetType = UNSET
-    deadline: Time | UnsetType = UNSET
-
-
-class Results(msgspec.Struct):
-    """One result per receipt, in order."""
-
-    results: list[Result]
-
-
-class Committed(msgspec.Struct):
-    """The messages that a transaction published, and how many receipts it acked."""
-
-    messages: list[Position]
-    acked: Count
-
-
 class Purged(msgspec.Struct):
     """How many were removed."""
 
@@ -295,89 +191,6 @@ class Purged(msgspec.Struct):
 
 
 # Dead letters and scheduled messages.
-
-
-class Death(msgspec.Struct):
-    """How often one subscription gave up on a message for one reason."""
-
-    subscription: str
-    channel: str
-    reason: Reason
-    count: Count
-    first_at: Time
-    last_at: Time
-
-
-class PublishedAt(msgspec.Struct):
-    """Where the copy of a dead letter was published."""
-
-    channel: str
-    id: Id
-    seq: Count
-
-
-class DeadLetter(msgspec.Struct):
-    """A message that a subscription gave up on."""
-
-    id: Id
-    subscription: str
-    channel: str
-    reason: Reason
-    attempts: Count
-    last_error: str | None
-    created_at: Time
-    journey: list[Death]
-    message: Message
-    published: PublishedAt | UnsetType = UNSET
-    unroutable: str | UnsetType = UNSET
-
-
-class DeadLetterPage(msgspec.Struct):
-    """A page of dead letters."""
-
-    dead_letters: list[DeadLetter]
-    has_more: bool
-    cursor: Id
-
-
-class Replayed(msgspec.Struct):
-    """A dead letter that was given back."""
-
-    id: Id
-    subscription: str
-    message_id: Id
-
-
-class ReplayedAll(msgspec.Struct):
-    """How many dead letters were given back, and how many were skipped."""
-
-    replayed: Count
-    skipped: Count
-    dry_run: bool | UnsetType = UNSET
-
-
-class Scheduled(msgspec.Struct, kw_only=True):
-    """A scheduled message. `ttl` counts from its time."""
-
-    scheduled_id: str
-    channel: str
-    deliver_at: Time
-    created_at: Time
-    type: str
-    key: str | UnsetType = UNSET
-    data: Json | UnsetType = UNSET
-    data_base64: Base64 | UnsetType = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
-    ttl: float | UnsetType = UNSET
-    sender: str | UnsetType = UNSET
-
-
-class ScheduledPage(msgspec.Struct):
-    """A page of scheduled messages."""
-
-    scheduled: list[Scheduled]
-    has_more: bool
-    cursor: Id
 
 
 # Policies and definitions.
@@ -418,48 +231,4 @@ class Changes(msgspec.Struct):
 # Operating.
 
 
-class Alive(msgspec.Struct):
-    """The process answers."""
-
-    status: Literal["alive"]
-
-
-class Ready(msgspec.Struct):
-    """The service works."""
-
-    status: Literal["ready"]
-    redis: bool
-
-
 # Events of streams.
-
-
-class StreamReady(msgspec.Struct):
-    """All history from before the stream began has been sent."""
-
-    cursor: Id
-
-
-class StreamGap(HistoryGap, kw_only=True):
-    """A gap as in history, with the channel if the stream reads one channel."""
-
-    channel: str | UnsetType = UNSET
-
-
-class EphemeralMessage(msgspec.Struct, kw_only=True):
-    """A message that is not stored."""
-
-    channel: str
-    type: str
-    key: str | UnsetType = UNSET
-    data: Json | UnsetType = UNSET
-    data_base64: Base64 | UnsetType = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
-    sender: str | UnsetType = UNSET
-    created_at: Time
-
-
-class StreamGoodbye(msgspec.Struct):
-    """The server ends a stream."""
-
-    reason: Goodbye

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from app import VERSION
-from app.api import answers, presence_answers
+from app.api import answers, deliveries, events
 from app.api.client_commands import ClientCommand, MemberPushed, Pushed, Reply
 from app.api.openapi import LICENSE, TITLE, Schemas
 
@@ -32,20 +32,20 @@ _DOCUMENT: Final[dict[str, Any]] = {
             "address": "/v1/subscribe",
             "messages": _messages(
                 message=answers.Message,
-                ready=answers.StreamReady,
-                gap=answers.RetentionGap | answers.StreamGap,
-                ephemeral=answers.EphemeralMessage,
-                presence=presence_answers.StreamJoin | presence_answers.StreamPresence,
-                goodbye=answers.StreamGoodbye,
+                ready=events.StreamReady,
+                gap=answers.RetentionGap | events.StreamGap,
+                ephemeral=events.EphemeralMessage,
+                presence=events.StreamJoin | events.StreamPresence,
+                goodbye=events.StreamGoodbye,
             ),
         },
         "consume": {
             "address": "/v1/subscriptions/{name}/consume",
             "parameters": {"name": {"description": "A durable subscription."}},
             "messages": _messages(
-                delivery=answers.Delivery,
-                gap=answers.RetentionGap | answers.StreamGap,
-                goodbye=answers.StreamGoodbye,
+                delivery=deliveries.Delivery,
+                gap=answers.RetentionGap | events.StreamGap,
+                goodbye=events.StreamGoodbye,
             ),
         },
         "websocket": {

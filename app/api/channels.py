@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from app.api.answers import Count, Id, Time
 from app.api.definition_bodies import decode
-from app.api.lists import name_pattern, page_by_name
+from app.api.lists import NamesQuery, name_pattern, page_by_name
 from app.api.settings import ChannelSettings, channel_values
 from app.http.body import read_json
-from app.http.parameters import NamesQuery
 from app.http.request import JSON, NO_CONTENT, Answer, Plain, Request
 from app.message import limits
 from app.message.json import number
 from app.message.tags import etag, if_absent, if_match
 from app.message.times import rfc3339
+from subscriptions.domain import model
 from subscriptions.domain.errors import invalid
-from subscriptions.domain.model import Channel, Retention
 from subscriptions.ports import HistoryPort
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -28,6 +28,34 @@ class ChannelRequest(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings. `name` may repeat the name in the path."""
 
     name: limits.Name | msgspec.UnsetType = UNSET
+
+
+class Kept(msgspec.Struct):
+    """The limits of retention: an age in seconds, and a number of messages."""
+
+    max_age: Count | UnsetType = UNSET
+    max_messages: Count | UnsetType = UNSET
+
+
+class Channel(msgspec.Struct, kw_only=True):
+    """A channel's last id and seq, and its settings."""
+
+    name: str
+    last_id: Id
+    last_seq: Count
+    first_seq: Count
+    created_at: Time
+    retention: Kept
+    message_ttl: float | UnsetType = UNSET
+    origins: dict[str, str] | UnsetType = UNSET
+
+
+class ChannelPage(msgspec.Struct):
+    """A page of channels."""
+
+    channels: list[Channel]
+    has_more: bool
+    cursor: str | None
 
 
 async def list_channels(request: Request[NamesQuery], history: HistoryPort) -> Answer:
@@ -50,7 +78,7 @@ async def put_channel(request: Plain, history: HistoryPort) -> Answer:
     made, was_made = await history.put_channel(
         request.namespace,
         request.name,
-        Retention(settings.get("max_age"), settings.get("max_messages")),
+        model.Retention(settings.get("max_age"), settings.get("max_messages")),
         settings.get("message_ttl"),
         if_match=tags,
         if_absent=absent,
@@ -72,7 +100,7 @@ async def delete_channel(request: Plain, history: HistoryPort) -> Answer:
     return NO_CONTENT
 
 
-def encode_channel(channel: Channel) -> bytes:
+def encode_channel(channel: model.Channel) -> bytes:
     """The channel JSON of the protocol."""
     retention = {"max_age": channel.retention.max_age, "max_messages": channel.retention.max_messages}
     shown: dict[str, Any] = {
@@ -90,7 +118,7 @@ def encode_channel(channel: Channel) -> bytes:
     return msgspec.json.encode(shown)
 
 
-def _answer(channel: Channel, status: int = 200) -> Answer:
+def _answer(channel: model.Channel, status: int = 200) -> Answer:
     return Answer(encode_channel(channel), status, etag(channel.tag))
 
 

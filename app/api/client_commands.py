@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.api.answers import Delivery, Message, StreamGoodbye, StreamReady
+from app.api.answers import Message
+from app.api.deliveries import Delivery
+from app.api.events import StreamGoodbye, StreamReady
 from app.faces.websocket.commands import Command
+from app.faces.websocket.consuming import ConsumeRequest, UnconsumeRequest
 from app.message.settlement import (
     AckRequest,
-    ConsumeRequest,
     ExtendRequest,
     NackRequest,
     ReleaseRequest,
-    UnconsumeRequest,
 )
 
 

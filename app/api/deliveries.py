@@ -1,36 +1,99 @@
-"""The hot side of durable subscriptions: pull, ack, nack, release, extend, and transactions."""
+"""The hot side of durable subscriptions: pull, ack, nack, release, extend."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
 
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import ClientDisconnect
 
-from app.api.publish import committed
+from app.api.answers import Count, Id, Message, RetentionGap, Time
 from app.faces.settling import Settling
 from app.http.body import read_body
 from app.http.request import Answer, Connection, Plain
 from app.message.deliveries import encode_deliveries
-from app.message.fingerprint import fingerprint
 from app.message.head import Form, PublishHead, read_head
 from app.message.limits import MAX_BODY_BYTES
-from app.message.message import encode_positions
 from app.message.publish import refuse_expectation
 from app.message.receipts import ReceiptCodec
-from app.message.settlement import parse_pull, parse_transaction
-from app.metrics.registry import DELIVERED, PUBLISHED, SETTLED
+from app.message.refusals import decode_flat
+from app.message.settlement import Ack
+from app.metrics.registry import DELIVERED, SETTLED
 from subscriptions.domain.delivery import Receipt
-from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
-from subscriptions.domain.model import Append, Appended
-from subscriptions.engine.durable.announcing import AnnouncingTransactions
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
 
 T = TypeVar("T")
 
 _JSON: Final = (b"content-type", b"application/json")
+MAX_PULL: Final = 1000
+MAX_WAIT_S: Final = 30
+Settled = Literal["acked", "nacked", "released", "extended", "lease_expired", "unknown"]
+
+
+class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """How many deliveries, for how many seconds to wait for the first, and whether they are settled when they
+    are handed out."""
+
+    max: Annotated[int, Meta(ge=1, le=MAX_PULL)] | UnsetType | None = UNSET
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | UnsetType | None = UNSET
+    ack: Ack | UnsetType | None = UNSET
+
+
+class Delivery(msgspec.Struct):
+    """One message handed out to one member. Without `receipt` and `deadline` it is settled already."""
+
+    attempt: Count
+    message: Message
+    receipt: str | UnsetType = UNSET
+    deadline: Time | UnsetType = UNSET
+
+
+class Deliveries(msgspec.Struct):
+    """The leased deliveries, and the gaps that retention made."""
+
+    deliveries: list[Delivery]
+    gaps: list[RetentionGap] | UnsetType = UNSET
+
+
+class Result(msgspec.Struct):
+    """The result of a receipt."""
+
+    receipt: str
+    status: Settled
+    dead_letter: Id | UnsetType = UNSET
+    deadline: Time | UnsetType = UNSET
+
+
+class Results(msgspec.Struct):
+    """One result per receipt, in order."""
+
+    results: list[Result]
+
+
+_decode_pull: Final = msgspec.json.Decoder(PullRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Up to `max` deliveries, waiting up to `wait_s` seconds for the first."""
+
+    max: int = 1
+    wait_s: float = 0.0
+    auto: bool = False
+
+
+def parse_pull(body: bytes) -> Pull:
+    """The body of a pull. An empty body asks for one delivery, without waiting."""
+    if not body:
+        return Pull()
+    asked = decode_flat(_decode_pull, body)
+    return Pull(asked.max or 1, asked.wait or 0.0, asked.ack == "auto")
 
 
 async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
@@ -97,59 +160,6 @@ async def extend(request: Plain, settling: Settling, gate: Gate) -> Answer:
     return Answer(await settling.extend(body, request.namespace, request.name or None))
 
 
-async def transact(
-    request: Plain,
-    transactions: AnnouncingTransactions,
-    consumers: Consumers,
-    receipts: ReceiptCodec,
-    gate: Gate,
-) -> Answer:
-    """Publish and ack, all of it or nothing. A consumer that also publishes has its effect exactly once."""
-    gate.require()
-    head = read_head(request.scope["headers"])
-    _refuse_unfit(head)
-    body = await read_body(request.receive, head)
-    asked = parse_transaction(body)
-    append = None
-    if asked.messages:
-        printed = b""
-        if head.idempotency_key is not None:
-            printed = fingerprint(request.path, head, body)
-        append = Append(request.namespace, asked.messages, head.idempotency_key, printed, None, len(body))
-    elif head.idempotency_key is not None:
-        raise invalid(
-            "Idempotency-Key", "needs something to publish: acks alone are judged by their receipts"
-        )
-    appended, acked = await _transact(request, append, asked.acks, transactions, consumers, receipts)
-    if not appended.replayed:
-        PUBLISHED.inc(len(asked.messages))
-        SETTLED.labels("acked").inc(acked)
-    positions = encode_positions(appended.positions) if appended.positions else b""
-    return committed(b'{"messages":[%b],"acked":%d}' % (positions, acked), appended)
-
-
-async def _transact(
-    request: Plain,
-    append: Append | None,
-    acks: Sequence[tuple[str, list[str]]],
-    transactions: AnnouncingTransactions,
-    consumers: Consumers,
-    codec: ReceiptCodec,
-) -> tuple[Appended, int]:
-    """Returns what was published, and how many receipts were acked."""
-    try:
-        receipts, places = await _of_transaction(request, acks, consumers, codec)
-    except GaplessError:
-        # A request done under this key gets the same answer again, even if the subscriptions have changed.
-        if append is None or append.idempotency_key is None:
-            raise
-        repeated = await transactions.repeated(append)
-        if repeated is None:
-            raise
-        return repeated, len({text for _, texts in acks for text in texts})
-    return await transactions.transact(append, receipts, places), len(receipts)
-
-
 async def _unless_lost(connection: Connection, asking: Coroutine[Any, Any, T]) -> T:
     """Awaits the result while the client is connected. Raises ClientDisconnect once it has left, so that
     nothing stays leased to it."""
@@ -177,44 +187,11 @@ async def _body(request: Plain, *, optional: bool = False) -> bytes:
     if optional and not any(name == b"content-type" for name, _ in headers):
         headers = [*headers, _JSON]
     head = read_head(headers)
-    _refuse_unfit(head)
+    refuse_unfit(head)
     return await read_body(request.receive, head, MAX_BODY_BYTES)
 
 
-def _refuse_unfit(head: PublishHead) -> None:
+def refuse_unfit(head: PublishHead) -> None:
     if head.form is not Form.JSON:
         raise GaplessError(Code.UNSUPPORTED_MEDIA_TYPE, "send application/json")
     refuse_expectation(head)
-
-
-async def _of_transaction(
-    request: Plain,
-    acks: Sequence[tuple[str, list[str]]],
-    consumers: Consumers,
-    codec: ReceiptCodec,
-) -> tuple[list[Receipt], list[str]]:
-    """The receipts, and the name of each in errors. Raises `transaction_conflict` if some are forged or of
-    another subscription; the error also names receipts that are not live."""
-    receipts: dict[Receipt, str] = {}
-    foreign: dict[str, str] = {}
-    for a, (name, texts) in enumerate(acks):
-        decoded = codec.decode_all(texts)
-        expected = next((r.subscription_id for r in decoded if r is not None), None)
-        subscription = await consumers.find(request.namespace, name, expected=expected)
-        for r, receipt in enumerate(decoded):
-            place = f"ack[{a}].receipts[{r}]"
-            if receipt is None or receipt.subscription_id != subscription.id:
-                foreign[place] = "is not a receipt of this subscription"
-            else:
-                receipts.setdefault(receipt, place)
-    if foreign:
-        live = await consumers.live(list(receipts))
-        stale = [place for place, lives in zip(receipts.values(), live, strict=True) if not lives]
-        detail = (
-            f"{len(foreign)} receipts are none of these subscriptions, {len(stale)} hold no lease;"
-            " nothing was done"
-        )
-        errors = foreign | dict.fromkeys(stale, "holds no lease (any more)")
-        named = tuple(FieldError(place, why) for place, why in list(errors.items())[:100])
-        raise GaplessError(Code.TRANSACTION_CONFLICT, detail, errors=named)
-    return list(receipts), list(receipts.values())

@@ -6,22 +6,26 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import StreamingResponse
 
-from app.http import parameters
+from app.api import answers
 from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
+from app.http.parameters import Id, Keys, Limit, Since, Types
 from app.http.request import Answer, Plain, Request
 from app.message.cloudevents import to_cloudevent
 from app.message.limits import check_key, check_type
 from app.message.message import encode_message
 from app.message.times import parse_since
 from app.metrics.registry import REQUESTS
+from subscriptions import ports
 from subscriptions.domain.errors import GaplessError
-from subscriptions.domain.model import Message
+from subscriptions.domain.model import MAX_ID, Message
 from subscriptions.domain.selection import select
-from subscriptions.ports import HistoryPort, HistoryQuery, Lost, ReadPort
+from subscriptions.ports import HistoryPort, Lost, ReadPort
 
 HISTORY_CHANGED: Final = "Gapless-History-Changed"
 """First and last id of messages that a reader at this cursor may have seen and the log does not hold."""
@@ -33,8 +37,31 @@ logger = logging.getLogger("gapless.http")
 Encode = Callable[[Message], bytes]
 
 
+class HistoryQuery(msgspec.Struct):
+    """A part of a channel's history."""
+
+    after: Annotated[Id, Meta(description="Only messages after this id.")] | UnsetType = UNSET
+    before: (
+        Annotated[int, Meta(ge=0, le=MAX_ID + 1, description="Only messages before this id.")] | UnsetType
+    ) = UNSET
+    since: Since | UnsetType = UNSET
+    type: Types = []
+    key: Keys = []
+    limit: Limit | UnsetType = UNSET
+    order: Annotated[Literal["asc", "desc"], Meta(description="Oldest or newest first.")] = "asc"
+
+
+class MessagePage(msgspec.Struct):
+    """A page of history."""
+
+    messages: list[answers.Message]
+    has_more: bool
+    cursor: Id
+    gap: answers.HistoryGap | UnsetType = UNSET
+
+
 async def list_messages(
-    request: Request[parameters.HistoryQuery], history: HistoryPort, read: ReadPort
+    request: Request[HistoryQuery], history: HistoryPort, read: ReadPort
 ) -> Answer | None:
     """Read a page of a channel's history. For the next page, `cursor` goes into `after` (ascending) or
     `before` (descending).
@@ -70,10 +97,10 @@ async def get_message(request: Plain, history: HistoryPort) -> Answer:
     return Answer(encode_message(found))
 
 
-def _query(request: Request[parameters.HistoryQuery], limit: int) -> HistoryQuery:
+def _query(request: Request[HistoryQuery], limit: int) -> ports.HistoryQuery:
     """The query; `limit` is the default limit. Raises `invalid_request`."""
     given = request.query
-    return HistoryQuery(
+    return ports.HistoryQuery(
         request.namespace,
         request.name,
         given.after if isinstance(given.after, int) else None,
@@ -86,14 +113,14 @@ def _query(request: Request[parameters.HistoryQuery], limit: int) -> HistoryQuer
     )
 
 
-async def _lost(read: ReadPort, query: HistoryQuery) -> Lost | None:
+async def _lost(read: ReadPort, query: ports.HistoryQuery) -> Lost | None:
     """The messages that a reader after its cursor may have seen and the log does not hold."""
     if query.after is None:
         return None
     return await read.lost(select(query.namespace, (query.channel,)), query.after)
 
 
-def _page(query: HistoryQuery, messages: list[Message], has_more: bool, lost: Lost | None) -> bytes:
+def _page(query: ports.HistoryQuery, messages: list[Message], has_more: bool, lost: Lost | None) -> bytes:
     cursor = messages[-1].id if messages else (query.after if query.ascending else query.before) or 0
     gap = b""
     if lost is not None:
@@ -107,7 +134,11 @@ def _page(query: HistoryQuery, messages: list[Message], has_more: bool, lost: Lo
 
 
 async def _stream(
-    request: Request[Any], query: HistoryQuery, encode: Encode, headers: dict[str, str], history: HistoryPort
+    request: Request[Any],
+    query: ports.HistoryQuery,
+    encode: Encode,
+    headers: dict[str, str],
+    history: HistoryPort,
 ) -> None:
     """Streams history. It reads the first batch before it sends the status, so a refusal is still a status.
     A later failure aborts the connection: if the error were only raised, the body would look complete."""

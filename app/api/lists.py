@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from app.http.parameters import NamesQuery
+from app.http.parameters import Limit, NameCursor, NamePattern
 from app.http.request import Answer
-from app.message.deliveries import encode_page
-from subscriptions.domain.delivery import DeadLetter, Scheduled
+from subscriptions.domain.delivery import (
+    DeadLetter,
+    Scheduled,
+)
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import is_channel
 from subscriptions.domain.pattern import check_pattern, to_regex
 
 Item = TypeVar("Item", DeadLetter, Scheduled)
+
+
+class NamesQuery(msgspec.Struct):
+    """A list by name."""
+
+    pattern: NamePattern | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: NameCursor = ""
 
 
 def name_pattern(query: NamesQuery) -> str | None:
@@ -49,3 +60,13 @@ async def page_by_id(
     # A page is also limited in bytes, so a short page need not be the last one.
     has_more = bool(page and await read(reached, 1))
     return Answer(encode_page(what, map(encode, page), has_more, reached))
+
+
+def encode_page(name: bytes, items: Iterable[bytes], has_more: bool, cursor: int) -> bytes:
+    """A page of a list that is read by id."""
+    return b'{"%b":[%b],"has_more":%b,"cursor":%d}' % (
+        name,
+        b",".join(items),
+        b"true" if has_more else b"false",
+        cursor,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -10,6 +10,19 @@ from app.http.request import Answer, Plain
 from app.metrics import registry
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
+
+
+class Alive(msgspec.Struct):
+    """The process answers."""
+
+    status: Literal["alive"]
+
+
+class Ready(msgspec.Struct):
+    """The service works."""
+
+    status: Literal["ready"]
+    redis: bool
 
 
 class Readiness(Protocol):

@@ -2,12 +2,56 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from app.http.parameters import PresenceQuery
+import msgspec
+from msgspec import Meta
+
+from app.api.answers import Count, Time
+from app.http.parameters import (
+    Limit,
+)
 from app.http.request import Answer, Request
 from app.message.times import rfc3339
 from subscriptions.engine.presence import Presence
+
+ClientCursor = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f-]{0,36}$",
+        max_length=36,
+        description="`cursor` of the page before.",
+        extra={"status": 400},
+    ),
+]
+
+
+class PresenceQuery(msgspec.Struct):
+    """Which clients on a channel are listed."""
+
+    limit: Limit = 100
+    cursor: ClientCursor = ""
+
+
+class PresentClient(msgspec.Struct):
+    """A client on a channel. `user`: the subject of its credential."""
+
+    client: str
+    user: str | None
+    connected_at: Time
+
+
+class PresencePage(msgspec.Struct):
+    """A page of the clients on a channel, and how many clients and different users are on it. `complete` is
+    false where some of them may be missing."""
+
+    channel: str
+    clients: list[PresentClient]
+    num_clients: Count
+    num_users: Count
+    has_more: bool
+    cursor: str | None
+    complete: bool
 
 
 async def list_presence(request: Request[PresenceQuery], presence: Presence) -> Answer:

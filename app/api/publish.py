@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from hashlib import blake2b
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from app.api.answers import Position, Time
 from app.http.body import read_body
 from app.http.request import Answer, Plain
-from app.message.deliveries import encode_scheduled_at
-from app.message.fingerprint import fingerprint
 from app.message.head import PublishHead, read_head
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
+from app.message.times import rfc3339
 from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
+from subscriptions.domain.delivery import (
+    Scheduled,
+)
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.exchange import Exchange
@@ -22,6 +28,33 @@ from subscriptions.engine.hints import EphemeralHint
 from subscriptions.engine.publisher import Publisher
 
 _REPLAYED = ((b"idempotent-replayed", b"true"),)
+
+
+class Positions(msgspec.Struct):
+    """Where messages were stored, in the order in which they were sent."""
+
+    messages: list[Position]
+
+
+class EphemeralSent(msgspec.Struct):
+    """A message that was sent to live subscribers and not stored."""
+
+    channel: str
+    ephemeral: bool
+
+
+class ScheduledAt(msgspec.Struct):
+    """A message that will be published."""
+
+    scheduled_id: Annotated[str, Meta(examples=["7"])]
+    channel: str
+    deliver_at: Time
+
+
+class ScheduledAtAll(msgspec.Struct):
+    """Messages that will be published, in the order in which they were sent."""
+
+    messages: list[ScheduledAt]
 
 
 async def publish(
@@ -104,3 +137,24 @@ async def _later(
     if publication.is_array:
         content = b'{"messages":[%b]}' % content
     return Answer(content, 202, _REPLAYED if replayed else ())
+
+
+def fingerprint(path: str, head: PublishHead, body: bytes) -> bytes:
+    """Tells whether two requests with one Idempotency-Key are the same: a hash of 16 bytes over the request's
+    target, its body's form, the body, and an event's headers."""
+    digest = blake2b(digest_size=16)
+    for part in (path.encode(), head.form.value.encode(), body, msgspec.json.encode(sorted(head.event))):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    for _, value in sorted(head.event.items()):
+        digest.update(b"%d:" % len(value) + value)
+    return digest.digest()
+
+
+def encode_scheduled_at(scheduled: Scheduled) -> bytes:
+    """The answer to the request that scheduled it."""
+    return b'{"scheduled_id":"%d","channel":"%b","deliver_at":"%b"}' % (
+        scheduled.id,
+        scheduled.message.channel.encode(),
+        rfc3339(scheduled.deliver_at_us),
+    )

@@ -1,17 +1,56 @@
-"""Routes that list, cancel and promote scheduled messages."""
+"""Scheduled messages: they are listed, cancelled and promoted."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from app.api.answers import Base64, Id, Json, Time
 from app.api.lists import page_by_id
-from app.http.parameters import ScheduledQuery
+from app.http.parameters import IdCursor, Limit, Name
 from app.http.request import NO_CONTENT, Answer, Plain, Request
-from app.message.deliveries import encode_scheduled
+from app.message.json import number
 from app.message.message import encode_positions
+from app.message.times import rfc3339
+from subscriptions.domain import delivery
 from subscriptions.domain.names import check_channel
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.gate import Gate
+
+
+class ScheduledQuery(msgspec.Struct):
+    """Which scheduled messages are listed."""
+
+    channel: Name | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: IdCursor = 0
+
+
+class Scheduled(msgspec.Struct, kw_only=True):
+    """A scheduled message. `ttl` counts from its time."""
+
+    scheduled_id: str
+    channel: str
+    deliver_at: Time
+    created_at: Time
+    type: str
+    key: str | UnsetType = UNSET
+    data: Json | UnsetType = UNSET
+    data_base64: Base64 | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    ttl: float | UnsetType = UNSET
+    sender: str | UnsetType = UNSET
+
+
+class ScheduledPage(msgspec.Struct):
+    """A page of scheduled messages."""
+
+    scheduled: list[Scheduled]
+    has_more: bool
+    cursor: Id
 
 
 async def list_scheduled(
@@ -43,3 +82,28 @@ async def promote_scheduled(request: Plain, schedules: AnnouncingSchedule, gate:
     gate.require()
     appended = await schedules.promote(request.namespace, request.number)
     return Answer(encode_positions(appended.positions))
+
+
+def encode_scheduled(scheduled: delivery.Scheduled) -> bytes:
+    """A scheduled message. `ttl` is in seconds and counts from its time."""
+    message = scheduled.message
+    shown: dict[str, Any] = {
+        "scheduled_id": str(scheduled.id),
+        "channel": message.channel,
+        "deliver_at": rfc3339(scheduled.deliver_at_us).decode(),
+        "created_at": rfc3339(scheduled.created_at_us).decode(),
+        "type": message.type,
+    }
+    if message.key is not None:
+        shown["key"] = message.key
+    if message.data is not None:
+        shown["data"] = msgspec.Raw(message.data)
+    else:
+        shown["data_base64"] = message.binary or b""
+    if message.headers and message.headers != b"{}":
+        shown["headers"] = msgspec.Raw(message.headers)
+    if message.ttl is not None:
+        shown["ttl"] = number(message.ttl)
+    if message.sender is not None:
+        shown["sender"] = message.sender
+    return msgspec.json.encode(shown)

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from app.api.definition_bodies import parse_binding, parse_patch, parse_seek, parse_subscription
 from app.api.definition_encoding import encode_length, encode_subscription, encode_try
-from app.api.lists import name_pattern, page_by_name
+from app.api.lists import NamesQuery, name_pattern, page_by_name
 from app.http.body import read_json
-from app.http.parameters import DeleteQuery, DryRunQuery, LookQuery, NamesQuery
+from app.http.parameters import DeleteQuery, DryRunQuery, LookQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message.deliveries import encode_looked
 from app.message.tags import etag, if_absent, if_match

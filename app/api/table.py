@@ -17,14 +17,15 @@ from app.api import (
     definitions,
     deliveries,
     history,
+    lists,
     operate,
     policies,
     presence,
     publish,
     scheduled,
     subscriptions,
+    transactions,
 )
-from app.api import dead_letter_bodies as dead
 from app.api.channels import MERGE_PATCH, ChannelRequest
 from app.api.definition_bodies import (
     BindRequest,
@@ -35,11 +36,12 @@ from app.api.definition_bodies import (
     SubscriptionDefinition,
 )
 from app.api.history import HISTORY_CHANGED
-from app.api.presence_answers import PresencePage
 from app.api.route import Body, Header, Returns, Route, json_body, returns
-from app.faces.sse.consume import consume
+from app.faces.sse.consume import ConsumeQuery, consume
+from app.faces.sse.query import SubscribeQuery
 from app.faces.sse.subscribe import subscribe
 from app.faces.websocket.emulation import (
+    EmulatedConnectQuery,
     EmulationRequest,
     FirstCommand,
     connect_http_stream,
@@ -86,13 +88,13 @@ _LOST: Final = Header(
 )
 
 _DELETED: Final = {204: Returns("Done.")}
-_CHANNEL: Final = {200: returns("The channel.", answers.Channel, _ETAG)}
+_CHANNEL: Final = {200: returns("The channel.", channels.Channel, _ETAG)}
 _CHANNEL_BODY: Final = Body(
     {JSON: ChannelRequest, MERGE_PATCH: ChannelRequest}, example={"retention": {"max_age": 86400}}
 )
 _SUBSCRIPTION: Final = {200: returns("The subscription.", answers.Subscription, _ETAG)}
 _POLICY: Final = {200: returns("The policy.", answers.Policy, _ETAG)}
-_RESULTS: Final = {200: returns("One result per receipt, in order.", answers.Results)}
+_RESULTS: Final = {200: returns("One result per receipt, in order.", deliveries.Results)}
 _BINDING: Final = json_body(BindRequest, {"channels": ["refunds.*"]})
 _RECEIPT: Final = "AQAAAAAAAAABAAAAAAAAAAQAAAAAAAAAAQAAAAAAAAAATVwlOxAsNhF5FEv5"
 _ACK: Final = json_body(settlement.AckRequest, {"receipts": [_RECEIPT]})
@@ -102,7 +104,7 @@ _EXTEND: Final = json_body(settlement.ExtendRequest, {"receipts": [_RECEIPT], "a
 
 _ACCEPTED: Final = returns(
     "Scheduled; or, if ephemeral, sent to live subscribers and not stored.",
-    answers.ScheduledAt | answers.ScheduledAtAll | answers.EphemeralSent,
+    publish.ScheduledAt | publish.ScheduledAtAll | publish.EphemeralSent,
     _REPLAYED,
 )
 _Several = Annotated[list[MessageToPublish], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
@@ -111,7 +113,7 @@ _PUBLISHED: Final = Body(
     example={"data": {"text": "hello"}, "type": "note", "key": "user-7"},
 )
 _TRANSACTION: Final = json_body(
-    settlement.TransactionRequest,
+    transactions.TransactionRequest,
     {
         "publish": [{"channel": "invoices", "data": {"order": 7}}],
         "ack": [{"subscription": "billing", "receipts": [_RECEIPT]}],
@@ -119,7 +121,7 @@ _TRANSACTION: Final = json_body(
 )
 _HISTORY: Final = Returns(
     "A page, or a stream of lines.",
-    {JSON: answers.MessagePage, NDJSON: str, CLOUDEVENTS: _Events},
+    {JSON: history.MessagePage, NDJSON: str, CLOUDEVENTS: _Events},
     (_LOST,),
 )
 _POLICY_BODY: Final = json_body(
@@ -133,25 +135,25 @@ _DOCUMENT: Final = json_body(
 TABLE: Final[dict[str, tuple[Route, ...]]] = {
     "publish": (
         Route("POST", "/v1/channels/{channel}/messages", publish.publish,
-              {201: returns("Committed.", answers.Position | answers.Positions, _REPLAYED), 202: _ACCEPTED},
+              {201: returns("Committed.", answers.Position | publish.Positions, _REPLAYED), 202: _ACCEPTED},
               body=_PUBLISHED, headers=(_IDEMPOTENCY_KEY, _EXPECTED_LAST_SEQ), face="publish", hot=True),
         Route("POST", "/v1/messages", publish.publish_batch,
-              {201: returns("Committed.", answers.Positions, _REPLAYED)},
+              {201: returns("Committed.", publish.Positions, _REPLAYED)},
               body=json_body(BatchRequest, {"messages": [{"channel": "orders.eu", "data": 8}]}),
               headers=(_IDEMPOTENCY_KEY,), face="publish", hot=True),
-        Route("POST", "/v1/transactions", deliveries.transact,
-              {201: returns("Committed.", answers.Committed, _REPLAYED)},
+        Route("POST", "/v1/transactions", transactions.transact,
+              {201: returns("Committed.", transactions.Committed, _REPLAYED)},
               body=_TRANSACTION, headers=(_IDEMPOTENCY_KEY,), face="transaction"),
     ),
     "read": (
         Route("GET", "/v1/channels/{channel}/messages", history.list_messages,
-              {200: _HISTORY}, query=parameters.HistoryQuery),
+              {200: _HISTORY}, query=history.HistoryQuery),
         Route("GET", "/v1/channels/{channel}/messages/{message_id}", history.get_message,
               {200: Returns("The message.", {JSON: answers.Message, CLOUDEVENT: _Event})}),
         Route("GET", "/v1/subscribe", subscribe,
               {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, goodbye.",
                             {_STREAM: str})},
-              query=parameters.SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse", hot=True),
+              query=SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse", hot=True),
         Route("GET", "/v1/ws", websocket,
               {101: Returns("Frames of the client protocol, both ways."),
                426: Returns("This is no WebSocket.", {"application/problem+json": answers.Problem})},
@@ -161,27 +163,27 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               body=json_body(FirstCommand, {"id": 1, "connect": {}}), face="websocket"),
         Route("GET", "/v1/ws/sse", connect_sse,
               {200: Returns("Replies and pushes, as unnamed events.", {_STREAM: str})},
-              query=parameters.EmulatedConnectQuery, face="websocket"),
+              query=EmulatedConnectQuery, face="websocket"),
         Route("POST", "/v1/ws/emulation", emulation, {204: Returns("The commands were passed on.")},
               body=json_body(EmulationRequest, {"session": "k3J…", "node": "0" * 16, "data": "{}"})),
     ),
     "channels": (
         Route("GET", "/v1/channels", channels.list_channels,
-              {200: returns("A page of channels.", answers.ChannelPage)}, query=parameters.NamesQuery),
+              {200: returns("A page of channels.", channels.ChannelPage)}, query=lists.NamesQuery),
         Route("GET", "/v1/channels/{channel}", channels.get_channel, _CHANNEL),
         Route("PUT", "/v1/channels/{channel}", channels.put_channel,
-              {**_CHANNEL, 201: returns("The channel was created.", answers.Channel, _ETAG)},
+              {**_CHANNEL, 201: returns("The channel was created.", channels.Channel, _ETAG)},
               body=_CHANNEL_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
         Route("PATCH", "/v1/channels/{channel}", channels.patch_channel, _CHANNEL, body=_CHANNEL_BODY,
               headers=(_IF_MATCH,)),
         Route("DELETE", "/v1/channels/{channel}", channels.delete_channel, _DELETED, headers=(_IF_MATCH,)),
         Route("GET", "/v1/channels/{channel}/presence", presence.list_presence,
-              {200: returns("A page of clients.", PresencePage)}, query=parameters.PresenceQuery),
+              {200: returns("A page of clients.", presence.PresencePage)}, query=presence.PresenceQuery),
     ),
     "subscriptions": (
         Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions,
               {200: returns("A page of subscriptions.", answers.SubscriptionPage)},
-              query=parameters.NamesQuery),
+              query=lists.NamesQuery),
         Route("GET", "/v1/subscriptions/{name}", subscriptions.get_subscription, _SUBSCRIPTION),
         Route("PUT", "/v1/subscriptions/{name}", subscriptions.put_subscription,
               {**_SUBSCRIPTION, 201: returns("The subscription was created.", answers.Subscription, _ETAG)},
@@ -211,12 +213,12 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     ),
     "deliveries": (
         Route("POST", "/v1/subscriptions/{name}/pull", deliveries.pull,
-              {200: returns("The leased messages; none if none came.", answers.Deliveries)},
-              body=json_body(settlement.PullRequest, {"max": 10, "wait": 20}, required=False), face="queue",
+              {200: returns("The leased messages; none if none came.", deliveries.Deliveries)},
+              body=json_body(deliveries.PullRequest, {"max": 10, "wait": 20}, required=False), face="queue",
               hot=True),
         Route("GET", "/v1/subscriptions/{name}/consume", consume,
               {200: Returns("Events: delivery, gap, goodbye.", {_STREAM: str})},
-              query=parameters.ConsumeQuery, face="consume", hot=True),
+              query=ConsumeQuery, face="consume", hot=True),
         Route("POST", "/v1/subscriptions/{name}/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue",
               hot=True),
         Route("POST", "/v1/subscriptions/{name}/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue"),
@@ -234,19 +236,19 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     ),
     "dead letters": (
         Route("GET", "/v1/dead-letters", dead_letters.list_dead_letters,
-              {200: returns("A page of dead letters.", answers.DeadLetterPage)},
-              query=parameters.DeadLettersQuery),
+              {200: returns("A page of dead letters.", dead_letters.DeadLetterPage)},
+              query=dead_letters.DeadLettersQuery),
         Route("GET", "/v1/dead-letters/{dead_letter_id}", dead_letters.get_dead_letter,
-              {200: returns("The dead letter.", answers.DeadLetter)}),
+              {200: returns("The dead letter.", dead_letters.DeadLetter)}),
         Route("DELETE", "/v1/dead-letters/{dead_letter_id}", dead_letters.delete_dead_letter, _DELETED),
         Route("POST", "/v1/dead-letters/{dead_letter_id}/replay", dead_letters.replay_dead_letter,
-              {200: returns("It was given back.", answers.Replayed)}),
+              {200: returns("It was given back.", dead_letters.Replayed)}),
         Route("POST", "/v1/dead-letters/replay", dead_letters.replay_dead_letters,
-              {200: returns("How many.", answers.ReplayedAll)}, query=parameters.DryRunQuery,
-              body=json_body(dead.ReplayRequest, {"subscription": "billing", "max": 100})),
+              {200: returns("How many.", dead_letters.ReplayedAll)}, query=parameters.DryRunQuery,
+              body=json_body(dead_letters.ReplayRequest, {"subscription": "billing", "max": 100})),
         Route("POST", "/v1/dead-letters/purge", dead_letters.purge_dead_letters,
               {200: returns("How many.", answers.Purged)},
-              body=json_body(dead.PurgeRequest, {"older_than": "30d"})),
+              body=json_body(dead_letters.PurgeRequest, {"older_than": "30d"})),
     ),
     "policies": (
         Route("GET", "/v1/policies", policies.list_policies, {200: returns("All policies.",
@@ -266,17 +268,17 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     ),
     "scheduled": (
         Route("GET", "/v1/scheduled", scheduled.list_scheduled,
-              {200: returns("A page of scheduled messages.", answers.ScheduledPage)},
-              query=parameters.ScheduledQuery),
+              {200: returns("A page of scheduled messages.", scheduled.ScheduledPage)},
+              query=scheduled.ScheduledQuery),
         Route("GET", "/v1/scheduled/{scheduled_id}", scheduled.get_scheduled,
-              {200: returns("The message.", answers.Scheduled)}),
+              {200: returns("The message.", scheduled.Scheduled)}),
         Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _DELETED),
         Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled,
               {200: returns("It was published.", answers.Position)}),
     ),
     "operating": (
-        Route("GET", "/healthz", operate.healthz, {200: returns("It is alive.", answers.Alive)}),
-        Route("GET", "/readyz", operate.readyz, {200: returns("It serves.", answers.Ready)}),
+        Route("GET", "/healthz", operate.healthz, {200: returns("It is alive.", operate.Alive)}),
+        Route("GET", "/readyz", operate.readyz, {200: returns("It serves.", operate.Ready)}),
         Route("GET", "/metrics", operate.metrics, {200: Returns("All metrics.", {"text/plain": str})}),
     ),
 }

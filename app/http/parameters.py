@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -18,13 +18,11 @@ from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_i
 from app.message import limits
 from app.message.limits import MAX_FILTERS
 from app.message.refusals import field_error
-from app.message.settlement import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
 from app.message.times import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
-from subscriptions.domain.delivery import Reason, State
+from subscriptions.domain.delivery import State
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
-from subscriptions.domain.selection import MAX_CHANNELS
 
 MAX_LIMIT: Final = 1000
 MAX_LAST: Final = 1000
@@ -58,15 +56,6 @@ NamePattern = Annotated[
 ]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="At most so many.")]
 NameCursor = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, description="`cursor` of the page before.")]
-ClientCursor = Annotated[
-    str,
-    Meta(
-        pattern=r"^[0-9a-f-]{0,36}$",
-        max_length=36,
-        description="`cursor` of the page before.",
-        extra={"status": 400},
-    ),
-]
 IdCursor = Annotated[Id, Meta(description="`cursor` of the page before.")]
 LogCursor = Annotated[Id, Meta(description="Only messages after this id.", extra={"status": 400})]
 """A cursor of a stream. A bad cursor is refused with 400: its client must begin again."""
@@ -88,122 +77,20 @@ Since = Annotated[
     ),
 ]
 Heartbeat = Annotated[int, Meta(ge=5, le=60, description="Seconds of silence before a heartbeat comment.")]
-_ChannelOrPattern = Annotated[
+ChannelOrPattern = Annotated[
     str,
     Meta(
         extra_json_schema={"pattern": r"^[A-Za-z0-9_~:@*>.-]{1,255}$", "maxLength": MAX_NAME_CHARACTERS},
     ),
 ]
-_Unused = Annotated[str, Meta(max_length=4096, description="Accepted, and without effect.")]
-_Ticket = Annotated[str, Meta(max_length=4096, description="A credential; refused, as there are none yet.")]
-
-
-class NamesQuery(msgspec.Struct):
-    """A list by name."""
-
-    pattern: NamePattern | UnsetType = UNSET
-    limit: Limit = 100
-    cursor: NameCursor = ""
-
-
-class HistoryQuery(msgspec.Struct):
-    """A part of a channel's history."""
-
-    after: Annotated[Id, Meta(description="Only messages after this id.")] | UnsetType = UNSET
-    before: (
-        Annotated[int, Meta(ge=0, le=MAX_ID + 1, description="Only messages before this id.")] | UnsetType
-    ) = UNSET
-    since: Since | UnsetType = UNSET
-    type: Types = []
-    key: Keys = []
-    limit: Limit | UnsetType = UNSET
-    order: Annotated[Literal["asc", "desc"], Meta(description="Oldest or newest first.")] = "asc"
-
-
-class EmulatedConnectQuery(msgspec.Struct):
-    """The first command of a client that cannot open a WebSocket."""
-
-    cf_connect: Annotated[
-        str,
-        Meta(
-            description="The command `connect`, as JSON.", max_length=8192, examples=['{"id":1,"connect":{}}']
-        ),
-    ]
-
-
-class SubscribeQuery(msgspec.Struct, kw_only=True):
-    """What a live subscription reads, and from where."""
-
-    channel: Annotated[
-        list[_ChannelOrPattern],
-        Meta(
-            min_length=1,
-            max_length=MAX_CHANNELS,
-            description="Channels or patterns.",
-            examples=[["orders.*"]],
-        ),
-    ]
-    after: LogCursor | UnsetType = UNSET
-    last: (
-        Annotated[int, Meta(ge=1, le=MAX_LAST, description="This many of each channel's newest.")] | UnsetType
-    ) = UNSET
-    since: Since | UnsetType = UNSET
-    start: (
-        Annotated[Literal["earliest", "latest"], Meta(description="The oldest message kept, or the next.")]
-        | UnsetType
-    ) = msgspec.field(name="from", default=UNSET)
-    type: Types = []
-    key: Keys = []
-    heartbeat: Heartbeat = 15
-    presence: Annotated[bool, Meta(description="Whether joins and leaves are told.")] = True
-    last_event_id: (
-        Annotated[LogCursor, Meta(description="As the header of that name, which overrides it.")] | UnsetType
-    ) = msgspec.field(name="lastEventId", default=UNSET)
-    ticket: _Ticket = ""
-    unused: _Unused = msgspec.field(name="_", default="")
-
-
-class PresenceQuery(msgspec.Struct):
-    """Which clients on a channel are listed."""
-
-    limit: Limit = 100
-    cursor: ClientCursor = ""
-
-
-class ConsumeQuery(msgspec.Struct):
-    """How deliveries are streamed."""
-
-    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH, description="At most this many unsettled.")] = (
-        DEFAULT_PREFETCH
-    )
-    ack: Annotated[Ack, Meta(description="auto: settled when handed out, without receipts.")] = "manual"
-    heartbeat: Heartbeat = 15
-    ticket: _Ticket = ""
-    unused: _Unused = msgspec.field(name="_", default="")
+Unused = Annotated[str, Meta(max_length=4096, description="Accepted, and without effect.")]
+Ticket = Annotated[str, Meta(max_length=4096, description="A credential; refused, as there are none yet.")]
 
 
 class LookQuery(msgspec.Struct):
     """Which of a subscription's messages are shown."""
 
     state: Annotated[State, Meta(description="Only in this state.")] | UnsetType = UNSET
-    limit: Limit = 100
-    cursor: IdCursor = 0
-
-
-class DeadLettersQuery(msgspec.Struct):
-    """Which dead letters are listed."""
-
-    subscription: Name | UnsetType = UNSET
-    channel: Name | UnsetType = UNSET
-    reason: Reason | UnsetType = UNSET
-    limit: Limit = 100
-    cursor: IdCursor = 0
-
-
-class ScheduledQuery(msgspec.Struct):
-    """Which scheduled messages are listed."""
-
-    channel: Name | UnsetType = UNSET
     limit: Limit = 100
     cursor: IdCursor = 0
 

@@ -7,16 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from app.message.json import number
 from app.message.message import encode_message
 from app.message.times import rfc3339
 from subscriptions.domain.delivery import (
-    DeadLetter,
     Delivery,
     Looked,
     Loss,
     Outstanding,
-    Scheduled,
     Settled,
     State,
 )
@@ -88,67 +85,3 @@ def _outstanding(seen: Outstanding) -> bytes:
         shown["last_error"] = seen.last_error
     shown["message"] = msgspec.Raw(encode_message(seen.message))
     return _encode(shown)
-
-
-def encode_dead_letter(entry: DeadLetter) -> bytes:
-    """One entry of the list, with the copy of its message."""
-    head: dict[str, Any] = {
-        "id": entry.id,
-        "subscription": entry.subscription,
-        "channel": entry.message.channel,
-        "reason": entry.reason.value,
-        "attempts": entry.attempts,
-        "last_error": entry.last_error,
-        "created_at": rfc3339(entry.created_at_us).decode(),
-        "journey": msgspec.Raw(entry.journey),
-        "message": msgspec.Raw(encode_message(entry.message)),
-    }
-    if entry.published is not None:
-        head["published"] = msgspec.Raw(entry.published)
-    if entry.unroutable is not None:
-        head["unroutable"] = entry.unroutable
-    return _encode(head)
-
-
-def encode_scheduled(scheduled: Scheduled) -> bytes:
-    """A scheduled message. `ttl` is in seconds and counts from its time."""
-    message = scheduled.message
-    shown: dict[str, Any] = {
-        "scheduled_id": str(scheduled.id),
-        "channel": message.channel,
-        "deliver_at": rfc3339(scheduled.deliver_at_us).decode(),
-        "created_at": rfc3339(scheduled.created_at_us).decode(),
-        "type": message.type,
-    }
-    if message.key is not None:
-        shown["key"] = message.key
-    if message.data is not None:
-        shown["data"] = msgspec.Raw(message.data)
-    else:
-        shown["data_base64"] = message.binary or b""
-    if message.headers and message.headers != b"{}":
-        shown["headers"] = msgspec.Raw(message.headers)
-    if message.ttl is not None:
-        shown["ttl"] = number(message.ttl)
-    if message.sender is not None:
-        shown["sender"] = message.sender
-    return _encode(shown)
-
-
-def encode_scheduled_at(scheduled: Scheduled) -> bytes:
-    """The answer to the request that scheduled it."""
-    return b'{"scheduled_id":"%d","channel":"%b","deliver_at":"%b"}' % (
-        scheduled.id,
-        scheduled.message.channel.encode(),
-        rfc3339(scheduled.deliver_at_us),
-    )
-
-
-def encode_page(name: bytes, items: Iterable[bytes], has_more: bool, cursor: int) -> bytes:
-    """A page of a list that is read by id."""
-    return b'{"%b":[%b],"has_more":%b,"cursor":%d}' % (
-        name,
-        b",".join(items),
-        b"true" if has_more else b"false",
-        cursor,
-    )

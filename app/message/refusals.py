@@ -1,10 +1,11 @@
-"""Why a body was refused that did not decode as its struct, in terms of its members."""
+"""Decodes bodies as their structs, or says in terms of their members why one was refused."""
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from app.message import json, limits
 from subscriptions.domain.errors import MAX_FIELD_CHARACTERS, GaplessError, invalid
@@ -45,3 +46,21 @@ def field_error(text: str) -> GaplessError:
         rule = "is given by the server" if name in GIVEN_BY_SERVER else "is not a known member"
         return invalid(limits.join(where, name), rule)
     return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))
+
+
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+def decode_flat(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    """Decode an object without objects in it."""
+    try:
+        asked = decoder.decode(body)
+    except FAILURES as error:
+        refuse(body, error)
+    json.check_text(body, members(asked))
+    return asked
+
+
+def members(struct: msgspec.Struct) -> int:
+    """How many members were given."""
+    return sum(getattr(struct, name) is not UNSET for name in struct.__struct_fields__)

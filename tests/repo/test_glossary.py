@@ -31,7 +31,7 @@ app buffer clock code codec commit complete config dependency depth error fact f
 limit listener lock lookup model name page pending pool port queue room row signature split state stats
 system target task time unavailable unreachable version waker
 address availability backup cloud database dump endpoint fetch get patch ping poll put query rotate
-first nothing part request spark subscribe topic unacked url
+first nothing part request spark subscribe topic unacked unconsume url
 """
 """They mean in names what they mean everywhere: words of English, of programming, of the systems around."""
 PLAIN = frozenset(PLAIN_WORDS.split())

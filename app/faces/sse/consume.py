@@ -5,15 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
 from starlette.types import Message
 
 from app.faces.deliveries import MemberDependencies, MemberQuery, stream_member
 from app.faces.sse import frames
 from app.http.accept import check_deliveries
-from app.http.parameters import ConsumeQuery
+from app.http.parameters import (
+    Heartbeat,
+    Ticket,
+    Unused,
+)
 from app.http.request import Request
 from app.message.receipts import ReceiptCodec
+from app.message.settlement import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
 from app.metrics.registry import REQUESTS
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import unauthenticated
@@ -25,6 +33,18 @@ from subscriptions.engine.live.live_subscription import HistoryChanged
 from subscriptions.ports import ReadPort
 
 logger = logging.getLogger("gapless.http")
+
+
+class ConsumeQuery(msgspec.Struct):
+    """How deliveries are streamed."""
+
+    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH, description="At most this many unsettled.")] = (
+        DEFAULT_PREFETCH
+    )
+    ack: Annotated[Ack, Meta(description="auto: settled when handed out, without receipts.")] = "manual"
+    heartbeat: Heartbeat = 15
+    ticket: Ticket = ""
+    unused: Unused = msgspec.field(name="_", default="")
 
 
 async def consume(

@@ -5,20 +5,63 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from app.http.parameters import SubscribeQuery
+from app.http import parameters
+from app.http.parameters import (
+    MAX_LAST,
+    ChannelOrPattern,
+    Heartbeat,
+    Keys,
+    LogCursor,
+    Ticket,
+    Types,
+    Unused,
+)
 from app.http.request import Request
 from app.message.selection import read_selection
 from app.message.times import parse_since
 from subscriptions.domain.errors import Code, GaplessError, invalid, unauthenticated
 from subscriptions.domain.model import MAX_ID
-from subscriptions.domain.selection import Selection
+from subscriptions.domain.selection import MAX_CHANNELS, Selection
 from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 
 _NUMBER: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
+
+
+class SubscribeQuery(msgspec.Struct, kw_only=True):
+    """What a live subscription reads, and from where."""
+
+    channel: Annotated[
+        list[ChannelOrPattern],
+        Meta(
+            min_length=1,
+            max_length=MAX_CHANNELS,
+            description="Channels or patterns.",
+            examples=[["orders.*"]],
+        ),
+    ]
+    after: LogCursor | UnsetType = UNSET
+    last: (
+        Annotated[int, Meta(ge=1, le=MAX_LAST, description="This many of each channel's newest.")] | UnsetType
+    ) = UNSET
+    since: parameters.Since | UnsetType = UNSET
+    start: (
+        Annotated[Literal["earliest", "latest"], Meta(description="The oldest message kept, or the next.")]
+        | UnsetType
+    ) = msgspec.field(name="from", default=UNSET)
+    type: Types = []
+    key: Keys = []
+    heartbeat: Heartbeat = 15
+    presence: Annotated[bool, Meta(description="Whether joins and leaves are told.")] = True
+    last_event_id: (
+        Annotated[LogCursor, Meta(description="As the header of that name, which overrides it.")] | UnsetType
+    ) = msgspec.field(name="lastEventId", default=UNSET)
+    ticket: Ticket = ""
+    unused: Unused = msgspec.field(name="_", default="")
 
 
 def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:

@@ -11,9 +11,8 @@ from typing import Any, Final, assert_never
 
 from app.faces.live import LiveDependencies, LiveQuery, stream_live
 from app.faces.sse import frames
-from app.faces.sse.query import read_query
+from app.faces.sse.query import SubscribeQuery, read_query
 from app.http.accept import streams_cloudevents
-from app.http.parameters import SubscribeQuery
 from app.http.problem import Headers
 from app.http.request import Request
 from app.metrics.registry import REQUESTS

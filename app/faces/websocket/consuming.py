@@ -7,21 +7,68 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from app.faces.deliveries import MemberDependencies, MemberQuery, stream_member
 from app.faces.settling import Settling
 from app.faces.websocket import codes
 from app.faces.websocket.following import Client
 from app.faces.websocket.publications import ended, member_frames
-from app.message.settlement import Consume
+from app.message import limits
+from app.message.refusals import decode_flat
+from app.message.settlement import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
 from subscriptions.domain.delivery import Loss
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.names import check_channel
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.live_subscription import HistoryChanged
 
 logger = logging.getLogger("gapless.http")
+
+
+class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Of which subscription deliveries are pushed, at most how many of them are unsettled, and whether they
+    are settled when they are handed out."""
+
+    subscription: limits.Name
+    prefetch: Annotated[int, Meta(ge=1, le=MAX_PREFETCH)] | UnsetType | None = UNSET
+    ack: Ack | UnsetType | None = UNSET
+
+
+class UnconsumeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Of which subscription deliveries are not pushed any more."""
+
+    subscription: limits.Name
+
+
+_decode_consume: Final = msgspec.json.Decoder(ConsumeRequest)
+_decode_unconsume: Final = msgspec.json.Decoder(UnconsumeRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """A stream of the deliveries of a subscription, at most `prefetch` of them unsettled."""
+
+    subscription: str
+    prefetch: int
+    auto: bool
+
+
+def parse_consume(body: bytes) -> Consume:
+    """What the query of `consume` says, as a body."""
+    asked = decode_flat(_decode_consume, body)
+    name = check_channel(asked.subscription, "subscription")
+    return Consume(name, asked.prefetch or DEFAULT_PREFETCH, asked.ack == "auto")
+
+
+def parse_unconsume(body: bytes) -> str:
+    """The name of a subscription."""
+    return check_channel(decode_flat(_decode_unconsume, body).subscription, "subscription")
 
 
 @dataclass(frozen=True, slots=True)

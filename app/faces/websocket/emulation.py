@@ -17,7 +17,6 @@ from app.faces.websocket.framing import EVENTS, LINES, Framing
 from app.faces.websocket.sessions import Sessions
 from app.faces.websocket.stream_connection import StreamConnection
 from app.http.body import read_json
-from app.http.parameters import EmulatedConnectQuery
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.http.websocket import MAX_MESSAGE_BYTES
 from app.message.limits import within
@@ -27,6 +26,17 @@ from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.engine.exchange import Exchange
 
 _LINES: Final = [(b"content-type", b"application/x-ndjson"), *frames.HEADERS[1:]]
+
+
+class EmulatedConnectQuery(msgspec.Struct):
+    """The first command of a client that cannot open a WebSocket."""
+
+    cf_connect: Annotated[
+        str,
+        Meta(
+            description="The command `connect`, as JSON.", max_length=8192, examples=['{"id":1,"connect":{}}']
+        ),
+    ]
 
 
 class FirstCommand(msgspec.Struct, forbid_unknown_fields=True):

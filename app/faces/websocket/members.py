@@ -9,11 +9,10 @@ from typing import Final
 
 from app.faces.websocket import codes
 from app.faces.websocket.codes import error_code
-from app.faces.websocket.consuming import Consuming, Queues
+from app.faces.websocket.consuming import Consuming, Queues, parse_consume, parse_unconsume
 from app.faces.websocket.following import Client
 from app.faces.websocket.replies import Opening, Replies
 from app.message.limits import MAX_BODY_BYTES
-from app.message.settlement import parse_consume, parse_unconsume
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 
 COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "release", "extend"})

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.faces.sse.consume import consume
+from app.faces.sse.consume import ConsumeQuery, consume
+from app.faces.sse.query import SubscribeQuery
 from app.faces.sse.subscribe import subscribe
 from app.faces.websocket.emulation import connect_http_stream
 from app.faces.websocket.sessions import Sessions
-from app.http.parameters import ConsumeQuery, SubscribeQuery
 from subscriptions.engine.durable.member import MAX_INBOX_BYTES
 from subscriptions.engine.live.feed import CHUNK_BYTES
 from tests.contract.memory import MemoryHistory

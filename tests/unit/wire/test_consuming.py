@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.message.settlement import (
-    Pull,
-    Transaction,
-    parse_extend,
-    parse_nack,
-    parse_pull,
-    parse_receipts,
-    parse_release,
-    parse_transaction,
-)
+from app.api.deliveries import Pull, parse_pull
+from app.api.transactions import Transaction, parse_transaction
+from app.message.settlement import parse_extend, parse_nack, parse_receipts, parse_release
 from subscriptions.domain.delivery import Nack
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import NewMessage

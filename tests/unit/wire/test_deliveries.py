@@ -8,15 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.api.dead_letter_bodies import Replay, parse_purge, parse_replay
-from app.message.deliveries import (
-    encode_dead_letter,
-    encode_deliveries,
-    encode_delivery,
-    encode_page,
-    encode_results,
-    encode_scheduled,
-)
+from app.api.dead_letters import Replay, encode_dead_letter, parse_purge, parse_replay
+from app.api.lists import encode_page
+from app.api.scheduled import encode_scheduled
+from app.message.deliveries import encode_deliveries, encode_delivery, encode_results
 from subscriptions.domain.delivery import (
     DeadLetter,
     DeadLetterFilter,
