@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from app.api.answers import Count, Id, Time
-from app.api.definition_bodies import decode
 from app.api.lists import NamesQuery, name_pattern, page_by_name
-from app.api.settings import ChannelSettings, channel_values
+from app.api.settings import MAX_COUNT, Ttl, refuse_other_name
 from app.http.body import read_json
 from app.http.request import JSON, NO_CONTENT, Answer, Plain, Request
 from app.message import limits
-from app.message.json import number
+from app.message.json import number, plain
+from app.message.refusals import decode
 from app.message.tags import etag, if_absent, if_match
 from app.message.times import rfc3339
 from subscriptions.domain import model
-from subscriptions.domain.errors import invalid
 from subscriptions.ports import HistoryPort
 
 MERGE_PATCH = "application/merge-patch+json"
+MAX_AGE_S: Final = 2**31 - 1
+
+
+class Retention(msgspec.Struct, forbid_unknown_fields=True):
+    """The limits of retention. `max_age` is in seconds."""
+
+    max_age: Annotated[int, Meta(ge=1, le=MAX_AGE_S)] | UnsetType | None = UNSET
+    max_messages: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
+
+
+class ChannelSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """The settings of a channel. Times are in seconds."""
+
+    retention: Retention | UnsetType | None = UNSET
+    message_ttl: Ttl | UnsetType | None = UNSET
 
 
 class ChannelRequest(ChannelSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings. `name` may repeat the name in the path."""
 
     name: limits.Name | msgspec.UnsetType = UNSET
+
+
+def channel_values(given: ChannelSettings) -> Iterator[tuple[str, Any]]:
+    """The given settings of a channel as they are stored; `retention: null` clears both of its members."""
+    if given.retention is None:
+        yield from (("max_age", None), ("max_messages", None))
+    elif given.retention is not UNSET:
+        for name in Retention.__struct_fields__:
+            if (value := getattr(given.retention, name)) is not UNSET:
+                yield name, value
+    if given.message_ttl is not UNSET:
+        yield "message_ttl", None if given.message_ttl is None else number(given.message_ttl)
 
 
 class Kept(msgspec.Struct):
@@ -124,6 +151,14 @@ def _answer(channel: model.Channel, status: int = 200) -> Answer:
 
 async def _settings(request: Plain) -> dict[str, Any]:
     body = decode(await read_json(request, media_types=(JSON, MERGE_PATCH)), ChannelRequest)
-    if body.name is not UNSET and body.name != request.name:
-        raise invalid("name", "is not the name in the path")
+    refuse_other_name(body.name, request.name)
     return dict(channel_values(body))
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Channel settings as they are sent, with `retention` around two of them."""
+    retention = {name: settings[name] for name in ("max_age", "max_messages") if name in settings}
+    shown: dict[str, Any] = {"retention": retention} if retention else {}
+    if "message_ttl" in settings:
+        shown["message_ttl"] = plain(settings["message_ttl"])
+    return shown

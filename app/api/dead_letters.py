@@ -11,13 +11,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.api import answers
 from app.api.answers import Count, Time
-from app.api.definition_bodies import decode
 from app.api.lists import page_by_id
 from app.http.body import read_json
 from app.http.parameters import DryRunQuery, Id, IdCursor, Limit, Name
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message import limits
 from app.message.message import encode_message
+from app.message.refusals import decode
 from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
 from subscriptions.domain import delivery
 from subscriptions.domain.delivery import (

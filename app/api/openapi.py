@@ -11,8 +11,9 @@ import msgspec
 
 from app import VERSION
 from app.api.answers import Problem
+from app.api.channels import ChannelSettings
 from app.api.route import Header, Returns, Route
-from app.api.settings import ChannelSettings, SubscriptionSettings
+from app.api.settings import SubscriptionSettings
 from app.api.table import TABLE
 from app.http.parameters import IN_PATH
 

@@ -1,4 +1,4 @@
-"""The settings of subscriptions and channels: as they are sent, and as the plain JSON values that are stored.
+"""The settings of subscriptions: as they are sent, and as the plain JSON values that are stored.
 
 All of them are checked here, from a definition, a policy or an import. They are stored in one form, so that
 two spellings of one definition compare equal.
@@ -6,7 +6,7 @@ two spellings of one definition compare equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -16,6 +16,10 @@ from app.faces.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
 from app.faces.webhooks.url import MAX_URL_CHARACTERS, check_url
 from app.message import limits
 from app.message.json import number, plain
+from subscriptions.domain.delivery import (
+    SUBSCRIPTION_SETTINGS,
+    Settings,
+)
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
 
@@ -23,11 +27,10 @@ MAX_DELIVER: Final = 1_000_000
 MAX_BACKOFFS: Final = 32
 MAX_IN_FLIGHT: Final = 100_000
 MAX_COUNT: Final = 2**53
-MAX_AGE_S: Final = 2**31 - 1
 CHANNEL: Final = "{channel}"
 SUBSCRIPTION: Final = "{subscription}"
 
-_Ttl = Annotated[float, Meta(gt=0, le=limits.MAX_TTL_S)]
+Ttl = Annotated[float, Meta(gt=0, le=limits.MAX_TTL_S)]
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +46,7 @@ class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
     that could not be published."""
 
     channel: limits.Name | None
-    keep: bool | _Ttl | UnsetType | None = UNSET
+    keep: bool | Ttl | UnsetType | None = UNSET
 
 
 class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,12 +61,12 @@ class SubscriptionSettings(msgspec.Struct, forbid_unknown_fields=True):
     ) = UNSET
     max_in_flight: Annotated[int, Meta(ge=1, le=MAX_IN_FLIGHT)] | UnsetType | None = UNSET
     ordering: Literal["key", "channel", "none"] | UnsetType | None = UNSET
-    message_ttl: _Ttl | UnsetType | None = UNSET
+    message_ttl: Ttl | UnsetType | None = UNSET
     max_backlog: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
     filter: Filter | UnsetType | None = UNSET
     dead_letter: DeadLetterTo | UnsetType | None = UNSET
     retain: bool | UnsetType | None = UNSET
-    expires: _Ttl | UnsetType | None = UNSET
+    expires: Ttl | UnsetType | None = UNSET
 
 
 class Push(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,20 +79,6 @@ class Push(msgspec.Struct, forbid_unknown_fields=True):
         | UnsetType
         | None
     ) = UNSET
-
-
-class Retention(msgspec.Struct, forbid_unknown_fields=True):
-    """The limits of retention. `max_age` is in seconds."""
-
-    max_age: Annotated[int, Meta(ge=1, le=MAX_AGE_S)] | UnsetType | None = UNSET
-    max_messages: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
-
-
-class ChannelSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """The settings of a channel. Times are in seconds."""
-
-    retention: Retention | UnsetType | None = UNSET
-    message_ttl: _Ttl | UnsetType | None = UNSET
 
 
 def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]]:
@@ -109,27 +98,6 @@ def push_value(given: Push, *, allow_private: bool, secret_required: bool) -> di
         return {"url": given.url}
     check_secret(given.secret)
     return {"url": given.url, "secret": given.secret}
-
-
-def channel_values(given: ChannelSettings) -> Iterator[tuple[str, Any]]:
-    """The given settings of a channel as they are stored; `retention: null` clears both of its members."""
-    if given.retention is None:
-        yield from (("max_age", None), ("max_messages", None))
-    elif given.retention is not UNSET:
-        for name in Retention.__struct_fields__:
-            if (value := getattr(given.retention, name)) is not UNSET:
-                yield name, value
-    if given.message_ttl is not UNSET:
-        yield "message_ttl", None if given.message_ttl is None else number(given.message_ttl)
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Channel settings as they are sent, with `retention` around two of them."""
-    retention = {name: settings[name] for name in ("max_age", "max_messages") if name in settings}
-    shown: dict[str, Any] = {"retention": retention} if retention else {}
-    if "message_ttl" in settings:
-        shown["message_ttl"] = plain(settings["message_ttl"])
-    return shown
 
 
 def _backoff(given: list[float]) -> list[float]:
@@ -177,3 +145,17 @@ _KEPT: Final[dict[str, Callable[[Any], Any]]] = {
     "filter": _filter,
     "dead_letter": _dead_letter,
 }
+
+
+def shown_settings(settings: Settings) -> dict[str, Any]:
+    """A subscription's settings in their order, without the secret and without settings that are not set."""
+    shown = {name: settings[name] for name in SUBSCRIPTION_SETTINGS if settings.get(name) is not None}
+    if "push" in shown:
+        shown["push"] = {"url": shown["push"]["url"]}
+    return {name: plain(value) for name, value in shown.items()}
+
+
+def refuse_other_name(given: str | UnsetType | None, name: str) -> None:
+    """A body may repeat the name in the path. Raises `invalid_request`."""
+    if isinstance(given, str) and given != name:
+        raise invalid("name", "is not the name in the path")

@@ -1,21 +1,270 @@
-"""Routes that create, show, change, move, pause and delete durable subscriptions."""
+"""Durable subscriptions: they are created, shown, changed, moved, paused and deleted."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
 
-from app.api.definition_bodies import parse_binding, parse_patch, parse_seek, parse_subscription
-from app.api.definition_encoding import encode_length, encode_subscription, encode_try
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from app.api import answers
+from app.api.answers import Count, Id, Time
 from app.api.lists import NamesQuery, name_pattern, page_by_name
+from app.api.settings import (
+    DeadLetterTo,
+    Filter,
+    Push,
+    SubscriptionSettings,
+    push_value,
+    refuse_other_name,
+    shown_settings,
+    subscription_values,
+)
 from app.http.body import read_json
-from app.http.parameters import DeleteQuery, DryRunQuery, LookQuery
+from app.http.parameters import DryRunQuery, IdCursor, Limit
 from app.http.request import NO_CONTENT, Answer, Plain, Request
-from app.message.deliveries import encode_looked
+from app.message import limits
+from app.message.message import encode_message
+from app.message.refusals import decode
 from app.message.tags import etag, if_absent, if_match
-from subscriptions.domain.delivery import State, Subscription
+from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
+from subscriptions.domain import delivery
+from subscriptions.domain.delivery import State
+from subscriptions.domain.errors import GaplessError, invalid
+from subscriptions.domain.model import MAX_ID, microseconds
+from subscriptions.domain.pattern import check_budget, check_pattern
+from subscriptions.domain.selection import MAX_CHANNELS
 from subscriptions.engine.durable.announcing import AnnouncingSubscriptions
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
+
+_DIGITS: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
+_START: Final = "must be earliest, latest, an id, or a time: RFC 3339, or how long ago (30s, 10m, 2h, 1d)"
+Channels = Annotated[list[limits.Name], Meta(min_length=1, max_length=MAX_CHANNELS)]
+StartAt = Annotated[int, Meta(ge=0, le=MAX_ID)] | Annotated[str, Meta(max_length=MAX_MOMENT_CHARACTERS)]
+
+
+class LookQuery(msgspec.Struct):
+    """Which of a subscription's messages are shown."""
+
+    state: Annotated[State, Meta(description="Only in this state.")] | UnsetType = UNSET
+    limit: Limit = 100
+    cursor: IdCursor = 0
+
+
+class DeleteQuery(msgspec.Struct):
+    """Conditions that keep a subscription from being deleted."""
+
+    if_empty: Annotated[bool, Meta(description="409 if it holds messages.")] = False
+    if_unused: Annotated[bool, Meta(description="409 if it has members.")] = False
+
+
+class SubscriptionDefinition(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
+    """A durable subscription. It begins at `start`: earliest, latest, after an id, or at a time."""
+
+    name: limits.Name | UnsetType | None = UNSET
+    channels: Channels
+    start: StartAt | UnsetType | None = UNSET
+    push: Push | UnsetType | None = UNSET
+
+
+class SubscriptionChange(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
+    """The members of a subscription to change; null clears one. `start` cannot change."""
+
+    name: limits.Name | UnsetType | None = UNSET
+    channels: Channels | UnsetType = UNSET
+    start: StartAt | UnsetType | None = UNSET
+    push: Push | UnsetType | None = UNSET
+
+
+class SubscriptionEntry(SubscriptionSettings, kw_only=True, forbid_unknown_fields=True):
+    """A subscription with its own settings."""
+
+    name: limits.Name
+    channels: Channels
+    start: StartAt | UnsetType | None = UNSET
+    push: Push | UnsetType | None = UNSET
+    paused: bool | UnsetType | None = UNSET
+
+
+class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Where to go on: earliest, latest, after an id, or at a time (RFC 3339, or 10m, 2h, 1d ago)."""
+
+    to: StartAt
+
+
+class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Channels and patterns."""
+
+    channels: Channels
+
+
+def parse_subscription(name: str, raw: bytes, now: datetime, *, allow_private: bool) -> delivery.Definition:
+    """The body of a PUT. `allow_private`: whether its push URL may have an address that is not public."""
+    body = decode(raw, SubscriptionDefinition)
+    refuse_other_name(body.name, name)
+    return definition_of(name, body, now, allow_private=allow_private)
+
+
+def parse_patch(
+    name: str, raw: bytes, *, allow_private: bool
+) -> tuple[tuple[str, ...] | None, delivery.Settings]:
+    """The body of a PATCH: the new channels, if any, and settings; None clears one."""
+    body = decode(raw, SubscriptionChange)
+    refuse_other_name(body.name, name)
+    if body.start is not UNSET:
+        raise invalid("start", "says where a new subscription begins; seek moves one that is there")
+    channels = None if body.channels is UNSET else _channels(body.channels)
+    return channels, _settings(body, allow_private=allow_private)
+
+
+def parse_seek(raw: bytes, now: datetime) -> str:
+    """The body of a seek, in the form of `Definition.start`."""
+    return normal_start(decode(raw, SeekRequest).to, now, "to")
+
+
+def parse_binding(raw: bytes) -> tuple[str, ...]:
+    """The body of a bind or unbind: channels and patterns, each once."""
+    return _channels(decode(raw, BindRequest).channels)
+
+
+def normal_start(given: int | str, now: datetime, field: str = "start") -> str:
+    """`earliest`, `latest`, the digits of an id, or a moment as RFC 3339 in UTC, not before 1970."""
+    if isinstance(given, int):
+        return str(given)
+    if given in ("earliest", "latest"):
+        return given
+    if _DIGITS.fullmatch(given) and int(given) <= MAX_ID:
+        return str(int(given))
+    try:
+        moment = parse_since(given, now)
+    except GaplessError:
+        raise invalid(field, _START) from None
+    return rfc3339(max(0, microseconds(moment))).decode()
+
+
+def definition_of(
+    name: str, body: SubscriptionDefinition | SubscriptionEntry, now: datetime, *, allow_private: bool
+) -> delivery.Definition:
+    start = "latest" if body.start is UNSET or body.start is None else normal_start(body.start, now)
+    settings = _settings(body, allow_private=allow_private)
+    own = {name: value for name, value in settings.items() if value is not None}
+    return delivery.Definition(name, _channels(body.channels), start, own)
+
+
+def _settings(
+    body: SubscriptionDefinition | SubscriptionChange | SubscriptionEntry, *, allow_private: bool
+) -> dict[str, Any]:
+    """The given settings, with None for null."""
+    settings = dict(subscription_values(body))
+    if body.push is None:
+        settings["push"] = None
+    elif body.push is not UNSET:
+        required = isinstance(body, SubscriptionDefinition)
+        settings["push"] = push_value(body.push, allow_private=allow_private, secret_required=required)
+    return settings
+
+
+def _channels(given: list[str]) -> tuple[str, ...]:
+    for index, text in enumerate(given):
+        check_pattern(text, f"channels[{index}]")
+    check_budget(given, "channels")
+    return tuple(dict.fromkeys(given))
+
+
+class PushTo(msgspec.Struct):
+    """Where deliveries are posted to. The secret is never shown."""
+
+    url: str
+
+
+class Stats(msgspec.Struct):
+    """The state of a subscription in numbers."""
+
+    lag: Count
+    in_flight: Count
+    redelivered: Count
+    oldest_unacked_seconds: Annotated[float, Meta(ge=0)] | None
+    dead_letters: Count
+    delayed: Count
+    waiting: Count
+    acked: Count
+    dead_lettered: Count
+    removed_by_retention: Count
+    purged: Count
+    cursor: Count
+
+
+class Subscription(msgspec.Struct, kw_only=True):
+    """A durable subscription with the settings in force."""
+
+    name: str
+    channels: list[str]
+    start: int | str
+    ack_wait: float
+    max_deliver: Count
+    backoff: list[float]
+    max_in_flight: Count
+    ordering: Literal["key", "channel", "none"]
+    message_ttl: float | UnsetType = UNSET
+    max_backlog: Count | UnsetType = UNSET
+    filter: Filter | UnsetType = UNSET
+    dead_letter: DeadLetterTo | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    expires: float | UnsetType = UNSET
+    push: PushTo | UnsetType = UNSET
+    paused: bool
+    created_at: Time
+    origins: Annotated[
+        dict[str, str], Meta(description="Where each setting comes from: own, default or policy:<name>.")
+    ]
+    stats: Stats | UnsetType = UNSET
+    before: Annotated[Stats | None, Meta(description="With dry_run: the stats of now.")] | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
+
+
+class SubscriptionPage(msgspec.Struct):
+    """A page of subscriptions."""
+
+    subscriptions: list[Subscription]
+    has_more: bool
+    cursor: str | None
+
+
+class SubscriptionLength(msgspec.Struct):
+    """How many messages a subscription holds. If it is not `exact`, the numbers are lower bounds."""
+
+    lag: Count
+    in_flight: Count
+    exact: bool
+
+
+class Outstanding(msgspec.Struct, kw_only=True):
+    """A message that is not settled."""
+
+    state: State
+    attempt: Count
+    deadline: Time | UnsetType = UNSET
+    due_at: Time | UnsetType = UNSET
+    member: str | UnsetType = UNSET
+    waits_for: Id | UnsetType = UNSET
+    last_error: str | UnsetType = UNSET
+    message: answers.Message
+
+
+class OutstandingPage(msgspec.Struct):
+    """A page of messages that are not settled."""
+
+    messages: list[Outstanding]
+    has_more: bool
+    cursor: Id
+    complete: bool
+
+
+assert set(Stats.__struct_fields__) == {field.name for field in dataclasses.fields(delivery.Stats)}
 
 
 async def list_subscriptions(request: Request[NamesQuery], subscriptions: AnnouncingSubscriptions) -> Answer:
@@ -134,5 +383,69 @@ async def list_outstanding(request: Request[LookQuery], consumers: Consumers) ->
     return Answer(encode_looked(looked))
 
 
-def _answer(subscription: Subscription, status: int = 200) -> Answer:
+def _answer(subscription: delivery.Subscription, status: int = 200) -> Answer:
     return Answer(encode_subscription(subscription), status, etag(subscription.tag))
+
+
+def encode_subscription(subscription: delivery.Subscription) -> bytes:
+    """A subscription with its settings in force, the origin of each, and its stats if they were asked for."""
+    return msgspec.json.encode(_shown(subscription))
+
+
+def encode_try(moved: delivery.Subscription, before: delivery.Stats | None) -> bytes:
+    """The answer to a dry run of a seek: the subscription after it, and the stats of now."""
+    return msgspec.json.encode({**_shown(moved), "before": before and _stats(before), "dry_run": True})
+
+
+def _shown(subscription: delivery.Subscription) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "name": subscription.name,
+        "channels": subscription.channels,
+        "start": shown_start(subscription.start),
+        **shown_settings(subscription.settings),
+        "paused": subscription.paused,
+        "created_at": rfc3339(subscription.created_at_us).decode(),
+        "origins": dict(subscription.origins),
+    }
+    if subscription.stats is not None:
+        shown["stats"] = _stats(subscription.stats)
+    return shown
+
+
+def _stats(stats: delivery.Stats) -> dict[str, Any]:
+    return {name: getattr(stats, name) for name in Stats.__struct_fields__}
+
+
+def encode_length(length: delivery.Length) -> bytes:
+    """How many messages a subscription holds."""
+    return msgspec.json.encode(length)
+
+
+def shown_start(text: str) -> str | int:
+    """The start of a subscription as JSON: an id is a number."""
+    return int(text) if text.isdigit() else text
+
+
+def encode_looked(looked: delivery.Looked) -> bytes:
+    """A page of the messages that a subscription has not settled."""
+    return b'{"messages":[%b],"has_more":%b,"cursor":%d,"complete":%b}' % (
+        b",".join(map(_outstanding, looked.messages)),
+        b"true" if looked.has_more else b"false",
+        looked.cursor,
+        b"true" if looked.complete else b"false",
+    )
+
+
+def _outstanding(seen: delivery.Outstanding) -> bytes:
+    shown: dict[str, Any] = {"state": seen.state.value, "attempt": seen.attempt}
+    if seen.at_us is not None:
+        shown["deadline" if seen.state is State.LEASED else "due_at"] = rfc3339(seen.at_us).decode()
+    if seen.member is not None:
+        # A stream's number may have more bits than a JSON number keeps.
+        shown["member"] = f"{seen.member:x}" if seen.member else "pull"
+    if seen.waits_for is not None:
+        shown["waits_for"] = seen.waits_for
+    if seen.last_error is not None:
+        shown["last_error"] = seen.last_error
+    shown["message"] = msgspec.Raw(encode_message(seen.message))
+    return msgspec.json.encode(shown)

@@ -27,16 +27,11 @@ from app.api import (
     transactions,
 )
 from app.api.channels import MERGE_PATCH, ChannelRequest
-from app.api.definition_bodies import (
-    BindRequest,
-    DefinitionsDocument,
-    PolicyDefinition,
-    SeekRequest,
-    SubscriptionChange,
-    SubscriptionDefinition,
-)
+from app.api.definitions import DefinitionsDocument
 from app.api.history import HISTORY_CHANGED
+from app.api.policies import PolicyDefinition
 from app.api.route import Body, Header, Returns, Route, json_body, returns
+from app.api.subscriptions import BindRequest, SeekRequest, SubscriptionChange, SubscriptionDefinition
 from app.faces.sse.consume import ConsumeQuery, consume
 from app.faces.sse.query import SubscribeQuery
 from app.faces.sse.subscribe import subscribe
@@ -92,8 +87,8 @@ _CHANNEL: Final = {200: returns("The channel.", channels.Channel, _ETAG)}
 _CHANNEL_BODY: Final = Body(
     {JSON: ChannelRequest, MERGE_PATCH: ChannelRequest}, example={"retention": {"max_age": 86400}}
 )
-_SUBSCRIPTION: Final = {200: returns("The subscription.", answers.Subscription, _ETAG)}
-_POLICY: Final = {200: returns("The policy.", answers.Policy, _ETAG)}
+_SUBSCRIPTION: Final = {200: returns("The subscription.", subscriptions.Subscription, _ETAG)}
+_POLICY: Final = {200: returns("The policy.", policies.Policy, _ETAG)}
 _RESULTS: Final = {200: returns("One result per receipt, in order.", deliveries.Results)}
 _BINDING: Final = json_body(BindRequest, {"channels": ["refunds.*"]})
 _RECEIPT: Final = "AQAAAAAAAAABAAAAAAAAAAQAAAAAAAAAAQAAAAAAAAAATVwlOxAsNhF5FEv5"
@@ -182,21 +177,23 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     ),
     "subscriptions": (
         Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions,
-              {200: returns("A page of subscriptions.", answers.SubscriptionPage)},
+              {200: returns("A page of subscriptions.", subscriptions.SubscriptionPage)},
               query=lists.NamesQuery),
         Route("GET", "/v1/subscriptions/{name}", subscriptions.get_subscription, _SUBSCRIPTION),
         Route("PUT", "/v1/subscriptions/{name}", subscriptions.put_subscription,
-              {**_SUBSCRIPTION, 201: returns("The subscription was created.", answers.Subscription, _ETAG)},
+              {**_SUBSCRIPTION,
+               201: returns("The subscription was created.", subscriptions.Subscription, _ETAG)},
               body=json_body(SubscriptionDefinition, {"channels": ["orders.>"], "ack_wait": 60}),
               headers=(_IF_MATCH, _IF_NONE_MATCH)),
         Route("PATCH", "/v1/subscriptions/{name}", subscriptions.patch_subscription, _SUBSCRIPTION,
               body=json_body(SubscriptionChange, {"ack_wait": None, "max_deliver": 3}), headers=(_IF_MATCH,)),
         Route("DELETE", "/v1/subscriptions/{name}", subscriptions.delete_subscription, _DELETED,
-              query=parameters.DeleteQuery, headers=(_IF_MATCH,)),
+              query=subscriptions.DeleteQuery, headers=(_IF_MATCH,)),
         Route("GET", "/v1/subscriptions/{name}/length", subscriptions.get_subscription_length,
-              {200: returns("How many.", answers.SubscriptionLength)}),
+              {200: returns("How many.", subscriptions.SubscriptionLength)}),
         Route("GET", "/v1/subscriptions/{name}/messages", subscriptions.list_outstanding,
-              {200: returns("A page of messages.", answers.OutstandingPage)}, query=parameters.LookQuery),
+              {200: returns("A page of messages.", subscriptions.OutstandingPage)},
+              query=subscriptions.LookQuery),
         Route("POST", "/v1/subscriptions/{name}/bind", subscriptions.bind_subscription, _SUBSCRIPTION,
               body=_BINDING, headers=(_IF_MATCH,)),
         Route("POST", "/v1/subscriptions/{name}/unbind", subscriptions.unbind_subscription, _SUBSCRIPTION,
@@ -252,10 +249,10 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     ),
     "policies": (
         Route("GET", "/v1/policies", policies.list_policies, {200: returns("All policies.",
-              answers.Policies)}),
+              policies.Policies)}),
         Route("GET", "/v1/policies/{name}", policies.get_policy, _POLICY),
         Route("PUT", "/v1/policies/{name}", policies.put_policy,
-              {**_POLICY, 201: returns("The policy was created.", answers.Policy, _ETAG)},
+              {**_POLICY, 201: returns("The policy was created.", policies.Policy, _ETAG)},
               body=_POLICY_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
         Route("DELETE", "/v1/policies/{name}", policies.delete_policy, _DELETED, headers=(_IF_MATCH,)),
     ),
@@ -263,7 +260,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("GET", "/v1/definitions", definitions.export_definitions,
               {200: returns("The document.", DefinitionsDocument, _ETAG)}),
         Route("POST", "/v1/definitions", definitions.import_definitions,
-              {200: returns("The changes made, or that would be made.", answers.Changes)},
+              {200: returns("The changes made, or that would be made.", definitions.Changes)},
               query=parameters.DryRunQuery, body=_DOCUMENT, headers=(_IF_MATCH,)),
     ),
     "scheduled": (

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 from msgspec.inspect import IntType, ListType, Metadata, Type, UnionType, type_info
 
 from app.message import limits
 from app.message.limits import MAX_FILTERS
 from app.message.refusals import field_error
 from app.message.times import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
-from subscriptions.domain.delivery import State
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
@@ -87,25 +86,10 @@ Unused = Annotated[str, Meta(max_length=4096, description="Accepted, and without
 Ticket = Annotated[str, Meta(max_length=4096, description="A credential; refused, as there are none yet.")]
 
 
-class LookQuery(msgspec.Struct):
-    """Which of a subscription's messages are shown."""
-
-    state: Annotated[State, Meta(description="Only in this state.")] | UnsetType = UNSET
-    limit: Limit = 100
-    cursor: IdCursor = 0
-
-
 class DryRunQuery(msgspec.Struct):
     """Whether the request only shows its result."""
 
     dry_run: Annotated[bool, Meta(description="Only show the result; change nothing.")] = False
-
-
-class DeleteQuery(msgspec.Struct):
-    """Conditions that keep a subscription from being deleted."""
-
-    if_empty: Annotated[bool, Meta(description="409 if it holds messages.")] = False
-    if_unused: Annotated[bool, Meta(description="409 if it has members.")] = False
 
 
 def read_number(text: str, field: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -11,11 +11,8 @@ from app.message.message import encode_message
 from app.message.times import rfc3339
 from subscriptions.domain.delivery import (
     Delivery,
-    Looked,
     Loss,
-    Outstanding,
     Settled,
-    State,
 )
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -60,28 +57,3 @@ def _result(receipt: str, settled: Settled) -> bytes:
     if settled.deadline_us is not None:
         rest += b',"deadline":"%b"' % rfc3339(settled.deadline_us)
     return b'{"receipt":%b,"status":"%b"%b}' % (_encode(receipt), settled.status.value.encode(), rest)
-
-
-def encode_looked(looked: Looked) -> bytes:
-    """A page of the messages that a subscription has not settled."""
-    return b'{"messages":[%b],"has_more":%b,"cursor":%d,"complete":%b}' % (
-        b",".join(map(_outstanding, looked.messages)),
-        b"true" if looked.has_more else b"false",
-        looked.cursor,
-        b"true" if looked.complete else b"false",
-    )
-
-
-def _outstanding(seen: Outstanding) -> bytes:
-    shown: dict[str, Any] = {"state": seen.state.value, "attempt": seen.attempt}
-    if seen.at_us is not None:
-        shown["deadline" if seen.state is State.LEASED else "due_at"] = rfc3339(seen.at_us).decode()
-    if seen.member is not None:
-        # A stream's number may have more bits than a JSON number keeps.
-        shown["member"] = f"{seen.member:x}" if seen.member else "pull"
-    if seen.waits_for is not None:
-        shown["waits_for"] = seen.waits_for
-    if seen.last_error is not None:
-        shown["last_error"] = seen.last_error
-    shown["message"] = msgspec.Raw(encode_message(seen.message))
-    return _encode(shown)

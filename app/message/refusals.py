@@ -48,10 +48,10 @@ def field_error(text: str) -> GaplessError:
     return invalid(where or "body", what[:1].lower() + what[1:].replace("`", ""))
 
 
-_Body = TypeVar("_Body", bound=msgspec.Struct)
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
-def decode_flat(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+def decode_flat(decoder: msgspec.json.Decoder[_Struct], body: bytes) -> _Struct:
     """Decode an object without objects in it."""
     try:
         asked = decoder.decode(body)
@@ -64,3 +64,12 @@ def decode_flat(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
 def members(struct: msgspec.Struct) -> int:
     """How many members were given."""
     return sum(getattr(struct, name) is not UNSET for name in struct.__struct_fields__)
+
+
+def decode(raw: bytes, form: type[_Struct]) -> _Struct:
+    """Decodes strict JSON of this form."""
+    json.check(raw)
+    try:
+        return msgspec.json.decode(raw, type=form)
+    except msgspec.ValidationError as error:
+        raise field_error(str(error)) from None

@@ -8,7 +8,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.api.definition_bodies import parse_definitions
+from app.api.definitions import parse_definitions
 from app.process import failpoints
 from db.maintenance import Maintenance
 from db.migrate import migrations

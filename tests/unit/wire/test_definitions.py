@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.api.definition_bodies import (
-    parse_definitions,
-    parse_patch,
-    parse_policy,
-    parse_seek,
-    parse_subscription,
-)
-from app.api.definition_encoding import (
-    encode_changes,
-    encode_definitions,
-    encode_policy,
-    encode_subscription,
-)
+from app.api.definitions import encode_changes, encode_definitions, parse_definitions
+from app.api.policies import encode_policy, parse_policy
+from app.api.subscriptions import encode_subscription, parse_patch, parse_seek, parse_subscription
 from subscriptions.domain.delivery import (
     AppliesTo,
     Change,
