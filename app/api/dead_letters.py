@@ -20,10 +20,7 @@ from app.message.message import encode_message
 from app.message.refusals import decode
 from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
 from subscriptions.domain import delivery
-from subscriptions.domain.delivery import (
-    DeadLetterFilter,
-    Reason,
-)
+from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import MAX_ID, microseconds
 from subscriptions.domain.names import check_channel

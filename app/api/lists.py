@@ -10,10 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from app.http.parameters import Limit, NameCursor, NamePattern
 from app.http.request import Answer
-from subscriptions.domain.delivery import (
-    DeadLetter,
-    Scheduled,
-)
+from subscriptions.domain.delivery import DeadLetter, Scheduled
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import is_channel
 from subscriptions.domain.pattern import check_pattern, to_regex

@@ -17,9 +17,7 @@ from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
 from app.message.times import rfc3339
 from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
-from subscriptions.domain.delivery import (
-    Scheduled,
-)
+from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.exchange import Exchange

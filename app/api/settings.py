@@ -16,10 +16,7 @@ from app.faces.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
 from app.faces.webhooks.url import MAX_URL_CHARACTERS, check_url
 from app.message import limits
 from app.message.json import number, plain
-from subscriptions.domain.delivery import (
-    SUBSCRIPTION_SETTINGS,
-    Settings,
-)
+from subscriptions.domain.delivery import SUBSCRIPTION_SETTINGS, Settings
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
 
