@@ -51,8 +51,8 @@ async def examine(url: str) -> RedisFacts:
 
 def _facts(about: Any, round_trip_s: float, heard: bool) -> RedisFacts:
     pairs = about.items() if isinstance(about, dict) else zip(about[::2], about[1::2], strict=True)
-    told = {bytes(name).decode(): value for name, value in pairs}
-    server, version = bytes(told["server"]).decode(), bytes(told["version"]).decode()
+    info = {bytes(name).decode(): value for name, value in pairs}
+    server, version = bytes(info["server"]).decode(), bytes(info["version"]).decode()
     return RedisFacts(f"{server.capitalize()} {version}", int(version.split(".")[0]), round_trip_s, heard)
 
 

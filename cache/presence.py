@@ -95,7 +95,7 @@ class RedisPresence:
         self._whole: set[Channel] = set()
         self._written: dict[Channel, tuple[int, int]] = {}
         """How many clients and users each channel has in Redis, as this process has written them."""
-        self._told: bool | None = None
+        self._written_hides: bool | None = None
         """Whether Redis says that this process hides clients; None: that is not known."""
         self._asked = asyncio.Event()
         self._flushed: list[asyncio.Future[None]] = []
@@ -143,7 +143,7 @@ class RedisPresence:
                 await close(link)
 
     async def _write_over(self, link: Link) -> None:
-        self._writing, self._told = True, None
+        self._writing, self._written_hides = True, None
         self._changed.clear()
         self._whole.update(self._clients.channels, self._written)
         beat_at, self._look_at = _now() + self._beat_s, _now()
@@ -181,9 +181,9 @@ class RedisPresence:
         whole, self._whole = self._whole, set()
         flushed, self._flushed = self._flushed, []
         try:
-            if (hides := self._clients.hides) != self._told:
+            if (hides := self._clients.hides) != self._written_hides:
                 await self._send(link, self._hiding(hides=hides))
-                self._told = hides
+                self._written_hides = hides
             if changed or whole:
                 await self._send(link, self._writes(changed, whole))
         except BaseException:
@@ -271,11 +271,11 @@ class RedisPresence:
 
     async def _beat(self, link: Link) -> None:
         """Renew all keys, and find those that do not hold what was written: they are written again."""
-        answers = await link.ask(list(self._hiding(hides=self._told is True)))
+        answers = await link.ask(list(self._hiding(hides=self._written_hides is True)))
         refuse_errors(answers)
         if any(isinstance(answer, ResponseError) for answer in answers):
             refuse_errors(await link.ask([("DEL", self._hiding_key)]))
-            self._told = None
+            self._written_hides = None
         channels = list(self._written)
         for some in parts(channels, RENEWED_AT_ONCE):
             await self._flush(link)  # Neither joins nor questions wait until all is renewed.

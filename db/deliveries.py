@@ -145,7 +145,7 @@ class Deliveries:
             return released + await self.release(rest, delivered=delivered)
         return await self._namespaces.touched(touched)
 
-    async def told(self, subscription_id: int, losses: Sequence[Loss]) -> None:
+    async def reported(self, subscription_id: int, losses: Sequence[Loss]) -> None:
         channels, numbers = [loss.channel_id for loss in losses], [loss.number for loss in losses]
         missed = [loss.missed for loss in losses]
         await self._pool.fetchval("told_gaps", subscription_id, channels, numbers, missed)

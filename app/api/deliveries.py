@@ -122,14 +122,14 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
         )
     DELIVERED.inc(len(found))
 
-    def told(came: bool) -> None:
+    def on_sent(came: bool) -> None:
         if came:
-            consumers.told(pulled)
+            consumers.reported(pulled)
         else:
             # The answer may have arrived, so its leases end by themselves. Its gaps are reported again.
             consumers.take_back(pulled._replace(deliveries=[]))
 
-    return Answer(content, told=told)
+    return Answer(content, on_sent=on_sent)
 
 
 async def ack(request: Plain, settling: Settling, gate: Gate) -> Answer:

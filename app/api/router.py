@@ -211,8 +211,8 @@ async def _send(given: Answer, face: str, request: Request[Any]) -> None:
         await answer(request.send, given.status, headers, given.body)
         sent = True
     finally:
-        if given.told is not None:
-            given.told(sent)
+        if given.on_sent is not None:
+            given.on_sent(sent)
 
 
 async def _refuse(error: GaplessError, face: str, scope: Scope, send: Send, more: Headers) -> None:

@@ -59,7 +59,7 @@ def backup(
     from app.embedded.backup import at_hand, back_up
 
     settings = _embedded(settings_from(home=home))
-    with _told(), at_hand(settings.home.absolute()) as server:
+    with _in_words(), at_hand(settings.home.absolute()) as server:
         back_up(server, target, dump=dump)
     size_mb = sum(file.stat().st_size for file in target.rglob("*") if file.is_file()) / 1024**2
     say(f"{target} is complete, {size_mb:,.1f} MB")
@@ -76,7 +76,7 @@ def restore(
     from app.embedded.backup import restore as restore_into
 
     settings = _embedded(settings_from(home=home))
-    with _told():
+    with _in_words():
         major_of_backup(source.absolute())  # Nobody should stop a service for a name that is misspelt.
         server = EmbeddedPostgres(settings.home.absolute())
         lock = HomeLock(server.home)
@@ -104,7 +104,7 @@ def psql(
     settings = settings_from(home=home)
     if settings.database_url is not None:
         raise typer.Exit(_psql_elsewhere(settings.migrate_url or settings.database_url, context.args))
-    with _told(), at_hand(settings.home.absolute()) as server:
+    with _in_words(), at_hand(settings.home.absolute()) as server:
         tools = find_postgres(major_of(server.data))
         if where:
             typer.echo(f"tools   {tools.folder}\nsocket  {server.sockets}\nurl     {_url(server, as_role)}")
@@ -124,7 +124,7 @@ def _psql_elsewhere(url: str, arguments: list[str]) -> int:
 
     from app.embedded.binaries import find_postgres
 
-    with _told():
+    with _in_words():
         program = shutil.which("psql") or str(find_postgres().program("psql"))
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
@@ -153,7 +153,7 @@ def _embedded(settings: Settings) -> Settings:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _in_words() -> Iterator[None]:
     from app.embedded import EmbeddedError
 
     try:

@@ -133,7 +133,7 @@ async def _write_deliveries(
                 DELIVERED.inc(len(handed))
                 if handed or losses:
                     await face.deliver(losses, handed)
-                member.told(losses)
+                member.reported(losses)
             elif not has_news:
                 await face.beat()
         if member.goodbye is not None:

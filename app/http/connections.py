@@ -172,7 +172,7 @@ def buffers() -> tuple[int, int]:
 def unacknowledged_bytes(file: int) -> int:
     """Bytes that the kernel holds until the peer confirms them; 0 if the kernel does not say."""
     try:
-        told: int = struct.unpack("i", fcntl.ioctl(file, termios.TIOCOUTQ, _NOTHING))[0]
+        unsent: int = struct.unpack("i", fcntl.ioctl(file, termios.TIOCOUTQ, _NOTHING))[0]
     except (OSError, ValueError):
         return 0
-    return told
+    return unsent

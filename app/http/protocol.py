@@ -193,9 +193,9 @@ class GaplessHttpProtocol(Turns):
         super()._start_asgi_task(cycle, app)
 
     def _tell_lost(self) -> None:
-        told, self.on_lost = self.on_lost, None
-        if told is not None:
-            told()
+        callback, self.on_lost = self.on_lost, None
+        if callback is not None:
+            callback()
 
     def on_response_complete(self) -> None:
         if not self.flow.write_paused:

@@ -71,14 +71,14 @@ class Request(Generic[Query]):
 
 @dataclass(slots=True)
 class Answer:
-    """A whole answer. `headers` are added to those of every answer. `told` is called once the answer is sent,
-    with False if that failed."""
+    """A whole answer. `headers` are added to those of every answer. `on_sent` is called once the answer is
+    sent, with False if that failed."""
 
     body: bytes = b""
     status: int = 200
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media_type: bytes = JSON.encode()
-    told: Callable[[bool], None] | None = None
+    on_sent: Callable[[bool], None] | None = None
 
 
 NO_CONTENT: Final = Answer(status=204)

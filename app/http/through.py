@@ -54,8 +54,8 @@ class Through:
         return self._below.on_lost
 
     @on_lost.setter
-    def on_lost(self, told: Callable[[], None] | None) -> None:
-        self._below.on_lost = told
+    def on_lost(self, callback: Callable[[], None] | None) -> None:
+        self._below.on_lost = callback
 
     @property
     def goodbye(self) -> bytes | None:

@@ -23,7 +23,7 @@ from app.http.browsers.rules import Browsers
 from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
 from app.process.settings import Settings
-from app.process.standalone import Companion, told_to_stop
+from app.process.standalone import Companion, on_stop
 from app.process.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 
@@ -154,7 +154,7 @@ class GaplessApp(FastAPI):
             else:
                 self.service.dismiss()
 
-        stack.enter_context(told_to_stop(stop))
+        stack.enter_context(on_stop(stop))
         urls = await companion.urls()
         return self._settings.model_copy(
             update={"database_url": urls.database_url, "redis_url": urls.redis_url, "workers": 1}

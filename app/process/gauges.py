@@ -83,12 +83,12 @@ class Rising:
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
-        self._told = 0
+        self._count = 0
 
     def reached(self, count: int) -> None:
         """The number is `count` now."""
-        self._counter.inc(count - self._told)
-        self._told = count
+        self._counter.inc(count - self._count)
+        self._count = count
 
 
 class SettledLag:

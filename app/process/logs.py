@@ -33,9 +33,9 @@ class Repeats(logging.Filter):
         if said.levelno != logging.WARNING:
             return True
         kind, now = (said.name, str(said.msg)), self._clock()
-        told_at, left_out = self._kinds.pop(kind, (-EVERY_S, 0))
-        if now - told_at < EVERY_S:
-            self._kinds[kind] = (told_at, left_out + 1)
+        passed_at, left_out = self._kinds.pop(kind, (-EVERY_S, 0))
+        if now - passed_at < EVERY_S:
+            self._kinds[kind] = (passed_at, left_out + 1)
             return False
         if left_out:
             said.left_out = left_out

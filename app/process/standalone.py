@@ -92,7 +92,7 @@ class Companion:
 
 
 @contextmanager
-def told_to_stop(tell: Callable[[], None]) -> Iterator[None]:
+def on_stop(tell: Callable[[], None]) -> Iterator[None]:
     """Calls `tell` in the running loop whenever SIGINT or SIGTERM asks this process to stop. A server waits
     for open streams then, and would not tell them. Its own handlers are called as before.
 
@@ -103,7 +103,7 @@ def told_to_stop(tell: Callable[[], None]) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(tell)
         handler = before[number]
         if callable(handler):
@@ -115,10 +115,10 @@ def told_to_stop(tell: Callable[[], None]) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {int(number): signal.getsignal(number) for number in numbers}
     for number in numbers:
-        signal.signal(number, told)
+        signal.signal(number, handle)
     try:
         yield
     finally:
         for number in numbers:
-            if signal.getsignal(number) is told:
+            if signal.getsignal(number) is handle:
                 signal.signal(number, before[number])

@@ -29,7 +29,7 @@ class Waiting:
         self._what = what
         self._first: str | None = None
         self._reason: str | None = None
-        self._told = False
+        self._has_said = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -55,7 +55,7 @@ class Waiting:
     def arrived(self) -> None:
         """Ends the wait, with success. This is reported if the wait was reported."""
         self._over.set()
-        if self._told:
+        if self._has_said:
             self._say(f"{self._what} is there after {time.monotonic() - self._began:.1f} s")
 
     def _watch(self) -> None:
@@ -66,6 +66,6 @@ class Waiting:
             delay_s = AGAIN_S
 
     def _tell(self) -> None:
-        self._told = True
+        self._has_said = True
         reason = self._reason or "no answer yet"
         self._say(f"waiting for {self._first or self._what}: {reason}")

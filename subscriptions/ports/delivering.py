@@ -52,7 +52,7 @@ class DeliveryPort(Protocol):
         `delivered`, this does not count as an attempt."""
         ...
 
-    async def told(self, subscription_id: int, losses: Sequence[Loss]) -> None:
+    async def reported(self, subscription_id: int, losses: Sequence[Loss]) -> None:
         """Note that a stream or a pull was told of these losses."""
         ...
 

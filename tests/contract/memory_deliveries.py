@@ -79,8 +79,8 @@ class MemoryDeliveries:
         await self._pause("leave")
         self.queues.attendance.discard((subscription_id, holder))
 
-    async def told(self, subscription_id: int, losses: Sequence[Loss]) -> None:
-        await self._pause("told")
+    async def reported(self, subscription_id: int, losses: Sequence[Loss]) -> None:
+        await self._pause("reported")
         if (queue := self.queues.queues.get(subscription_id)) is not None:
             self.queues.told(queue, losses)
 

@@ -37,8 +37,8 @@ async def test_it_is_told_until_somebody_said_that_it_heard(bench: Bench) -> Non
     await bench.store.trim("q", 3)
     first, again = await bench.claim(q), await bench.claim(q)
     assert told(first.losses) == told(again.losses) == [("q", 8, 7)]
-    await bench.port.told(q.id, first.losses)
-    await bench.port.told(q.id, again.losses)
+    await bench.port.reported(q.id, first.losses)
+    await bench.port.reported(q.id, again.losses)
     assert (await bench.claim(q)).losses == ()
 
 
@@ -51,12 +51,12 @@ async def test_what_is_lost_later_is_told_by_itself(bench: Bench) -> None:
     await bench.store.trim("q", 1)
     second = await bench.claim(q)
     assert told(second.losses) == [("q", 10, 5 + 3)]
-    await bench.port.told(q.id, first.losses)
+    await bench.port.reported(q.id, first.losses)
     (left,) = (await bench.claim(q)).losses
     assert (told([left]), left.since) == ([("q", 10, 3)], first.losses[0].number + 1)
-    await bench.port.told(q.id, first.losses)
+    await bench.port.reported(q.id, first.losses)
     assert (await bench.claim(q)).losses == (left,)
-    await bench.port.told(q.id, second.losses)
+    await bench.port.reported(q.id, second.losses)
     assert (await bench.claim(q)).losses == ()
 
 

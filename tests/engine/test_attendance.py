@@ -47,17 +47,17 @@ def test_one_is_known_from_its_answer_on_until_the_last_has_gone() -> None:
         assert book.there == {1}
         assert await attendance.enter(1)
         attendance.come(2)
-        await attendance.told()
+        await attendance.registered()
         assert (book.there, book.calls) == ({1, 2}, 2)
         attendance.go(1)
-        await attendance.told()
+        await attendance.registered()
         assert book.there == {1, 2}
         attendance.go(1)
         attendance.go(2)
-        await attendance.told()
+        await attendance.registered()
         assert book.there == set()
         assert await attendance.enter(3) is False
-        await attendance.told()
+        await attendance.registered()
         await attendance.stop()
 
     run(scene(), 1)
@@ -108,8 +108,8 @@ def test_it_is_told_again_where_this_process_was_taken_for_gone() -> None:
         attendance = Attendance(book, HOLDER)
         assert await attendance.enter(1)
         book.queues.attendance.clear()
-        attendance.tell_again()
-        await attendance.told()
+        attendance.register_again()
+        await attendance.registered()
         assert book.there == {1}
         await attendance.stop()
 

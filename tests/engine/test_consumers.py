@@ -79,7 +79,7 @@ class Stage:
 
     async def pull(self, name: str = "q", limit: int = 10, wait_s: float = 0.0) -> list[Delivery]:
         pulled = await self.consumers.pull(NS, name, limit, wait_s)
-        self.consumers.told(pulled)
+        self.consumers.reported(pulled)
         return pulled.deliveries
 
     def attempts(self, name: str = "q") -> dict[int, int]:

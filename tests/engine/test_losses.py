@@ -41,7 +41,7 @@ async def test_one_pull_is_told_once(stage: Stage) -> None:
     assert (ids(pulled.deliveries), missed(pulled.losses)) == ([4, 5], [3])
     assert (await pull(stage)).losses == [], "another is on its way to hear it"
     assert left(stage)
-    stage.consumers.told(pulled)
+    stage.consumers.reported(pulled)
     await asyncio.sleep(0.1)
     assert not left(stage)
     assert (await pull(stage)).losses == []
@@ -55,7 +55,7 @@ async def test_what_a_pull_could_not_be_told_is_for_the_next(stage: Stage) -> No
     stage.consumers.take_back(pulled)
     again = await pull(stage)
     assert missed(pulled.losses) == missed(again.losses) == [3]
-    stage.consumers.told(again)
+    stage.consumers.reported(again)
 
 
 @on_stage
@@ -88,8 +88,8 @@ async def test_a_pull_that_waits_is_told_though_nothing_is_left(stage: Stage) ->
 async def test_an_error_leaves_it_to_the_next(stage: Stage) -> None:
     stage.queues.subscribe("q", ordering="none")
     await lose(stage, 5, 2)
-    stage.errors["told"] = unavailable("the connection broke")
-    stage.consumers.told(await pull(stage))
+    stage.errors["reported"] = unavailable("the connection broke")
+    stage.consumers.reported(await pull(stage))
     await asyncio.sleep(0.1)
     assert left(stage)
     stage.errors.clear()
@@ -97,7 +97,7 @@ async def test_an_error_leaves_it_to_the_next(stage: Stage) -> None:
     pulled = await pull(stage)
     # Two that were left and two of the three that came since, of which only the latter are news here.
     assert missed(pulled.losses) == [2]
-    stage.consumers.told(pulled)
+    stage.consumers.reported(pulled)
     await asyncio.sleep(0.1)
     assert not left(stage)
 
@@ -107,7 +107,7 @@ async def test_the_losses_of_another_history_are_news(stage: Stage) -> None:
     """A restored database numbers them from an earlier number on, and they are others."""
     stage.queues.subscribe("q", ordering="none")
     await lose(stage, 5, 2)
-    stage.consumers.told(await pull(stage))
+    stage.consumers.reported(await pull(stage))
     await asyncio.sleep(0.1)
     stage.queues._gap_numbers = itertools.count(1)
     stage.consumers.history_changed(seen=0)
@@ -122,7 +122,7 @@ async def test_a_stream_is_told_what_a_pull_finds(stage: Stage) -> None:
     member = await stage.consumers.open(NS, "q", 1)
     await asyncio.sleep(0.1)
     assert missed(member.losses) == [2]
-    member.told(list(member.losses))
+    member.reported(list(member.losses))
     await asyncio.sleep(0.1)
     assert not left(stage)
     stage.consumers.close(member)

@@ -212,7 +212,7 @@ class QueueMachine(RuleBasedStateMachine):
     async def hear(self, claimed: Claimed) -> None:
         """What is told of is told once."""
         self.told += sum(loss.missed for loss in claimed.losses)
-        await self.queues.deliveries.told(self.subscription.id, claimed.losses)
+        await self.queues.deliveries.reported(self.subscription.id, claimed.losses)
 
     def claim(self, limit: int) -> None:
         before = self.do(self.look())

@@ -242,7 +242,7 @@ async def test_what_went_is_told_before_what_is_left(queues: Queues, owner: asyn
     assert len(claimed.deliveries) == 4 + 9 + 10
     assert {(g.channel, g.first_seq, g.missed) for g in claimed.losses} == {("a", 7, 6), ("b", 2, 1)}
     assert (await queues.stats("q")).removed_by_retention == 7
-    await queues.deliveries.told(subscription.id, claimed.losses)
+    await queues.deliveries.reported(subscription.id, claimed.losses)
     assert (await stream(queues, subscription)).losses == ()
 
 
@@ -302,12 +302,12 @@ async def test_what_is_lost_after_it_was_told_is_told_by_itself(queues: Queues) 
     first = await lose(5)
     second = await lose(3)
     assert (first.missed, second.missed, second.first_seq) == (5, 8, 10)
-    await queues.deliveries.told(subscription.id, [first])
+    await queues.deliveries.reported(subscription.id, [first])
     (left,) = (await stream(queues, subscription)).losses
     assert (left.missed, left.since) == (3, first.number + 1)
-    await queues.deliveries.told(subscription.id, [first])
+    await queues.deliveries.reported(subscription.id, [first])
     assert (await stream(queues, subscription)).losses == (left,), "told twice counts once"
-    await queues.deliveries.told(subscription.id, [second])
+    await queues.deliveries.reported(subscription.id, [second])
     assert (await stream(queues, subscription)).losses == ()
 
 

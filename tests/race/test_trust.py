@@ -179,5 +179,5 @@ async def test_a_loss_stays_until_it_was_told_whatever_was_told_before(
     (left,) = (await queues.claim(subscription)).losses
     assert 1 <= left.missed <= all_of_it.missed
     assert left.since <= left.number
-    await queues.deliveries.told(subscription.id, [left])
+    await queues.deliveries.reported(subscription.id, [left])
     assert (await queues.claim(subscription)).losses == ()

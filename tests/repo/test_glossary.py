@@ -25,7 +25,7 @@ OF_ITS_OWN = {
 """Here neither, but for words that mean something else there: those of Spark, of tables, of HTTP clients."""
 
 PLAIN_WORDS = """
-above all alone at due from gone much new once to too told
+above all alone at due from gone much new once reported to too
 apply begin cancel change connect count crowded delete drop end failed overdue remove run try unused
 app buffer clock code codec commit complete config dependency depth error fact field gapless handle job length
 limit listener lock lookup model name page pending pool port queue room row signature split state stats

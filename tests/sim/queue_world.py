@@ -229,7 +229,7 @@ class World:
         client = object()
         limit = self.chance.randint(1, 4)
         pulled = await process.consumers.pull(NAMESPACE, subscription.name, limit, wait_s)
-        process.consumers.told(pulled)
+        process.consumers.reported(pulled)
         deliveries = pulled.deliveries
         self.given(subscription, client, deliveries)
         if len(deliveries) > limit:
@@ -302,7 +302,7 @@ class World:
         there = {m.id for _, m in self.queues.matching(queue, self.log.sequence)}
         sequence = self.log.sequence
         pulled = await consumers.pull(NAMESPACE, "solo", 1000, 0.0)
-        consumers.told(pulled)
+        consumers.reported(pulled)
         taken = pulled.deliveries
         self.given(self.solo, self, taken)
         left = there & {m.id for _, m in self.queues.matching(queue, self.log.sequence)}

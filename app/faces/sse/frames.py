@@ -57,8 +57,14 @@ class PresenceEvents:
     def change(self, channel: str, change: Change) -> bytes:
         action = "join" if change.joined else "leave"
         at = rfc3339(change.at_us).decode()
-        told = {"channel": channel, "action": action, "client": change.client, "user": change.user, "at": at}
-        return event(b"presence", told)
+        joined = {
+            "channel": channel,
+            "action": action,
+            "client": change.client,
+            "user": change.user,
+            "at": at,
+        }
+        return event(b"presence", joined)
 
     def count(self, channel: str, clients: int) -> bytes:
         return event(b"presence", {"channel": channel, "action": "changed", "clients": clients})

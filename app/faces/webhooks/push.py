@@ -123,7 +123,7 @@ class Pusher:
         for loss in losses:
             what = (loss.missed, loss.channel, self._member.group.subscription.name)
             log.error("retention took %d messages of %s before they were posted for %s", *what)
-        self._member.told(losses)
+        self._member.reported(losses)
 
     async def _break_off(self) -> None:
         broken = list(self._requests)

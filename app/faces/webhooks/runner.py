@@ -31,7 +31,7 @@ class Webhooks:
         self._gate = gate
         self._deps = deps
         self._pushers: dict[int, tuple[Pusher, asyncio.Task[None]]] = {}
-        self._told = asyncio.Event()
+        self._woken = asyncio.Event()
         self._stop_at: float | None = None
 
     def __repr__(self) -> str:
@@ -39,20 +39,20 @@ class Webhooks:
 
     def look_soon(self) -> None:
         """Looks at the subscriptions again soon, because one may have changed."""
-        self._told.set()
+        self._woken.set()
 
     async def run(self) -> None:
         """Follows the defined subscriptions, once the gate is open, until cancelled or dismissed."""
         await self._gate.passed()
         while self._stop_at is None:
-            self._told.clear()
+            self._woken.clear()
             try:
                 await self._look()
             except GaplessError as error:
                 log.warning("webhooks could not be updated: %s", error.detail)
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._told.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 pass
 

@@ -92,12 +92,12 @@ class Session:
     __slots__ = (
         "_connection",
         "_followings",
+        "_greeting",
         "_members",
         "_parts",
         "_reading",
         "_replies",
         "_strikes",
-        "_told",
         "_writing",
         "began_at",
         "connected",
@@ -114,9 +114,9 @@ class Session:
         framing: Framing,
         parts: Parts,
         on_dropped: Callable[[Session], None],
-        told: dict[str, str] | None = None,
+        greeting: dict[str, str] | None = None,
     ) -> None:
-        """`told` is added to the reply to its connect."""
+        """`greeting` is added to the reply to its connect."""
         self.id = str(uuid.uuid4())
         self.framing = framing
         self.connected = False
@@ -125,7 +125,7 @@ class Session:
         self.on_dropped = on_dropped
         self._connection = connection
         self._parts = parts
-        self._told = told or {}
+        self._greeting = greeting or {}
         self._replies = Replies(connection, framing)
         info = ClientInfo(self.id, None, time.time_ns() // 1000)
         self._followings = Followings(
@@ -288,7 +288,7 @@ class Session:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
         self.connected = True
-        about = self._about() | {"ping": int(PING_S), "pong": True} | self._told
+        about = self._about() | {"ping": int(PING_S), "pong": True} | self._greeting
         if not request.subs:
             self._replies.answer(id_, b"connect", _encode(about))
             return

@@ -53,8 +53,8 @@ class Sessions:
             self._streams.pop(name, None)
             self._forget(session)
 
-        told = {"session": name, "node": self._parts.exchange.node}
-        session = Session(connection, framing, self._parts, forget, told)
+        greeting = {"session": name, "node": self._parts.exchange.node}
+        session = Session(connection, framing, self._parts, forget, greeting)
         self._sessions[session] = None
         self._streams[name] = session
         connection.begin(session)

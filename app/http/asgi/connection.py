@@ -62,9 +62,9 @@ class AsgiConnection:
         return self._on_lost
 
     @on_lost.setter
-    def on_lost(self, told: Callable[[], None] | None) -> None:
-        self._on_lost = told
-        if told is not None:
+    def on_lost(self, callback: Callable[[], None] | None) -> None:
+        self._on_lost = callback
+        if callback is not None:
             self._watch()
 
     @property
@@ -165,6 +165,6 @@ class AsgiConnection:
 
     def _lose(self) -> None:
         self._lost.set()
-        told, self._on_lost = self._on_lost, None
-        if told is not None:
-            told()
+        callback, self._on_lost = self._on_lost, None
+        if callback is not None:
+            callback()

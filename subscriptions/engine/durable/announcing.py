@@ -39,21 +39,21 @@ from subscriptions.ports import (
 
 
 class AnnouncingSubscriptions:
-    """Changes of subscriptions over their port. `told` is called when one has changed; `look()` asks where
-    the log stands."""
+    """Changes of subscriptions over their port. `on_change` is called when one has changed; `look()` asks
+    where the log stands."""
 
     def __init__(
         self,
         port: SubscriptionPort,
         consumers: Consumers,
-        told: Callable[[], None],
+        on_change: Callable[[], None],
         *,
         clock: Clock,
         look: LookAtLog,
     ) -> None:
         self.port = port
         self._consumers = consumers
-        self._told = told
+        self._on_change = on_change
         self._clock = clock
         self._look = look
 
@@ -63,7 +63,7 @@ class AnnouncingSubscriptions:
         put = await self.port.put(namespace, definition, if_match=if_match, if_absent=if_absent)
         if if_match is not None:
             self._consumers.changed(namespace, definition.name, put[0].id)
-        self._told()
+        self._on_change()
         return put
 
     async def patch(
@@ -103,7 +103,7 @@ class AnnouncingSubscriptions:
     ) -> None:
         if if_unused:
             # Members that left before this call must not count any more.
-            await self._consumers.attendance.told()
+            await self._consumers.attendance.registered()
         await self.port.delete(namespace, name, if_match=if_match, if_empty=if_empty, if_unused=if_unused)
         self._changed(namespace, name)
 
@@ -140,7 +140,7 @@ class AnnouncingSubscriptions:
 
     def _changed(self, namespace: str, name: str, subscription_id: int | None = None) -> None:
         self._consumers.changed(namespace, name, subscription_id)
-        self._told()
+        self._on_change()
 
 
 class AnnouncingDeadLetters:

@@ -27,7 +27,7 @@ class Attendance:
         self._port = port
         self._holder = holder
         self._members: Counter[int] = Counter()
-        self._told: set[int] = set()
+        self._registered: set[int] = set()
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -36,7 +36,7 @@ class Attendance:
         exists. If it does not, or if this raises GaplessError, no member is added."""
         self._members[subscription_id] += 1
         try:
-            if await self._tell(subscription_id):
+            if await self._register(subscription_id):
                 return True
         except BaseException:
             self.go(subscription_id)
@@ -47,7 +47,7 @@ class Attendance:
     def come(self, subscription_id: int) -> None:
         """Add one member, and tell the database in the background."""
         self._members[subscription_id] += 1
-        if subscription_id not in self._told:
+        if subscription_id not in self._registered:
             self._spawn(self._try(subscription_id))
 
     def go(self, subscription_id: int) -> None:
@@ -57,34 +57,34 @@ class Attendance:
             del self._members[subscription_id]
             self._spawn(self._leave(subscription_id))
 
-    async def told(self) -> None:
+    async def registered(self) -> None:
         """Return once the database was told of all changes so far, or could not be told."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=RETRY_S)
 
-    def tell_again(self) -> None:
+    def register_again(self) -> None:
         """Tell the database of all members again: it is another one, or it took this process for gone."""
-        self._told.clear()
+        self._registered.clear()
         for subscription_id in self._members:
             self._spawn(self._try(subscription_id))
 
     async def stop(self) -> None:
         """Stop telling. The database finds the rest out when this process is gone."""
-        await self.told()
+        await self.registered()
         for task in self._tasks:
             task.cancel()
 
-    async def _tell(self, subscription_id: int) -> bool:
+    async def _register(self, subscription_id: int) -> bool:
         async with self._lock(subscription_id):
-            if subscription_id not in self._told:
+            if subscription_id not in self._registered:
                 if not await self._port.attend(subscription_id, self._holder):
                     return False
-                self._told.add(subscription_id)
+                self._registered.add(subscription_id)
             return True
 
     async def _try(self, subscription_id: int) -> None:
         try:
-            await self._tell(subscription_id)
+            await self._register(subscription_id)
         except GaplessError as error:
             log.debug("the members of subscription %d are not registered: %s", subscription_id, error.detail)
 
@@ -96,7 +96,7 @@ class Attendance:
                 try:
                     # Even if the database may not know of the member: an answer may have been lost.
                     await self._port.leave(subscription_id, self._holder)
-                    self._told.discard(subscription_id)
+                    self._registered.discard(subscription_id)
                     if not self._members[subscription_id]:
                         self._locks.pop(subscription_id, None)
                         return

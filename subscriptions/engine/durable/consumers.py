@@ -103,7 +103,7 @@ class Consumers:
         self._known.clear()
         self._owners.clear()
         self._groups.clear()
-        self.attendance.tell_again()
+        self.attendance.register_again()
         for group in self._active.values():
             group.dismiss(Goodbye.HISTORY_CHANGED, seen)
 
@@ -207,10 +207,10 @@ class Consumers:
         if pulled.losses and (group := self._groups.get(number)) is not None:
             group.pulled_losses.take_back(pulled.losses)
 
-    def told(self, pulled: Pulled) -> None:
+    def reported(self, pulled: Pulled) -> None:
         """Note that the answer to the pull is on its way."""
         if pulled.losses and (group := self._groups.get(pulled.subscription.id)) is not None:
-            group.pulled_losses.told()
+            group.pulled_losses.reported()
 
     async def open(self, namespace: str, name: str, prefetch: int) -> Member:
         """Open a stream of deliveries; end it with `close`. Raises `subscription_not_found`, `rate_limited`
@@ -439,7 +439,7 @@ class Consumers:
     def look_after_leases(self) -> None:
         """Check all leases, and tell the database of all members: leases may have ended without a word, and
         the database may have forgotten members."""
-        self.attendance.tell_again()
+        self.attendance.register_again()
         for group in self._active.values():
             group.wake_fresh()
 

@@ -115,9 +115,9 @@ class Group:
         self._schedule.sweep_whole()
         self._wake.set()
 
-    def told(self) -> None:
+    def reported(self) -> None:
         """A member was told of all losses in its list."""
-        self.losses.told()
+        self.losses.reported()
 
     def settled(self, message_id: int, lease: int) -> Member | None:
         """A lease has ended: if a member here held it, that member has room again. Returns that member."""

@@ -47,7 +47,7 @@ class Losses:
             self._given[loss.channel_id] = loss
         return found
 
-    def told(self) -> None:
+    def reported(self) -> None:
         """A member was told all given losses: the database need not keep them."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._confirm())
@@ -62,7 +62,7 @@ class Losses:
             loss for loss in self._given.values() if (loss.channel_id, loss.number) not in self._confirmed
         ]:
             try:
-                await self._port.told(self._subscription_id, waiting)
+                await self._port.reported(self._subscription_id, waiting)
             except GaplessError as error:
                 # The next stream that opens gets the gap again.
                 log.debug("a reported gap could not be confirmed: %s", error.detail)
@@ -80,15 +80,15 @@ class PulledLosses:
         self._out = False
 
     def give(self, losses: Sequence[Loss]) -> list[Loss]:
-        """The part of these losses to tell a pull now; `told` or `take_back` has to follow."""
+        """The part of these losses to tell a pull now; `reported` or `take_back` has to follow."""
         news = [] if self._out else self._losses.news(losses)
         self._out = self._out or bool(news)
         return news
 
-    def told(self) -> None:
+    def reported(self) -> None:
         """The pull was told the losses given to it."""
         self._out = False
-        self._losses.told()
+        self._losses.reported()
 
     def take_back(self, losses: Sequence[Loss]) -> None:
         """The pull could not be told."""

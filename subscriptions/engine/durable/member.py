@@ -32,7 +32,7 @@ class MemberGroup(Protocol):
 
     def remove(self, asker: Pull | Member) -> None: ...
 
-    def told(self) -> None: ...
+    def reported(self) -> None: ...
 
     def wake(self) -> None: ...
 
@@ -124,11 +124,11 @@ class Member:
         if losses:
             self._wake()
 
-    def told(self, losses: list[Loss]) -> None:
+    def reported(self, losses: list[Loss]) -> None:
         """Remove these losses, the first in its list: the client was told."""
         if losses:
             del self.losses[: len(losses)]
-            self.group.told()
+            self.group.reported()
 
     def leave(self, reason: Goodbye) -> None:
         """Give it nothing more; `next` returns at once from here on."""
