@@ -35,5 +35,5 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 CMD ["python", "-I", "-c", \
     "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + os.environ['GAPLESS_PORT'] + '/healthz', timeout=2)"]
-ENTRYPOINT ["python", "-I", "/opt/gapless/app/program.py", "app.cli"]
+ENTRYPOINT ["python", "-I", "/opt/gapless/app/launch.py", "app.cli"]
 CMD ["serve"]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from app import program
+from app import launch
 from load.children import die_with_parent
 from tests.patience import PATIENCE_S
 
@@ -24,7 +24,7 @@ class RunningService:
         environment: dict[str, str],
         arguments: tuple[str, ...] = (),
         *,
-        command: tuple[str, ...] = program.command("app.cli"),
+        command: tuple[str, ...] = launch.command("app.cli"),
         folder: Path | None = None,
     ) -> None:
         self._lines: list[str] = []

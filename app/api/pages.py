@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from app.api import asyncapi
-from app.program import CHECKOUT
+from app.launch import CHECKOUT
 
 _BROWSER_PAGE: Final = CHECKOUT / "docs" / "browser.html"
 _SCRIPTS: Final = "/static-offline-docs"

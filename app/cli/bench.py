@@ -8,8 +8,8 @@ import subprocess
 import typer
 from gapless_cli.failures import Failure
 
-from app import program
-from app.program import CHECKOUT
+from app import launch
+from app.launch import CHECKOUT
 
 EXAMPLES = """
 Options, passed to python -m load.bench:
@@ -39,7 +39,7 @@ def bench(context: typer.Context) -> None:
     # The Python processes that a benchmark starts need both.
     paths = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "client")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
-    command = [*program.command("load.bench"), *context.args]
+    command = [*launch.command("load.bench"), *context.args]
     process = subprocess.Popen(command, env=environment)
     while True:
         try:

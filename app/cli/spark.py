@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import typer
 from gapless_cli.failures import Failure, say
 
-from app import program
+from app import launch
 from app.cli.settings import settings_from
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def analyze(context: typer.Context) -> None:
 
 def _hand_over(job: str, arguments: list[str]) -> None:
     """Run the job in place of this process, or as its child while this process keeps a Postgres running."""
-    command = [*program.command("gapless_spark"), job, *arguments]
+    command = [*launch.command("gapless_spark"), job, *arguments]
     if not arguments and job == "export":
         command.append("--help")
     if {"-h", "--help"} & set(command) or _names_a_database(arguments):
@@ -67,7 +67,7 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
     The URL is a variable because all users of the machine can read arguments."""
     return {
         **os.environ,
-        "PYTHONPATH": str(program.FOLDERS["gapless_spark"]),
+        "PYTHONPATH": str(launch.FOLDERS["gapless_spark"]),
         "PYTHONSAFEPATH": "1",
         "GAPLESS_PROGRAM": "gapless",
         **more,

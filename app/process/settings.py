@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from app.http.browsers.names import allowed_host, allowed_origin
-from app.program import CHECKOUT
+from app.launch import CHECKOUT
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
 REDIS_SCHEMES = ("redis", "rediss", "unix")

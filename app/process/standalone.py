@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from app import program
+from app import launch
 
 AGAIN_S: Final = 1.0
 logger = logging.getLogger("gapless.http")
@@ -68,7 +68,7 @@ class Companion:
 
     async def _start(self) -> Urls:
         self._process = await asyncio.create_subprocess_exec(
-            *program.command("app.cli.companion"),
+            *launch.command("app.cli.companion"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in the terminal must not end the servers before the service.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app import program
+from app import launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class SupervisorConfig:
     workers: int = 1
     database_url: str | None = None
     redis_url: str | None = None
-    worker_argv: tuple[str, ...] = program.command("app.process.worker")
+    worker_argv: tuple[str, ...] = launch.command("app.process.worker")
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 12.0

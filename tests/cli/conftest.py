@@ -10,14 +10,14 @@ from types import TracebackType
 
 import pytest
 
-from app import program
+from app import launch
 from load import children
 from tests.cli.warm import Warm
 from tests.patience import PATIENCE_S
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
-COMMAND = program.command("app.cli")
+COMMAND = launch.command("app.cli")
 
 
 def free_port() -> str:

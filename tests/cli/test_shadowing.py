@@ -62,7 +62,7 @@ def standing(tmp_path: Path, trace: Path) -> Path:
 
 def command(checkout: Path) -> tuple[str, ...]:
     """What `./gapless` in that checkout hands over to."""
-    return (sys.executable, "-I", str(checkout / "app" / "program.py"), "app.cli")
+    return (sys.executable, "-I", str(checkout / "app" / "launch.py"), "app.cli")
 
 
 def paths(standing: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Commands without the half second in which each imports its modules: forked off a process with them.
 
-What runs is what `program.command("app.cli")` runs, in a process, a folder and an environment of its own. The
+What runs is what `launch.command("app.cli")` runs, in a process, a folder and an environment of its own. The
 program of the process that forks is this file; `Warm` is its other side.
 """
 
@@ -138,14 +138,14 @@ def _tell(answer: int, pid: int) -> None:
 
 
 def _main() -> None:
-    program = runpy.run_path(str(ROOT / "app" / "program.py"))
-    sys.meta_path.insert(0, program["OwnPackages"])
+    launch = runpy.run_path(str(ROOT / "app" / "launch.py"))
+    sys.meta_path.insert(0, launch["OwnPackages"])
     for name in PRELOADED:
         importlib.import_module(name)
     del sys.modules["app.cli.__main__"]  # It runs in each command.
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
-        program["main"](arguments)
+        launch["main"](arguments)
 
 
 if __name__ == "__main__":

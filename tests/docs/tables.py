@@ -26,9 +26,9 @@ from app.api.openapi import Schemas
 from app.api.route import Returns
 from app.api.table import ROUTES
 from app.cli.__main__ import app as cli
+from app.launch import CHECKOUT
 from app.metrics.measuring import as_families
 from app.process.settings import Settings
-from app.program import CHECKOUT
 from db.measures import Measure
 from subscriptions.domain.model import MAX_ID
 from tests.support import ROOT

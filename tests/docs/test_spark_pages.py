@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from app import program
+from app import launch
 from tests.docs.pages import Fence, fences, read
 from tests.patience import PATIENCE_S
 from tests.pipeline.conftest import Log, Loop, log, loop, plain_log, spark
@@ -85,7 +85,7 @@ class Page:
 
     def _shell(self, fence: Fence, text: str) -> str:
         environment = {**os.environ, "GAPLESS_DATABASE_URL": self.reader}
-        gapless = shlex.join(program.command("app.cli"))
+        gapless = shlex.join(launch.command("app.cli"))
         command = f'gapless() {{ {gapless} "$@"; }}\n{text.replace("./gapless", "gapless")}'
         done = subprocess.run(
             ["bash", "-ec", command],

@@ -55,7 +55,7 @@ def check_out(folder: Path) -> Path:
     for lock in LOCKS:
         (folder / "requirements" / lock).write_text("# nothing\n")
     (folder / "app" / "__init__.py").touch()
-    shutil.copy(ROOT / "app" / "program.py", folder / "app")
+    shutil.copy(ROOT / "app" / "launch.py", folder / "app")
     (folder / "app" / "cli.py").write_text(CLI)
     return folder
 

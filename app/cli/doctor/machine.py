@@ -11,7 +11,7 @@ from pathlib import Path
 from app.cli.doctor.check import Check, fail, ok, warn
 from app.embedded import EmbeddedError
 from app.embedded.binaries import find_postgres, find_redis
-from app.program import CHECKOUT
+from app.launch import CHECKOUT
 
 OLDEST_PYTHON = (3, 11)
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)\s*(?:;\s*(.*?))?\s*\\?$", re.MULTILINE)

@@ -1,6 +1,6 @@
 """Starts every Python program of Gapless and finds its modules.
 
-`python -I app/program.py MODULE arguments…` runs a module of Gapless as `python -m MODULE arguments…` would.
+`python -I app/launch.py MODULE arguments…` runs a module of Gapless as `python -m MODULE arguments…` would.
 People put their own scripts into the folder of the checkout, and a script named like a module of the standard
 library or of a package must not be imported in its place. So no folder of Gapless is on the path: `-I` keeps
 only Python's own folders and ignores the environment, and a finder knows the packages of Gapless by name.
@@ -32,7 +32,7 @@ FOLDERS = {
 
 def command(module: str) -> tuple[str, ...]:
     """The start of a command line that runs this module of ours; its arguments follow."""
-    return (sys.executable, "-I", str(CHECKOUT / "app" / "program.py"), module)
+    return (sys.executable, "-I", str(CHECKOUT / "app" / "launch.py"), module)
 
 
 class OwnPackages:
