@@ -29,7 +29,7 @@ MAX_QUEUED_BYTES = 16 * 1024 * 1024
 MAX_TURN_BYTES = 1024 * 1024
 """So much to single processes is sent together, or one payload that is larger. Hints go first each time."""
 RECONNECT_S = 0.5
-LOOK_EVERY_S = 0.25
+PROBE_EVERY_S = 0.25
 """How often this process asks Redis how many listen, and sends itself a message through Redis."""
 PING_EVERY_S = 1.0
 MAX_SILENCE_S = 3.0
@@ -159,16 +159,16 @@ class RedisBus:
     # --- sending
 
     async def _send_over(self, link: Link) -> None:
-        look_at = _now()
+        probe_at = _now()
         while True:
             if self._hints or self._to_one:
                 await self._publish(link)
-            if _now() >= look_at:
-                await self._look(link)
-                look_at = _now() + LOOK_EVERY_S
+            if _now() >= probe_at:
+                await self._probe(link)
+                probe_at = _now() + PROBE_EVERY_S
             if not self._hints and not self._to_one:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(look_at - _now()):
+                    async with asyncio.timeout(probe_at - _now()):
                         await self._arrived.wait()
             end_if_cancelled()
 
@@ -190,7 +190,7 @@ class RedisBus:
             SENT.inc(_hints_in(queued) - _hints_in(refused))
             _drop(refused)
 
-    async def _look(self, link: Link) -> None:
+    async def _probe(self, link: Link) -> None:
         """Ask how many listen, and send this process a message through Redis."""
         asked: list[tuple[str, ...]] = [("PUBSUB", "NUMSUB", self._topic)]
         if self.connected:

@@ -89,7 +89,7 @@ class RedisPresence:
         self._beat_s = expiry_s / BEATS
         self._process = process
         self._ping_every_s = min(PING_EVERY_S, expiry_s / 10)
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._others = Processes(topic, process, LOST_AFTER * expiry_s)
         self._changed: dict[Channel, dict[str, ClientInfo]] = {}
         self._whole: set[Channel] = set()
@@ -146,10 +146,10 @@ class RedisPresence:
         self._writing, self._written_hides = True, None
         self._changed.clear()
         self._whole.update(self._clients.channels, self._written)
-        beat_at, self._look_at = _now() + self._beat_s, _now()
+        beat_at, self._check_at = _now() + self._beat_s, _now()
         while True:
             self._asked.clear()
-            await self._look(link)
+            await self._check(link)
             await self._flush(link)
             self.connected = True
             self._tried.set()
@@ -161,11 +161,11 @@ class RedisPresence:
                     await self._asked.wait()
             end_if_cancelled()
 
-    async def _look(self, link: Link) -> None:
+    async def _check(self, link: Link) -> None:
         """Say that this process lives, and look who else does, if it is time. Long work is no silence."""
-        if self._writing and _now() >= self._look_at:
-            await self._others.look(link)
-            self._look_at = _now() + self._ping_every_s
+        if self._writing and _now() >= self._check_at:
+            await self._others.check(link)
+            self._check_at = _now() + self._ping_every_s
 
     def _ended(self) -> None:
         self.connected = self._writing = False
@@ -279,7 +279,7 @@ class RedisPresence:
         channels = list(self._written)
         for some in parts(channels, RENEWED_AT_ONCE):
             await self._flush(link)  # Neither joins nor questions wait until all is renewed.
-            await self._look(link)
+            await self._check(link)
             asked: list[Command] = []
             ends: list[tuple[Channel, int, tuple[int, int]]] = []
             for channel in some:
@@ -311,7 +311,7 @@ class RedisPresence:
             if size >= MAX_ARGUMENTS:
                 refuse_errors(await link.ask(part))
                 part, size = [], 0
-                await self._look(link)
+                await self._check(link)
         if part:
             refuse_errors(await link.ask(part))
 

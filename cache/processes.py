@@ -37,11 +37,11 @@ class Processes:
         """Processes that have no key: they stopped, or Redis was emptied."""
         self.gone: dict[str, bool] = {}
         """Those that are lost, and whether `next_gone` gave them out."""
-        self._looked = asyncio.Event()
+        self._checked = asyncio.Event()
         self.doubted = False
         """Whether others took this process for lost, since somebody set this to false."""
 
-    async def look(self, link: Link) -> None:
+    async def check(self, link: Link) -> None:
         """Renew the key of this process, and look at those of the others."""
         answers = await link.ask(
             [
@@ -71,8 +71,8 @@ class Processes:
                 if not given:
                     self.gone[name] = True
                     return name
-            self._looked.clear()
-            await self._looked.wait()
+            self._checked.clear()
+            await self._checked.wait()
 
     async def _judge(self, link: Link, names: list[str]) -> None:
         left = await link.ask([("PTTL", self._key(name)) for name in names]) if names else []
@@ -96,7 +96,7 @@ class Processes:
             elif silent_s > self._lost_after_s:
                 gone[name] = self.gone.get(name, False)
         self._absent_since, self.gone = absent_since, gone
-        self._looked.set()
+        self._checked.set()
         if forgotten:
             refuse_errors(await link.ask([("ZREM", self._alive, *forgotten)]))
 

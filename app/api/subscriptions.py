@@ -47,7 +47,7 @@ Channels = Annotated[list[limits.Name], Meta(min_length=1, max_length=MAX_CHANNE
 StartAt = Annotated[int, Meta(ge=0, le=MAX_ID)] | Annotated[str, Meta(max_length=MAX_MOMENT_CHARACTERS)]
 
 
-class LookQuery(msgspec.Struct):
+class OutstandingQuery(msgspec.Struct):
     """Which of a subscription's messages are shown."""
 
     state: Annotated[State, Meta(description="Only in this state.")] | UnsetType = UNSET
@@ -374,7 +374,7 @@ async def _pause(request: Plain, subscriptions: AnnouncingSubscriptions, *, paus
     return _answer(changed)
 
 
-async def list_outstanding(request: Request[LookQuery], consumers: Consumers) -> Answer:
+async def list_outstanding(request: Request[OutstandingQuery], consumers: Consumers) -> Answer:
     """List the messages that a subscription has not settled, by id. It leases nothing and counts no attempt.
     `cursor` goes into the next request."""
     query = request.query

@@ -193,7 +193,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               {200: returns("How many.", subscriptions.SubscriptionLength)}),
         Route("GET", "/v1/subscriptions/{name}/messages", subscriptions.list_outstanding,
               {200: returns("A page of messages.", subscriptions.OutstandingPage)},
-              query=subscriptions.LookQuery),
+              query=subscriptions.OutstandingQuery),
         Route("POST", "/v1/subscriptions/{name}/bind", subscriptions.bind_subscription, _SUBSCRIPTION,
               body=_BINDING, headers=(_IF_MATCH,)),
         Route("POST", "/v1/subscriptions/{name}/unbind", subscriptions.unbind_subscription, _SUBSCRIPTION,

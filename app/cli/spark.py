@@ -76,13 +76,13 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 def _with_embedded(settings: Settings, command: list[str]) -> int:
     """Runs the job and returns its exit code. It uses the Postgres of a running service, else starts one."""
-    from app.cli.doctor.home import look
+    from app.cli.doctor.home import read_home
     from app.embedded import EmbeddedError, EmbeddedPostgres, HomeLock
 
     home = settings.home.absolute()
     try:
         postgres = EmbeddedPostgres(home)
-        if look(postgres.home).holder is not None:
+        if read_home(postgres.home).holder is not None:
             _replace(command, {URL: postgres.service_url})
         lock = HomeLock(postgres.home)
         lock.take()

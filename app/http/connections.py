@@ -148,7 +148,7 @@ class Shared:
         self.readers: Watch[Connection] = Watch(loop, tick_s, lambda one, now: one.not_taken(now))
         """The connections that have not taken all written bytes."""
         self.budget = Budget(buffer_bytes)
-        self.look_at = 0.0
+        self.check_at = 0.0
         """When to search again for connections that can make room; the last search found none."""
 
 

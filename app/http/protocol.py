@@ -345,13 +345,13 @@ class GaplessHttpProtocol(Turns):
     def _make_room(self) -> None:
         """Handles one connection too many: idle ones are closed, or else the new one is refused."""
         now = self.loop.time()
-        if now >= self._shared.look_at:
+        if now >= self._shared.check_at:
             idle = [c for c in self.connections if isinstance(c, GaplessHttpProtocol) and c._is_idle()]
             for connection in idle[:MAX_CLOSED_AT_ONCE]:
                 connection.transport.close()
             if idle:
                 return
-            self._shared.look_at = now + self.tick_s
+            self._shared.check_at = now + self.tick_s
         self._refuse(GaplessError(Code.RATE_LIMITED, "too many connections", retry_after=2))
         if len(self.connections) > self.max_connections + MAX_LINGERING:
             self.abort()

@@ -61,7 +61,7 @@ async def tell(
         held_bytes, gave_way = buffers()
         BUFFERED.set(held_bytes)
         GAVE_WAY.set(gave_way)
-        giving_back.look(held_bytes)
+        giving_back.note(held_bytes)
         HEAD.set(watermark.last_id)
         IDS_LEFT.set(MAX_ID - watermark.last_id)
         SETTLED_ID.set(watermark.settled)

@@ -17,7 +17,7 @@ class GivingBack:
     def __init__(self) -> None:
         self._peak_bytes = 0
 
-    def look(self, held_bytes: int) -> bool:
+    def note(self, held_bytes: int) -> bool:
         """Takes the bytes that are held now; returns whether memory was given back."""
         self._peak_bytes = max(self._peak_bytes, held_bytes)
         if self._peak_bytes < WORTH_BYTES or held_bytes > self._peak_bytes // 4:

@@ -111,7 +111,7 @@ class Service:
             self._subscriptions,
             clock=time.monotonic,
             now_us=_now_us,
-            look=self._live.look,
+            read_watermark=self._live.read_watermark,
             touched=self._exchange.touched,
             tell=self._exchange.settled,
             max_members=settings.max_streams,
@@ -139,9 +139,9 @@ class Service:
         subscriptions = AnnouncingSubscriptions(
             self._subscriptions,
             self._consumers,
-            lambda: self._webhooks.look_soon(),
+            lambda: self._webhooks.refresh_soon(),
             clock=time.monotonic,
-            look=self._live.look,
+            read_watermark=self._live.read_watermark,
         )
         sender = Sender(settings.webhook_allow_private)
         self._webhooks = Webhooks(
@@ -210,7 +210,13 @@ class Service:
         self._publisher.start()
         self._consumers.start()
         touched, woken = self._exchange.touched, self._exchange.woken
-        reaper = Reaper(self._deliveries, self._gate, look=self._live.look, touched=touched, woken=woken)
+        reaper = Reaper(
+            self._deliveries,
+            self._gate,
+            read_watermark=self._live.read_watermark,
+            touched=touched,
+            woken=woken,
+        )
         departures = Departures(self._deliveries, self._gate, touched=touched, woken=woken)
         housekeeping = Maintenance(
             self._maintenance,

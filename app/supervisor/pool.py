@@ -57,7 +57,7 @@ class Pool:
 
     def step(self) -> None:
         for worker in self.workers():
-            worker.look()
+            worker.check()
             self._ever_ready |= worker.ready
         for place in self._places:
             self._fill(place)

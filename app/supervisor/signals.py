@@ -53,14 +53,14 @@ class Signals:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
-        def look() -> None:
+        def check() -> None:
             self.drain()
             if self.stops:
                 task.cancel()
 
-        loop.add_reader(self._read, look)
+        loop.add_reader(self._read, check)
         try:
-            look()
+            check()
             await work
         finally:
             loop.remove_reader(self._read)

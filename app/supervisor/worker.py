@@ -43,7 +43,7 @@ class Worker:
         """The descriptor of the readiness pipe while it is open, as a list of 0 or 1."""
         return [] if self._pipe < 0 else [self._pipe]
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reads the pipe without waiting. A byte means ready; an end without a byte does not."""
         if self._pipe < 0:
             return

@@ -49,10 +49,10 @@ class ClaimSchedule:
 
     @property
     def comers(self) -> int:
-        """How many came so far. Read it before looking at the log, and pass it to `looked`."""
+        """How many came so far. Read it before looking at the log, and pass it to `seen`."""
         return self._comers
 
-    def looked(self, comers: int, last_id: int) -> None:
+    def seen(self, comers: int, last_id: int) -> None:
         """The log stood at `last_id` after `comers` had come: all that they missed lies at or below it."""
         if comers > self._comers_seen:
             self._comers_seen = comers

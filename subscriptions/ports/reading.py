@@ -244,7 +244,7 @@ class HistoryPort(Protocol):
     async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None: ...
 
 
-class LookAtLog(Protocol):
+class ReadWatermark(Protocol):
     """Asks now where the log stands: the settled id, and the last id taken."""
 
     async def __call__(self) -> tuple[int, int]: ...

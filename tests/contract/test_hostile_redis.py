@@ -32,7 +32,7 @@ MAX_FILES = 20
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks and tries again often."""
     monkeypatch.setattr(bus_module, "RECONNECT_S", 0.02)
-    monkeypatch.setattr(bus_module, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(bus_module, "PROBE_EVERY_S", 0.05)
     monkeypatch.setattr(bus_module, "PING_EVERY_S", 0.1)
 
 

@@ -38,7 +38,7 @@ async def test_long_work_is_no_silence(redis_url: str) -> None:
         return await ask(commands)
 
     link.ask = asked  # type: ignore[method-assign]
-    port._writing, port._ping_every_s, port._look_at = True, 0, 0
+    port._writing, port._ping_every_s, port._check_at = True, 0, 0
     await port._beat(link)
     assert looks == many / RENEWED_AT_ONCE
     looks = 0
@@ -64,7 +64,7 @@ async def test_a_lost_process_is_given_out_once_and_forgotten(redis_url: str) ->
             await admin.delete(f"{topic}/alive/{other}")
         else:
             await admin.set(f"{topic}/alive/{other}", "", px=left_ms)
-        await own.look(link)
+        await own.check(link)
         return list(own.gone)
 
     assert await seen(59_000) == []
@@ -78,14 +78,14 @@ async def test_a_lost_process_is_given_out_once_and_forgotten(redis_url: str) ->
     assert await seen(None) == [other], "what it has shown may be there"
 
     async def forgotten() -> bool:
-        await own.look(link)
+        await own.check(link)
         return not own.gone and await admin.zscore(f"{topic}/alive", other) is None
 
     await eventually(forgotten)
 
     many = {secrets.token_hex(8): 0 for _ in range(2 * MAX_NAMED)}
     await admin.zadd(f"{topic}/alive", many)
-    await own.look(link)
+    await own.check(link)
     assert len(own._absent_since) <= MAX_NAMED
     await admin.aclose()
     await link.close()

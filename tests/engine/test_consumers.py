@@ -49,7 +49,7 @@ class Stage:
             self.port,
             clock=self.loop.time,
             now_us=self.log.now_us,
-            look=self._look,
+            read_watermark=self._look,
             touched=lambda touched: None,
             tell=lambda ids, receipts, released: self.told.append((ids, [*receipts, *released])),
             **more,

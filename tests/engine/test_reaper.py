@@ -52,7 +52,7 @@ async def _settled() -> tuple[int, int]:
 def reaper_of(due: Due) -> Reaper:
     gate = Gate()
     gate.open(["default"])
-    return Reaper(due, gate, look=_settled, touched=lambda _: None, woken=lambda _: None)
+    return Reaper(due, gate, read_watermark=_settled, touched=lambda _: None, woken=lambda _: None)
 
 
 def test_a_subscription_that_cannot_be_decided_about_comes_after_all_others() -> None:

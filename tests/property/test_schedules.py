@@ -35,10 +35,10 @@ class Claiming(RuleBasedStateMachine):
         comers = self.schedule.comers
         if comes_meanwhile:
             self.schedule.come()
-        self.schedule.looked(comers, last_id)
+        self.schedule.seen(comers, last_id)
         self.hinted = max(self.hinted, last_id)
         if comes_meanwhile:
-            self.schedule.looked(self.schedule.comers, last_id + 1)
+            self.schedule.seen(self.schedule.comers, last_id + 1)
             self.hinted = max(self.hinted, last_id + 1)
 
     @rule(by=IDS)

@@ -91,7 +91,7 @@ def test_a_million_messages_leave_nothing_behind() -> None:
             entries = [entry(id_) for id_ in range(first, first + 100)]
             copies = [Copy(e.id, e.seq, e.type, e.key, e.body) for e in entries]
             feed.hint(ChannelHint("default", "lobby", 1, first - 1, first - 1, copies), entries[::-1])
-            event = reader._look()
+            event = reader._event_now()
             assert isinstance(event, Chunk)
             assert len(event.data) == 100
             if first % 100_000 == 1:

@@ -64,7 +64,7 @@ class Process:
             self.port,
             clock=world.loop.time,
             now_us=lambda: world.log.now_us() + skew_us,
-            look=self._look,
+            read_watermark=self._look,
             touched=self.touched,
             tell=self._tell,
         )
@@ -72,7 +72,7 @@ class Process:
         gate = Gate()
         gate.open(["default"])
         woken = lambda subscription_id: self.consumers.hear_settled([subscription_id], ())  # noqa: E731
-        reaper = Reaper(self.port, gate, look=self._look, touched=self.touched, woken=woken)
+        reaper = Reaper(self.port, gate, read_watermark=self._look, touched=self.touched, woken=woken)
         self.reaping = asyncio.create_task(reaper.run())
 
     async def _pause(self, step: str) -> None:

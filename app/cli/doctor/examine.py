@@ -14,7 +14,7 @@ def examine(settings: Settings) -> list[Check]:
     """Everything, from the ground up. A running server is not needed, and nothing is started or changed."""
     own_postgres, own_redis = settings.database_url is None, settings.redis_url is None
     found = [check_names(settings), *machine.checks(own_postgres, own_redis)]
-    place = home.look(settings.home.absolute())
+    place = home.read_home(settings.home.absolute())
     if own_postgres or own_redis:
         found += home.checks(place)
     found += _database(settings, place)

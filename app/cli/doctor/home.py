@@ -28,7 +28,7 @@ class Home:
     holder: int | None
 
 
-def look(path: Path) -> Home:
+def read_home(path: Path) -> Home:
     """Nothing is made or changed by looking."""
     return Home(path, path.is_dir(), _holder(path / "lock"))
 

@@ -19,7 +19,7 @@ from subscriptions.engine.gate import Gate
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 1.0
+REFRESH_EVERY_S: Final = 1.0
 STOP_S: Final = 9.0
 """How long requests under way may wait for their answer when the process is asked to stop."""
 
@@ -37,8 +37,8 @@ class Webhooks:
     def __repr__(self) -> str:
         return f"Webhooks({[pusher for pusher, _ in self._pushers.values()]})"
 
-    def look_soon(self) -> None:
-        """Looks at the subscriptions again soon, because one may have changed."""
+    def refresh_soon(self) -> None:
+        """Reads the subscriptions again soon, because one may have changed."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -47,11 +47,11 @@ class Webhooks:
         while self._stop_at is None:
             self._woken.clear()
             try:
-                await self._look()
+                await self._refresh()
             except GaplessError as error:
                 log.warning("webhooks could not be updated: %s", error.detail)
             try:
-                async with asyncio.timeout(LOOK_EVERY_S):
+                async with asyncio.timeout(REFRESH_EVERY_S):
                     await self._woken.wait()
             except TimeoutError:
                 pass
@@ -77,7 +77,7 @@ class Webhooks:
             await asyncio.gather(*running, return_exceptions=True)
         await self._deps.sender.close()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         wanted = await self._deps.lookup.pushed(self._gate.namespaces)
         present = {subscription.id: subscription for subscription in wanted}
         for subscription_id, (pusher, _) in self._pushers.items():
@@ -112,4 +112,4 @@ class Webhooks:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("webhook of subscription %s ended", subscription.name, exc_info=error)
         else:
-            self.look_soon()
+            self.refresh_soon()

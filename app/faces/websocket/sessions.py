@@ -22,7 +22,7 @@ from subscriptions.domain.errors import Code, GaplessError
 SUBPROTOCOLS: Final = ("centrifuge-json", "centrifuge-protobuf")
 """Protobuf is not read. But if it is not chosen, a client that offers nothing else takes that for a broken
 connection and tries again for ever. Its first message ends the connection for good."""
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 
 
 class Sessions:
@@ -81,15 +81,15 @@ class Sessions:
     async def run(self) -> None:
         """End sessions that do not connect, and those that do not answer pings, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             now = time.monotonic()
             for session in list(self._sessions):
                 if not session.connected:
-                    if now - session.began_at > CONNECT_S - LOOK_S:
+                    if now - session.began_at > CONNECT_S - CHECK_S:
                         session.close(codes.STALE)
                 elif not session.ponged and now - session.pinged_at > PONG_S:
                     session.close(codes.NO_PONG)
-                elif session.ponged and now - session.pinged_at > PING_S - LOOK_S:
+                elif session.ponged and now - session.pinged_at > PING_S - CHECK_S:
                     session.ping(now)
 
 

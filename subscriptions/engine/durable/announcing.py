@@ -30,8 +30,8 @@ from subscriptions.engine.publisher import Publisher
 from subscriptions.ports import (
     Clock,
     DeadLetterPort,
-    LookAtLog,
     PolicyPort,
+    ReadWatermark,
     SchedulePort,
     SubscriptionPort,
     TransactionPort,
@@ -39,8 +39,8 @@ from subscriptions.ports import (
 
 
 class AnnouncingSubscriptions:
-    """Changes of subscriptions over their port. `on_change` is called when one has changed; `look()` asks
-    where the log stands."""
+    """Changes of subscriptions over their port. `on_change` is called when one has changed;
+    `read_watermark()` asks where the log stands."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class AnnouncingSubscriptions:
         on_change: Callable[[], None],
         *,
         clock: Clock,
-        look: LookAtLog,
+        read_watermark: ReadWatermark,
     ) -> None:
         self.port = port
         self._consumers = consumers
         self._on_change = on_change
         self._clock = clock
-        self._look = look
+        self._read_watermark = read_watermark
 
     async def put(
         self, namespace: str, definition: Definition, *, if_match: Tags | None = None, if_absent: bool = False
@@ -110,11 +110,11 @@ class AnnouncingSubscriptions:
     async def purge(self, namespace: str, name: str, *, if_match: Tags | None = None) -> int:
         """Purge the messages that were committed before this call. It waits `SETTLE_S` at most until they are
         settled."""
-        settled, last_id = await self._look()
+        settled, last_id = await self._read_watermark()
         until = self._clock() + SETTLE_S
         while settled < last_id and self._clock() < until:
             await asyncio.sleep(WATCH_S)
-            settled, _ = await self._look()
+            settled, _ = await self._read_watermark()
         purged = await self.port.purge(namespace, name, settled, if_match=if_match)
         audit.info("subscription %s of %s was purged: %d messages", name, namespace, purged)
         self._consumers.changed(namespace, name)

@@ -28,7 +28,7 @@ from subscriptions.engine.durable.member import Member, MemberGroup
 from subscriptions.engine.durable.neighbours import Announce, Lookup, Port
 from subscriptions.engine.durable.pull import Pull, Pulled
 from subscriptions.engine.durable.settler import Settler
-from subscriptions.ports import Clock, LookAtLog
+from subscriptions.ports import Clock, ReadWatermark
 
 MAX_KNOWN = 10_000
 MAX_MEMBERS = 10_000
@@ -46,7 +46,7 @@ class Consumers:
         *,
         clock: Clock,
         now_us: Callable[[], int],
-        look: LookAtLog,
+        read_watermark: ReadWatermark,
         touched: Callable[[tuple[Touched, ...]], None],
         tell: Announce,
         max_members: int = MAX_MEMBERS,
@@ -61,7 +61,7 @@ class Consumers:
         self._touched = touched
         self._max_members = max_members
         self._deps = GroupDependencies(
-            port, self.holder, clock, now_us, look, self._refresh, touched, self._give_back
+            port, self.holder, clock, now_us, read_watermark, self._refresh, touched, self._give_back
         )
         self._groups: dict[int, Group] = {}
         self._active: dict[int, Group] = {}

@@ -24,7 +24,7 @@ from subscriptions.engine.durable.dispatch import deal, hands_of_pulls, hands_of
 from subscriptions.engine.durable.losses import Losses, PulledLosses
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.durable.pull import Pull
-from subscriptions.ports import Clock, DeliveryPort, LookAtLog
+from subscriptions.ports import Clock, DeliveryPort, ReadWatermark
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class GroupDependencies:
     holder: int
     clock: Clock
     now_us: Callable[[], int]
-    look: LookAtLog
+    read_watermark: ReadWatermark
     refresh: Callable[[int], Awaitable[Subscription | None]]
     touched: Callable[[tuple[Touched, ...]], None]
     give_back: Callable[[list[Receipt]], None]
@@ -205,8 +205,8 @@ class Group:
             return SWEEP_S
         waiting = list(self._pulls)
         comers = schedule.comers
-        settled, last_id = (MAX_ID, 0) if self._single else await deps.look()
-        schedule.looked(comers, last_id)
+        settled, last_id = (MAX_ID, 0) if self._single else await deps.read_watermark()
+        schedule.seen(comers, last_id)
         for pull in waiting:
             pull.last_id = last_id if pull.last_id is None else pull.last_id
         if not schedule.claim_due(settled, deps.clock(), woken=woken):

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate
-from subscriptions.ports import Clock, DeparturePort, LookAtLog, ReapPort, SchedulePort
+from subscriptions.ports import Clock, DeparturePort, ReadWatermark, ReapPort, SchedulePort
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class Reaper:
         port: ReapPort,
         gate: Gate,
         *,
-        look: LookAtLog,
+        read_watermark: ReadWatermark,
         touched: Tell,
         woken: Callable[[int], None],
     ) -> None:
         self._port = port
         self._gate = gate
-        self._look = look
+        self._read_watermark = read_watermark
         self._touched = touched
         self._woken = woken
         self._rounds = 0
@@ -69,7 +69,7 @@ class Reaper:
         Raises GaplessError.
         """
         due = await self._port.due(self._gate.namespaces)
-        settled, _ = await self._look() if due else (0, 0)
+        settled, _ = await self._read_watermark() if due else (0, 0)
         self._rounds += 1
         self._failed = {each: self._failed[each] for each in due if each in self._failed}
         messages = 0

@@ -277,7 +277,7 @@ class LiveEngine:
             raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
         return lost
 
-    async def look(self) -> tuple[int, int]:
+    async def read_watermark(self) -> tuple[int, int]:
         """Where the log stands, asked now: the settled id, and the last id taken."""
         tick = await self.tick()
         return self.watermark.settled, tick.last_id

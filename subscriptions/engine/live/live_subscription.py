@@ -242,7 +242,7 @@ class LiveSubscription:
             if event is not None:
                 return event
             self._pending = None
-        return self._look()
+        return self._event_now()
 
     def _lies_in_history(self) -> bool:
         return self._starts is not None or self.cursor < self.feed.tail.base
@@ -264,7 +264,7 @@ class LiveSubscription:
         self._failed = False
         self.wake()
 
-    def _look(self) -> Event | None:
+    def _event_now(self) -> Event | None:
         """The event that can be returned at once, if any."""
         if self._beat_due:
             self._beat_due = False

@@ -223,4 +223,4 @@ def test_what_is_held_is_given_back_with_each_request(times: int) -> None:
 def test_memory_is_given_back_after_a_peak_and_once() -> None:
     giving_back = GivingBack()
     held = [0, WORTH_BYTES // 2, 0, WORTH_BYTES * 2, WORTH_BYTES, WORTH_BYTES // 4, 0, 0]
-    assert [giving_back.look(size) for size in held] == [False] * 5 + [True, False, False]
+    assert [giving_back.note(size) for size in held] == [False] * 5 + [True, False, False]
