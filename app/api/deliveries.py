@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import ClientDisconnect
 
 from app.api.answers import Count, Id, Message, RetentionGap, Time
-from app.faces.settling import Settling
+from app.faces.acks import Acks
 from app.http.body import read_body
 from app.http.request import Answer, Connection, Plain
 from app.message.deliveries import encode_deliveries
@@ -132,32 +132,32 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
     return Answer(content, on_sent=on_sent)
 
 
-async def ack(request: Plain, settling: Settling, gate: Gate) -> Answer:
+async def ack(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
     gate.require()
     body = await _body(request)
-    return Answer(await settling.ack(body, request.namespace, request.name or None))
+    return Answer(await acks.ack(body, request.namespace, request.name or None))
 
 
-async def nack(request: Plain, settling: Settling, gate: Gate) -> Answer:
+async def nack(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Give deliveries back, to be delivered later or as dead letters."""
     gate.require()
     body = await _body(request)
-    return Answer(await settling.nack(body, request.namespace, request.name or None))
+    return Answer(await acks.nack(body, request.namespace, request.name or None))
 
 
-async def release(request: Plain, settling: Settling, gate: Gate) -> Answer:
+async def release(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Give deliveries back that were not worked on, as if they had not been handed out."""
     gate.require()
     body = await _body(request)
-    return Answer(await settling.release(body, request.namespace, request.name or None))
+    return Answer(await acks.release(body, request.namespace, request.name or None))
 
 
-async def extend(request: Plain, settling: Settling, gate: Gate) -> Answer:
+async def extend(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Move the deadlines of deliveries. The new ones count from now."""
     gate.require()
     body = await _body(request)
-    return Answer(await settling.extend(body, request.namespace, request.name or None))
+    return Answer(await acks.extend(body, request.namespace, request.name or None))
 
 
 async def _unless_lost(connection: Connection, asking: Coroutine[Any, Any, T]) -> T:

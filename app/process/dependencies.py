@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.api.operate import Readiness
-from app.faces.settling import Settling
+from app.faces.acks import Acks
 from app.faces.websocket.sessions import Sessions
 from app.message.receipts import ReceiptCodec
 from subscriptions.engine.durable.announcing import (
@@ -36,7 +36,7 @@ class Dependencies:
     history: HistoryPort
     consumers: Consumers
     receipts: ReceiptCodec
-    settling: Settling
+    acks: Acks
     subscriptions: AnnouncingSubscriptions
     policies: AnnouncingPolicies
     dead_letters: AnnouncingDeadLetters

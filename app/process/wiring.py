@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from app.faces.acks import Acks
 from app.faces.deliveries import MemberDependencies
-from app.faces.settling import Settling
 from app.faces.webhooks.push import PushDependencies
 from app.faces.webhooks.runner import Webhooks
 from app.faces.webhooks.sender import Sender
@@ -154,7 +154,7 @@ class Service:
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(self._deciding, self._namespaces)
         history = History(self._history_pool, self._namespaces)
-        settling = Settling(self._consumers, self._receipts)
+        acks = Acks(self._consumers, self._receipts)
         members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
             Parts(
@@ -165,7 +165,7 @@ class Service:
                 history,
                 self._presence,
                 settings.namespace,
-                Queues(members, settling, self._gate),
+                Queues(members, acks, self._gate),
             )
         )
         return Dependencies(
@@ -176,7 +176,7 @@ class Service:
             history=history,
             consumers=self._consumers,
             receipts=self._receipts,
-            settling=settling,
+            acks=acks,
             subscriptions=subscriptions,
             policies=AnnouncingPolicies(policies, self._consumers),
             dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),

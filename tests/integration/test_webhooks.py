@@ -18,7 +18,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from app.embedded import EmbeddedPostgres
-from app.faces.webhooks.places import MAX_CONNECTIONS_A_HOST
+from app.faces.webhooks.limiter import MAX_CONNECTIONS_A_HOST
 from tests.conftest import External, Serve, drop_database, make_database, service_environment
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence
 from tests.patience import eventually, http_client

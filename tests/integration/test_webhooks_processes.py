@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.faces.webhooks.places import FIRST_PLACES
+from app.faces.webhooks.limiter import FIRST_PLACES
 from tests.conftest import Serve
 from tests.hook import hook, silence
 from tests.integration.test_webhooks import (

@@ -13,8 +13,8 @@ import trustme
 from prometheus_client import REGISTRY
 from standardwebhooks import Webhook
 
+from app.faces.webhooks.limiter import FIRST_PLACES, MAX_CONNECTIONS, MAX_CONNECTIONS_A_HOST
 from app.faces.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
-from app.faces.webhooks.places import FIRST_PLACES, MAX_CONNECTIONS, MAX_CONNECTIONS_A_HOST
 from app.faces.webhooks.sender import KEEP_ALIVE_S, MAX_ANSWER_BYTES, MAX_DRAIN_S, Sender, Sending, Target
 from load.relay import listening
 from tests.hook import SECRET, Answer, Hook, hook, reply, silence

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import Final
 
-from app.faces.webhooks.places import MAX_CONNECTIONS_A_HOST
+from app.faces.webhooks.limiter import MAX_CONNECTIONS_A_HOST
 from app.faces.webhooks.push import PushDependencies, Pusher
 from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import GaplessError

@@ -19,8 +19,8 @@ import httpcore
 from prometheus_client import Counter, Histogram
 
 from app.faces.webhooks.guard import Guard, Lookup, SystemLookup, UnreachableError
+from app.faces.webhooks.limiter import MAX_CONNECTIONS, Limiter
 from app.faces.webhooks.outcome import Crowded, Failed, Outcome, answered, broken
-from app.faces.webhooks.places import MAX_CONNECTIONS, Places
 from app.faces.webhooks.signature import signed
 from app.faces.webhooks.url import Endpoint, parse_url
 from subscriptions.domain.errors import GaplessError
@@ -77,7 +77,7 @@ class Sender:
         self._allow_private = allow_private
         self._now = now
         self._system = SystemLookup()
-        self._places = Places()
+        self._limiter = Limiter()
         # A request that enters the pool has a place already, so none waits inside it.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or httpcore.default_ssl_context(),
@@ -131,11 +131,11 @@ class Sender:
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await held.enter_async_context(self._places.at(host))
+                    await held.enter_async_context(self._limiter.at(host))
             except TimeoutError:
                 return Crowded("too many deliveries were under way already, so nothing was sent")
             outcome, has_answered = await self._post(request, timeout_s)
-            (self._places.answered if has_answered else self._places.silent)(host)
+            (self._limiter.answered if has_answered else self._limiter.silent)(host)
             return outcome
 
     async def _post(self, request: httpcore.Request, timeout_s: float) -> tuple[Outcome, bool]:

@@ -12,11 +12,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.faces.acks import Acks
 from app.faces.deliveries import MemberDependencies, MemberQuery, stream_member
-from app.faces.settling import Settling
 from app.faces.websocket import codes
-from app.faces.websocket.following import Client
 from app.faces.websocket.publications import ended, member_frames
+from app.faces.websocket.reader import Client
 from app.message import limits
 from app.message.refusals import decode_flat
 from app.message.settlement import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
@@ -76,7 +76,7 @@ class Queues:
     """What the members of a connection use of the service."""
 
     parts: MemberDependencies
-    settling: Settling
+    acks: Acks
     gate: Gate
 
 

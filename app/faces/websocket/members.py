@@ -10,7 +10,7 @@ from typing import Final
 from app.faces.websocket import codes
 from app.faces.websocket.codes import error_code
 from app.faces.websocket.consuming import Consuming, Queues, parse_consume, parse_unconsume
-from app.faces.websocket.following import Client
+from app.faces.websocket.reader import Client
 from app.faces.websocket.replies import Opening, Replies
 from app.message.limits import MAX_BODY_BYTES
 from subscriptions.domain.errors import Code, GaplessError, unavailable
@@ -121,17 +121,17 @@ class Members:
         if self._size + len(body) > MAX_SETTLING_BYTES:
             self._replies.refuse(id_, codes.TOO_MANY_REQUESTS)
             return
-        settling = self._queues.settling
+        acks = self._queues.acks
         match method:
             case "ack":
                 # Acks that wait at the same time are settled together.
-                work = settling.ack(body, self._namespace, None)
+                work = acks.ack(body, self._namespace, None)
             case "nack":
-                work = self._in_turn(partial(settling.nack, body, self._namespace, None))
+                work = self._in_turn(partial(acks.nack, body, self._namespace, None))
             case "release":
-                work = self._in_turn(partial(settling.release, body, self._namespace, None))
+                work = self._in_turn(partial(acks.release, body, self._namespace, None))
             case _:
-                work = self._in_turn(partial(settling.extend, body, self._namespace, None))
+                work = self._in_turn(partial(acks.extend, body, self._namespace, None))
         task = asyncio.create_task(work)
         self._settling.add(task)
         self._size += len(body)

@@ -29,7 +29,6 @@ from app.faces.websocket.commands import (
     split,
 )
 from app.faces.websocket.consuming import Queues
-from app.faces.websocket.followings import Followings
 from app.faces.websocket.framing import Framing
 from app.faces.websocket.history import read_history
 from app.faces.websocket.members import COMMANDS, Members
@@ -37,6 +36,7 @@ from app.faces.websocket.presence import read_presence, read_presence_stats
 from app.faces.websocket.publications import push
 from app.faces.websocket.publishing import publish
 from app.faces.websocket.replies import Replies
+from app.faces.websocket.subscribing import Subscribing
 from app.message.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
@@ -91,13 +91,13 @@ class Session:
 
     __slots__ = (
         "_connection",
-        "_followings",
         "_greeting",
         "_members",
         "_parts",
         "_reading",
         "_replies",
         "_strikes",
+        "_subscribing",
         "_writing",
         "began_at",
         "connected",
@@ -128,7 +128,7 @@ class Session:
         self._greeting = greeting or {}
         self._replies = Replies(connection, framing)
         info = ClientInfo(self.id, None, time.time_ns() // 1000)
-        self._followings = Followings(
+        self._subscribing = Subscribing(
             self,
             info,
             self._replies,
@@ -141,7 +141,7 @@ class Session:
         self._writing: asyncio.Lock | None = None
 
     def __repr__(self) -> str:
-        return f"Session({self.id}, {self._followings!r}, {self._replies!r})"
+        return f"Session({self.id}, {self._subscribing!r}, {self._replies!r})"
 
     # What its connection tells.
 
@@ -161,7 +161,7 @@ class Session:
             self._carry_out(command, line)
 
     def dropped(self) -> None:
-        self._followings.stop()
+        self._subscribing.stop()
         if self._members is not None:
             self._members.stop()
         self._replies.stop()
@@ -212,7 +212,7 @@ class Session:
         self._connection.close(*ending)
 
     def unsubscribed(self, channel: str, ending: Ending) -> None:
-        self._followings.forget(channel)
+        self._subscribing.forget(channel)
         self.say(push(channel, b"unsubscribe", _encode({"code": ending.code, "reason": ending.reason})))
 
     def ping(self, now: float) -> None:
@@ -252,9 +252,9 @@ class Session:
                 self._connect(id_, command.connect)
             case "subscribe" if command.subscribe is not UNSET:
                 request = command.subscribe
-                self._followings.subscribe(id_, request)
+                self._subscribing.subscribe(id_, request)
             case "unsubscribe" if command.unsubscribe is not UNSET:
-                self._followings.unsubscribe(id_, command.unsubscribe)
+                self._subscribing.unsubscribe(id_, command.unsubscribe)
             case "publish":
                 publish(command, line, parts.namespace, replies, parts.publisher, parts.exchange)
             case "history" if command.history is not UNSET:
@@ -296,7 +296,7 @@ class Session:
         def opened(subs: dict[str, Any]) -> None:
             self._replies.answer(id_, b"connect", _encode(about | {"subs": subs}))
 
-        self._replies.run(id_, self._followings.open_all(request.subs, opened))
+        self._replies.run(id_, self._subscribing.open_all(request.subs, opened))
 
     def _about(self) -> dict[str, Any]:
         return {"client": self.id, "version": f"Gapless {VERSION}"}

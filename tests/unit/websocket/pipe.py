@@ -27,7 +27,7 @@ from tests.contract.memory_log import MemoryLog
 from tests.engine.test_consumers import NS, Stage
 from tests.patience import cancel
 from tests.sim.loop import SeededLoop, run
-from tests.unit.websocket.test_following import World
+from tests.unit.websocket.test_reader import World
 from tests.unit.websocket.test_session import parts
 
 LONG_S = 1e6

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.faces.acks import Acks
 from app.faces.deliveries import MemberDependencies
-from app.faces.settling import Settling
 from app.faces.websocket.codes import Ending, error_code
 from app.faces.websocket.consuming import Queues
 from app.faces.websocket.framing import FRAMES
@@ -43,7 +43,7 @@ class Client:
         self.framing = FRAMES
         self.replies = Replies(self, FRAMES)
         parts = MemberDependencies(stage.consumers, codec, MemoryReader(stage.log))
-        queues = Queues(parts, Settling(stage.consumers, codec), gate)
+        queues = Queues(parts, Acks(stage.consumers, codec), gate)
         self.members = Members(self, self.replies, NS, queues)
         self.asked: dict[int, tuple[str, dict[str, Any]]] = {}
         self.answered: set[int] = set()

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.faces.acks import Acks
 from app.faces.deliveries import MemberDependencies
-from app.faces.settling import Settling
 from app.faces.websocket.consuming import Queues
 from app.faces.websocket.framing import FRAMES
 from app.faces.websocket.session import Parts, Session
@@ -27,7 +27,7 @@ from tests.contract.memory_bus import MemoryHub
 from tests.engine.test_consumers import NS, Stage
 from tests.patience import cancel
 from tests.sim.loop import SeededLoop, run
-from tests.unit.websocket.test_following import World
+from tests.unit.websocket.test_reader import World
 
 
 class Connection:
@@ -61,7 +61,7 @@ def parts(world: World, stage: Stage) -> Parts:
     exchange = Exchange(world.engine, MemoryHub().open, now_us=lambda: 0)
     publisher = Publisher([], encode_message, lambda committed: None)
     members = MemberDependencies(stage.consumers, codec, world.reader)
-    queues = Queues(members, Settling(stage.consumers, codec), gate)
+    queues = Queues(members, Acks(stage.consumers, codec), gate)
     history = MemoryHistory(world.log)
     return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, NS, queues)
 

@@ -14,7 +14,7 @@ from app.faces.sse.query import chosen_start
 from app.faces.websocket import codes
 from app.faces.websocket.codes import error_code
 from app.faces.websocket.commands import ChannelRequest, SubscribeRequest, check_name
-from app.faces.websocket.following import Client, Following
+from app.faces.websocket.reader import Client, Reader
 from app.faces.websocket.replies import Opening, Replies
 from app.http.parameters import MAX_LAST
 from app.message.limits import MAX_FILTERS
@@ -31,7 +31,7 @@ NEEDS_RECOVERY: Final = 2
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Followings:
+class Subscribing:
     """The subscriptions of one client, by the channel, pattern or selection that names them."""
 
     __slots__ = ("_client", "_info", "_namespace", "_open", "_parts", "_replies")
@@ -49,15 +49,15 @@ class Followings:
         self._replies = replies
         self._namespace = namespace
         self._parts = parts
-        self._open: dict[str, Following] = {}
+        self._open: dict[str, Reader] = {}
 
     def __repr__(self) -> str:
-        return f"Followings({len(self._open)})"
+        return f"Subscribing({len(self._open)})"
 
     def stop(self) -> None:
         """The client is gone."""
-        for following in self._open.values():
-            following.stop()
+        for reader in self._open.values():
+            reader.stop()
         self._open.clear()
 
     def forget(self, channel: str) -> None:
@@ -87,11 +87,11 @@ class Followings:
             try:
                 check_name(request.channel)  # The key is the name, but no member is unbounded.
                 request.channel = channel
-                following = self._follow(request, opened, lambda error: None)
+                reader = self._follow(request, opened, lambda error: None)
             except GaplessError:
                 return
-            assert following.task is not None, "it was begun"
-            following.task.add_done_callback(lambda _: known.set())
+            assert reader.task is not None, "it was begun"
+            reader.task.add_done_callback(lambda _: known.set())
             begun.append(known)
 
         for channel, request in subs.items():
@@ -128,15 +128,15 @@ class Followings:
             is_position = request.recover and error.status == 400
             opening.refuse(codes.UNRECOVERABLE_POSITION if is_position else error_code(error))
 
-        following = self._follow(request, opened, refused)
-        assert following.task is not None, "it was begun"
-        following.task.add_done_callback(opening.done)
+        reader = self._follow(request, opened, refused)
+        assert reader.task is not None, "it was begun"
+        reader.task.add_done_callback(opening.done)
 
     def unsubscribe(self, id_: int, request: ChannelRequest) -> None:
         """End a subscription, if there is one. Nothing of it comes after the reply."""
-        following = self._open.pop(check_name(request.channel), None)
-        if following is not None:
-            following.stop()
+        reader = self._open.pop(check_name(request.channel), None)
+        if reader is not None:
+            reader.stop()
         self._replies.answer(id_, b"unsubscribe", b"{}")
 
     def _follow(
@@ -144,26 +144,24 @@ class Followings:
         request: SubscribeRequest,
         opened: Callable[[LiveSubscription], Awaitable[None]],
         refused: Callable[[GaplessError], None],
-    ) -> Following:
+    ) -> Reader:
         """Begin a subscription. Raises `invalid_request`."""
         channel = request.channel
         selection = _selection(self._namespace, request)
         by_id = request.selection is not None or selection.single is None
-        following = Following(channel, by_id, self._client, opened)
+        reader = Reader(channel, by_id, self._client, opened)
         start = _start(request, by_id)
 
         def ended(_: asyncio.Task[None]) -> None:
-            if self._open.get(channel) is following:
+            if self._open.get(channel) is reader:
                 del self._open[channel]
 
-        self._open[channel] = following
-        following.task = asyncio.create_task(
-            following.follow(
-                self._parts, selection, start, self._info, refused, join_leave=request.join_leave
-            )
+        self._open[channel] = reader
+        reader.task = asyncio.create_task(
+            reader.follow(self._parts, selection, start, self._info, refused, join_leave=request.join_leave)
         )
-        following.task.add_done_callback(ended)
-        return following
+        reader.task.add_done_callback(ended)
+        return reader
 
 
 def _selection(namespace: str, request: SubscribeRequest) -> Selection:

@@ -14,8 +14,8 @@ import pytest
 from app.faces.live import LiveDependencies
 from app.faces.websocket import codes
 from app.faces.websocket.codes import Ending
-from app.faces.websocket.following import Following
 from app.faces.websocket.framing import FRAMES
+from app.faces.websocket.reader import Reader
 from app.message.message import encode_message
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
@@ -109,7 +109,7 @@ class World:
         self.deletions += self.log.delete(LOBBY)
 
 
-class Reader:
+class FakeClient:
     """A client of the protocol: it keeps an offset and an epoch, and believes what it is told."""
 
     def __init__(self, world: World) -> None:
@@ -134,11 +134,11 @@ class Reader:
             self._messages = Messages()
             world = self.world
             self.asked_at = world.deletions
-            following = Following("lobby", False, self, self.opened)
+            reader = Reader("lobby", False, self, self.opened)
             parts = LiveDependencies(world.engine, world.reader, world.presence)
             selection, client = select("default", ("lobby",)), showing.client()
-            following.task = asyncio.create_task(
-                following.follow(parts, selection, start, client, self.refused, join_leave=True)
+            reader.task = asyncio.create_task(
+                reader.follow(parts, selection, start, client, self.refused, join_leave=True)
             )
             life_s = None if self.world.calm else self.world.chance.expovariate(1 / 1.5)
             try:
@@ -146,8 +146,8 @@ class Reader:
                     async with asyncio.timeout(life_s):
                         await self._ended.wait()
             finally:
-                following.stop()
-                await cancel(following.task)
+                reader.stop()
+                await cancel(reader.task)
 
     async def opened(self, subscription: LiveSubscription) -> None:
         found = subscription.opened
@@ -218,12 +218,12 @@ class Reader:
         self._ended.set()
 
 
-def play(seed: int) -> Reader:
+def play(seed: int) -> FakeClient:
     """One world. Its readers end with all that there is."""
 
-    async def program() -> Reader:
+    async def program() -> FakeClient:
         world = World(loop, seed)
-        readers = [Reader(world) for _ in range(3)]
+        readers = [FakeClient(world) for _ in range(3)]
         tasks = [asyncio.create_task(reader.run()) for reader in readers]
         for _ in range(STEPS):
             await world.step()

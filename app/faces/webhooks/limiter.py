@@ -32,7 +32,7 @@ class _Host:
     waiting: deque[asyncio.Future[bool]] = field(default_factory=deque)
 
 
-class Places:
+class Limiter:
     """The places of a process, used on one loop. Only `at` waits."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Places:
         self._strangers = 0
 
     def __repr__(self) -> str:
-        return f"Places({self._in_use} in use, {self._strangers} by strangers, {len(self._hosts)} hosts)"
+        return f"Limiter({self._in_use} in use, {self._strangers} by strangers, {len(self._hosts)} hosts)"
 
     @asynccontextmanager
     async def at(self, host: str) -> AsyncIterator[None]:

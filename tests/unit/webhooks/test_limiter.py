@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.faces.webhooks.places import (
+from app.faces.webhooks.limiter import (
     FIRST_PLACES,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_A_HOST,
     MAX_REMEMBERED,
     MAX_STRANGERS,
-    Places,
+    Limiter,
 )
 
 
@@ -26,8 +26,8 @@ async def settle() -> None:
 class Crowd:
     """Tasks that hold places until they are let go."""
 
-    def __init__(self, places: Places) -> None:
-        self.places = places
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
         self.held: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self._go = asyncio.Event()
@@ -38,7 +38,7 @@ class Crowd:
         return made
 
     async def _hold(self, host: str) -> None:
-        async with self.places.at(host):
+        async with self.limiter.at(host):
             self.held.append(host)
             await self._go.wait()
 
@@ -48,7 +48,7 @@ class Crowd:
 
 
 async def test_a_host_gets_more_as_it_answers_and_one_when_it_does_not() -> None:
-    places = Places()
+    limiter = Limiter()
     for answers, expected in (
         (0, FIRST_PLACES),
         (1, 6),
@@ -56,14 +56,14 @@ async def test_a_host_gets_more_as_it_answers_and_one_when_it_does_not() -> None
         (9, MAX_CONNECTIONS_A_HOST),
     ):
         for _ in range(answers):
-            places.answered(f"h{answers}")
-        crowd = Crowd(places)
+            limiter.answered(f"h{answers}")
+        crowd = Crowd(limiter)
         crowd.come(f"h{answers}", 20)
         await settle()
         assert len(crowd.held) == expected
         await crowd.go()
-    places.silent("h9")
-    crowd = Crowd(places)
+    limiter.silent("h9")
+    crowd = Crowd(limiter)
     crowd.come("h9", 20)
     await settle()
     assert len(crowd.held) == 1
@@ -72,14 +72,14 @@ async def test_a_host_gets_more_as_it_answers_and_one_when_it_does_not() -> None
 
 
 async def test_hosts_that_do_not_answer_share_half_however_many_they_are() -> None:
-    places, crowd = Places(), None
-    crowd = Crowd(places)
+    limiter, crowd = Limiter(), None
+    crowd = Crowd(limiter)
     for number in range(MAX_CONNECTIONS):
         crowd.come(f"h{number}", 2)
     await settle()
     assert len(crowd.held) == MAX_STRANGERS
-    places.answered("good")
-    good = Crowd(places)
+    limiter.answered("good")
+    good = Crowd(limiter)
     good.come("good", 3)
     await settle()
     assert len(good.held) == 3
@@ -89,25 +89,25 @@ async def test_hosts_that_do_not_answer_share_half_however_many_they_are() -> No
 
 
 async def test_all_places_and_no_more_are_given_out_in_turn() -> None:
-    places = Places()
-    crowd = Crowd(places)
+    limiter = Limiter()
+    crowd = Crowd(limiter)
     for number in range(2 * MAX_CONNECTIONS):
-        places.answered(f"h{number}")
+        limiter.answered(f"h{number}")
         crowd.come(f"h{number}", 3)
     await settle()
     assert len(crowd.held) == MAX_CONNECTIONS
     assert max(map(crowd.held.count, crowd.held)) <= 3
     await crowd.go()
-    assert repr(places).startswith("Places(0 in use, 0 by strangers")
+    assert repr(limiter).startswith("Limiter(0 in use, 0 by strangers")
 
 
 @pytest.mark.parametrize("granted_first", [False, True])
 async def test_whoever_gives_up_leaves_its_place_to_others(granted_first: bool) -> None:
-    places = Places()
+    limiter = Limiter()
     async with AsyncExitStack() as held:
         for _ in range(FIRST_PLACES):
-            await held.enter_async_context(places.at("a"))
-        crowd = Crowd(places)
+            await held.enter_async_context(limiter.at("a"))
+        crowd = Crowd(limiter)
         (gives_up, _) = crowd.come("a", 2)
         await settle()
         if not granted_first:
@@ -117,21 +117,21 @@ async def test_whoever_gives_up_leaves_its_place_to_others(granted_first: bool) 
     await settle()
     await crowd.go()
     assert len(crowd.held) == 1
-    assert repr(places).startswith("Places(0 in use, 0 by strangers")
+    assert repr(limiter).startswith("Limiter(0 in use, 0 by strangers")
 
 
 async def test_hosts_are_not_remembered_without_end() -> None:
-    places = Places()
+    limiter = Limiter()
     for number in range(MAX_REMEMBERED + 50):
-        async with places.at(f"h{number}"):
+        async with limiter.at(f"h{number}"):
             pass
-    assert f"{MAX_REMEMBERED} hosts" in repr(places)
+    assert f"{MAX_REMEMBERED} hosts" in repr(limiter)
 
 
 async def test_who_gives_up_as_a_place_gets_free_has_only_given_up() -> None:
     """All at once, as those do that wait equally long; the place is passed on before they notice."""
-    places = Places()
-    holding, waiting = Crowd(places), Crowd(places)
+    limiter = Limiter()
+    holding, waiting = Crowd(limiter), Crowd(limiter)
     holding.come("h", FIRST_PLACES)
     given_up = waiting.come("h", 4)
     await settle()
@@ -141,7 +141,7 @@ async def test_who_gives_up_as_a_place_gets_free_has_only_given_up() -> None:
     await holding.go()
     outcomes = await asyncio.gather(*given_up, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 4
-    next_one = Crowd(places)
+    next_one = Crowd(limiter)
     next_one.come("h", FIRST_PLACES)
     await settle()
     assert next_one.held == ["h"] * FIRST_PLACES, "no place is lost"
@@ -149,8 +149,8 @@ async def test_who_gives_up_as_a_place_gets_free_has_only_given_up() -> None:
 
 
 async def test_a_place_that_gets_free_meanwhile_goes_to_who_still_waits() -> None:
-    places = Places()
-    holding, waiting = Crowd(places), Crowd(places)
+    limiter = Limiter()
+    holding, waiting = Crowd(limiter), Crowd(limiter)
     (first, *_) = holding.come("h", FIRST_PLACES)
     gives_up, stays = waiting.come("h", 2)
     await settle()

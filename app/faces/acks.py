@@ -12,7 +12,7 @@ from subscriptions.domain.delivery import Settled
 from subscriptions.engine.durable.consumers import Consumers
 
 
-class Settling:
+class Acks:
     """Settles deliveries. Each method takes a body and answers after the commit, with a result for each
     receipt. Name None: receipts of any subscription in the namespace will do.
 
@@ -24,7 +24,7 @@ class Settling:
         self._codec = receipts
 
     def __repr__(self) -> str:
-        return f"Settling({self._consumers!r})"
+        return f"Acks({self._consumers!r})"
 
     async def ack(self, body: bytes, namespace: str, name: str | None) -> bytes:
         texts = parse_receipts(body)

@@ -66,7 +66,7 @@ class Client(Protocol):
         """The server ended a subscription: tells the client."""
 
 
-class Following:
+class Reader:
     """One subscription, from its opening to its end. It is one task, which `follow` runs."""
 
     __slots__ = ("_by_id", "_channel_id", "_client", "_opened", "_subscription", "channel", "task")
@@ -88,7 +88,7 @@ class Following:
         self._channel_id = 0
 
     def __repr__(self) -> str:
-        return f"Following({self.channel}, {self._subscription!r})"
+        return f"Reader({self.channel}, {self._subscription!r})"
 
     async def follow(
         self,
