@@ -1,7 +1,7 @@
 -- Leases that end, and the work that every decision about a subscription does first.
 
 -- Ends leases whose deadline has passed, at most p_limit: the messages are due again at once, in the company
--- that company.sql describes, or die.
+-- that doubt.sql describes, or die.
 create or replace function gapless_internal.end_leases(s gapless.subscriptions, p_now timestamptz, p_limit integer)
 returns gapless.death[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

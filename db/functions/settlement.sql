@@ -189,7 +189,7 @@ begin
 end $$;
 
 -- Ends the leases of members that are gone, of each member all that it held at once: the messages are due
--- again, in the company that company.sql describes, or die. A lease that was never delivered is made undone,
+-- again, in the company that doubt.sql describes, or die. A lease that was never delivered is made undone,
 -- also if its deadline has passed.
 create or replace function gapless.release(
     p_subscription_id integer, p_messages bigint[], p_leases bigint[], p_delivered boolean, out touched json

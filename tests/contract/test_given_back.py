@@ -6,8 +6,8 @@ import pytest
 
 from subscriptions.domain.errors import Code
 from tests.contract.bench import Bench, attempts, code_of, data, receipts
-from tests.contract.test_company import hold
 from tests.contract.test_deliveries import bench, queue
+from tests.contract.test_doubt import hold
 
 __all__ = ["bench"]
 
