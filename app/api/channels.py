@@ -19,7 +19,7 @@ from app.message.refusals import decode
 from app.message.tags import etag, if_absent, if_match
 from app.message.times import rfc3339
 from subscriptions.domain import model
-from subscriptions.ports import HistoryPort
+from subscriptions.ports import ChannelPort
 
 MERGE_PATCH = "application/merge-patch+json"
 MAX_AGE_S: Final = 2**31 - 1
@@ -85,24 +85,24 @@ class ChannelPage(msgspec.Struct):
     cursor: str | None
 
 
-async def list_channels(request: Request[NamesQuery], history: HistoryPort) -> Answer:
+async def list_channels(request: Request[NamesQuery], channels: ChannelPort) -> Answer:
     """List channels by name. `cursor` goes into the next request; it is null on the last page."""
     regex, limit = name_pattern(request.query), request.query.limit
-    found = await history.channels(request.namespace, regex, request.query.cursor, limit + 1)
+    found = await channels.page(request.namespace, regex, request.query.cursor, limit + 1)
     return page_by_name("channels", [(each.name, encode_channel(each)) for each in found], limit)
 
 
-async def get_channel(request: Plain, history: HistoryPort) -> Answer:
+async def get_channel(request: Plain, channels: ChannelPort) -> Answer:
     """Get a channel: its last id and seq, and its settings."""
-    return _answer(await history.channel(request.namespace, request.name))
+    return _answer(await channels.get(request.namespace, request.name))
 
 
-async def put_channel(request: Plain, history: HistoryPort) -> Answer:
+async def put_channel(request: Plain, channels: ChannelPort) -> Answer:
     """Create a channel, or replace its settings: a setting that is left out is cleared. `If-None-Match: *`
     only creates."""
     tags, absent = if_match(request.headers), if_absent(request.headers)
     settings = await _settings(request)
-    made, was_made = await history.put_channel(
+    made, was_made = await channels.put(
         request.namespace,
         request.name,
         model.Retention(settings.get("max_age"), settings.get("max_messages")),
@@ -113,17 +113,17 @@ async def put_channel(request: Plain, history: HistoryPort) -> Answer:
     return _answer(made, 201 if was_made else 200)
 
 
-async def patch_channel(request: Plain, history: HistoryPort) -> Answer:
+async def patch_channel(request: Plain, channels: ChannelPort) -> Answer:
     """Change some settings of a channel; null clears one."""
     tags, settings = if_match(request.headers), await _settings(request)
-    changed = await history.patch_channel(request.namespace, request.name, settings, if_match=tags)
+    changed = await channels.patch(request.namespace, request.name, settings, if_match=tags)
     return _answer(changed)
 
 
-async def delete_channel(request: Plain, history: HistoryPort) -> Answer:
+async def delete_channel(request: Plain, channels: ChannelPort) -> Answer:
     """Delete a channel and its messages. A later publish creates it again, from seq 1."""
     tags = if_match(request.headers)
-    await history.delete_channel(request.namespace, request.name, if_match=tags)
+    await channels.delete(request.namespace, request.name, if_match=tags)
     return NO_CONTENT
 
 

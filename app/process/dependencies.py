@@ -21,7 +21,7 @@ from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
-from subscriptions.ports import HistoryPort, ReadPort
+from subscriptions.ports import ChannelPort, HistoryPort, ReadPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Dependencies:
     live: LiveEngine
     read: ReadPort
     history: HistoryPort
+    channels: ChannelPort
     consumers: Consumers
     receipts: ReceiptCodec
     acks: Acks

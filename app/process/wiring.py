@@ -29,6 +29,7 @@ from app.process.settings import Settings
 from cache.bus import RedisBus
 from cache.presence import RedisPresence
 from db.appender import Appender
+from db.channels import Channels
 from db.connect import DECISION_TIMEOUT_S, DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
@@ -153,7 +154,7 @@ class Service:
         touched = self._exchange.touched
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(self._deciding, self._namespaces)
-        history = History(self._history_pool, self._namespaces)
+        history = History(self._history_pool)
         acks = Acks(self._consumers, self._receipts)
         members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
@@ -174,6 +175,7 @@ class Service:
             live=self._live,
             read=self._reader,
             history=history,
+            channels=Channels(self._history_pool, self._namespaces),
             consumers=self._consumers,
             receipts=self._receipts,
             acks=acks,

@@ -1,23 +1,4 @@
--- calls: id_before(1), set_channels(3)
-
--- name: channel
-select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
-       c.max_age, c.max_messages, c.message_ttl, c.origins
-from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
-where n.name = $1 and c.name = $2
-
--- name: described_channel
--- A channel with its tag, both as of one moment.
-select n.name as namespace, c.*, gapless.channel_tag(c) as tag
-from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
-where n.name = $1 and c.name = $2
-
--- name: channels
-select n.name as namespace, c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id, c.created_at,
-       c.max_age, c.max_messages, c.message_ttl, c.origins
-from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
-where n.name = $1 and ($2::text is null or c.name ~ $2) and c.name > $3 collate "C"
-order by c.name limit $4
+-- calls: id_before(1)
 
 -- name: history_up
 -- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes. Each row has the
@@ -57,9 +38,3 @@ select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.s
        m."binary"
 from gapless.messages m
 where m.channel_id = $1 and m.id = $2 and m.id > $3
-
--- name: set_channel
-select channel_id, made from gapless.set_channel_if($1, $2, $3::jsonb, $4, $5, $6)
-
--- name: delete_channel
-select gapless.delete_channel_if($1, $2, $3)

@@ -16,6 +16,7 @@ from subscriptions.ports.presence import PresencePage, PresencePort, PresenceSta
 from subscriptions.ports.publishing import AppendPort, HintBus, SchedulePort, TransactionPort
 from subscriptions.ports.reading import (
     NO_PLACE,
+    ChannelPort,
     Head,
     HistoryPort,
     HistoryQuery,
@@ -33,6 +34,7 @@ __all__ = [
     "NO_PLACE",
     "AppendPort",
     "AttendancePort",
+    "ChannelPort",
     "Clock",
     "DeadLetterPort",
     "DeliveryPort",

@@ -194,7 +194,7 @@ class HistoryQuery:
 
 
 class HistoryPort(Protocol):
-    """History and channels, for faces that answer requests."""
+    """History, for faces that answer requests."""
 
     async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
         """A page, and whether more follows. Raises `channel_not_found`, or `cursor_expired` when the page
@@ -209,17 +209,19 @@ class HistoryPort(Protocol):
         """One message. Raises `channel_not_found` or `message_not_found`."""
         ...
 
-    async def channel(self, namespace: str, name: str) -> Channel:
+
+class ChannelPort(Protocol):
+    """Channels with their settings."""
+
+    async def get(self, namespace: str, name: str) -> Channel:
         """The channel with its settings. Raises `channel_not_found`."""
         ...
 
-    async def channels(
-        self, namespace: str, pattern_regex: str | None, after: str, limit: int
-    ) -> list[Channel]:
+    async def page(self, namespace: str, pattern_regex: str | None, after: str, limit: int) -> list[Channel]:
         """Channels with names after `after`, in order of names."""
         ...
 
-    async def put_channel(
+    async def put(
         self,
         namespace: str,
         name: str,
@@ -234,14 +236,14 @@ class HistoryPort(Protocol):
         `if_absent` if the channel exists."""
         ...
 
-    async def patch_channel(
+    async def patch(
         self, namespace: str, name: str, settings: dict[str, float | None], *, if_match: Tags | None = None
     ) -> Channel:
         """Change only the settings named (`max_age`, `max_messages`, `message_ttl`). Raises
-        `channel_not_found`, and with `if_match` `precondition_failed`; so does `delete_channel`."""
+        `channel_not_found`, and with `if_match` `precondition_failed`; so does `delete`."""
         ...
 
-    async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None: ...
+    async def delete(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None: ...
 
 
 class ReadWatermark(Protocol):

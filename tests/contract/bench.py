@@ -29,6 +29,7 @@ from subscriptions.domain.model import Append, Message, NewMessage
 from subscriptions.engine.durable.neighbours import Lookup
 from subscriptions.ports import (
     AttendancePort,
+    ChannelPort,
     DeadLetterPort,
     DeliveryPort,
     DeparturePort,
@@ -39,7 +40,7 @@ from subscriptions.ports import (
     TransactionPort,
 )
 from tests.conftest import Database
-from tests.contract.memory import MemoryAppender, MemoryHistory
+from tests.contract.memory import MemoryAppender, MemoryChannels, MemoryHistory
 from tests.contract.memory_dead_letters import MemoryDeadLetters
 from tests.contract.memory_deliveries import MemoryDeliveries
 from tests.contract.memory_log import MemoryLog
@@ -121,6 +122,7 @@ class Bench:
         careful: TransactionPort,
         policies: PolicyPort,
         history: HistoryPort,
+        channels: ChannelPort,
     ) -> None:
         self.port = port
         self.lookup = lookup
@@ -131,6 +133,7 @@ class Bench:
         """Makes no channels."""
         self.policies = policies
         self.history = history
+        self.channels = channels
 
     async def publish(self, channel: str, *data: Any, **members: Any) -> list[int]:
         """One message each; their ids."""
@@ -333,7 +336,7 @@ class _Postgres:
         )
 
     async def remove(self, channel: str) -> None:
-        await self._queues.history.delete_channel("default", channel)
+        await self._queues.channels.delete("default", channel)
         await self._queues.maintenance.purge_rows(1000)
 
     async def arrive(self, holder: int) -> None:
@@ -381,6 +384,7 @@ def in_memory() -> Bench:
         MemoryTransactions(memory.queues, create_channels=False),
         MemoryPolicies(memory.queues),
         MemoryHistory(memory.log),
+        MemoryChannels(memory.log),
     )
 
 
@@ -398,6 +402,7 @@ async def in_postgres(database: Database) -> AsyncIterator[Bench]:
             Transactions(queues.pool, queues.namespaces, create_channels=False),
             queues.policies,
             queues.history,
+            queues.channels,
         )
         store.close()
         await check_queues(queues.owner)

@@ -12,14 +12,15 @@ import pytest
 
 from app.embedded import EmbeddedPostgres
 from db.appender import Appender
+from db.channels import Channels
 from db.connect import DatabaseConfig, Pool
 from db.history import History
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
-from subscriptions.ports import AppendPort, HistoryPort, ReadPort
+from subscriptions.ports import AppendPort, ChannelPort, HistoryPort, ReadPort
 from tests.conftest import drop_database, make_database
 from tests.contract.limits import long_limits
-from tests.contract.memory import MemoryAppender, MemoryHistory, MemoryReader
+from tests.contract.memory import MemoryAppender, MemoryChannels, MemoryHistory, MemoryReader
 from tests.contract.memory_log import MemoryLog, Transaction
 from tests.race.support import IMMEDIATE, publish, reader, sessions, wait_for_the_database
 
@@ -41,6 +42,7 @@ class Log:
     """Makes no channels."""
     read: ReadPort
     history: HistoryPort
+    channels: ChannelPort
     age_keys: Callable[[float], Awaitable[None]]
     trim: Callable[[str, int], Awaitable[None]]
     hold: Callable[[str], Awaitable[Held]]
@@ -120,6 +122,7 @@ def _memory() -> Log:
         careful=MemoryAppender(log, create_channels=False),
         read=MemoryReader(log),
         history=MemoryHistory(log),
+        channels=MemoryChannels(log),
         age_keys=age_keys,
         trim=trim,
         hold=hold,
@@ -139,6 +142,7 @@ async def _postgres(postgres: EmbeddedPostgres) -> AsyncIterator[Log]:
             careful=careful,
             read=read,
             history=History(pool),
+            channels=Channels(pool),
             age_keys=lambda hours: _age_keys(owner, hours),
             trim=lambda channel, keep: _trim(owner, channel, keep),
             hold=lambda channel: _hold(holder, channel),

@@ -263,7 +263,7 @@ class MemoryHistory:
 
     async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
         await self._pause("history")
-        row = self._row(query.namespace, query.channel)
+        row = _row(self._log, query.namespace, query.channel)
         if query.ascending and query.after is not None and query.after < row.trimmed_id:
             raise GaplessError(Code.CURSOR_EXPIRED, "retention removed what was asked for")
         found = [m for m in row.after(query.after or 0) if _wanted(query, m)]
@@ -277,24 +277,29 @@ class MemoryHistory:
             yield found[at : at + EXPORT_BATCH]
 
     async def message(self, namespace: str, channel: str, message_id: int) -> Message:
-        row = self._row(namespace, channel)
+        row = _row(self._log, namespace, channel)
         for message in row.after(message_id - 1)[:1]:
             if message.id == message_id:
                 return message
         raise GaplessError(Code.MESSAGE_NOT_FOUND, f"channel {channel} has no message {message_id}")
 
-    async def channel(self, namespace: str, name: str) -> Channel:
-        return self._row(namespace, name).value()
 
-    async def channels(
-        self, namespace: str, pattern_regex: str | None, after: str, limit: int
-    ) -> list[Channel]:
+class MemoryChannels:
+    """Implements `ChannelPort`."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    async def get(self, namespace: str, name: str) -> Channel:
+        return _row(self._log, namespace, name).value()
+
+    async def page(self, namespace: str, pattern_regex: str | None, after: str, limit: int) -> list[Channel]:
         names = sorted(name for ns, name in self._log.rows if ns == namespace and name > after)
         if pattern_regex is not None:
             names = [name for name in names if re.search(pattern_regex, name)]
-        return [self._row(namespace, name).value() for name in names[:limit]]
+        return [_row(self._log, namespace, name).value() for name in names[:limit]]
 
-    async def put_channel(
+    async def put(
         self,
         namespace: str,
         name: str,
@@ -308,15 +313,15 @@ class MemoryHistory:
         if (if_absent and not made) or (if_match is not None and made):
             raise GaplessError(Code.PRECONDITION_FAILED, f"channel {name} is or is not there")
         if if_match is not None:
-            _expect(self._row(namespace, name), if_match)
+            _expect(_row(self._log, namespace, name), if_match)
         row = self._log.row((namespace, name), create=True)
         assert row is not None
         return self._set(row, {**asdict(retention), "message_ttl": message_ttl}), made
 
-    async def patch_channel(
+    async def patch(
         self, namespace: str, name: str, settings: dict[str, float | None], *, if_match: Tags | None = None
     ) -> Channel:
-        row = self._row(namespace, name)
+        row = _row(self._log, namespace, name)
         _expect(row, if_match)
         return self._set(row, settings)
 
@@ -325,15 +330,16 @@ class MemoryHistory:
         self._log.refresh(row)
         return row.value()
 
-    async def delete_channel(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
-        _expect(self._row(namespace, name), if_match)
+    async def delete(self, namespace: str, name: str, *, if_match: Tags | None = None) -> None:
+        _expect(_row(self._log, namespace, name), if_match)
         self._log.delete((namespace, name))
 
-    def _row(self, namespace: str, name: str) -> Row:
-        row = self._log.rows.get((namespace, name))
-        if row is None:
-            raise GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")
-        return row
+
+def _row(log: MemoryLog, namespace: str, name: str) -> Row:
+    row = log.rows.get((namespace, name))
+    if row is None:
+        raise GaplessError(Code.CHANNEL_NOT_FOUND, f"channel {name} does not exist")
+    return row
 
 
 def _expect(row: Row, if_match: Tags | None) -> None:

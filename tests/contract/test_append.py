@@ -61,7 +61,7 @@ async def test_what_was_appended_is_what_is_read(log: Log) -> None:
 async def test_a_message_lives_as_long_as_the_shorter_of_two_allows(
     log: Log, own: float | None, channel: float | None, life: float
 ) -> None:
-    await log.history.put_channel("default", "a", Retention(), channel)
+    await log.channels.put("default", "a", Retention(), channel)
     (answer,) = await log.store(Append("default", (NewMessage("a", b"1", ttl=own),)))
     message = await log.history.message("default", "a", answer.positions[0].id)
     assert message.expires_at_us == message.created_at_us + life * 1_000_000
@@ -76,7 +76,7 @@ async def test_a_key_is_answered_again(log: Log) -> None:
     for one, other in zip(first.positions, again.positions, strict=True):
         assert (one.id, one.channel, one.seq) == (other.id, other.channel, other.seq)
         assert one.created_at_us == other.created_at_us
-    assert (await log.history.channel("default", "a")).last_seq == 1
+    assert (await log.channels.get("default", "a")).last_seq == 1
 
 
 async def test_another_request_under_a_key_is_refused_and_leaves_nothing(log: Log) -> None:
@@ -128,7 +128,7 @@ async def test_an_expected_seq_is_the_last_or_refused(log: Log) -> None:
             assert isinstance(answer, Appended)
         else:
             assert code(answer) is Code.HEAD_MISMATCH
-    assert (await log.history.channel("default", "a")).last_seq == 2
+    assert (await log.channels.get("default", "a")).last_seq == 2
 
 
 async def test_of_many_who_expect_the_same_one_wins(log: Log) -> None:
@@ -141,18 +141,18 @@ async def test_of_many_who_expect_the_same_one_wins(log: Log) -> None:
 async def test_publishing_makes_channels_only_where_it_may(log: Log) -> None:
     (refused,) = await log.careful.append([request("a")])
     assert code(refused) is Code.CHANNEL_NOT_FOUND
-    await log.history.put_channel("default", "a", Retention(), None)
+    await log.channels.put("default", "a", Retention(), None)
     stored, half = await log.careful.append([request("a"), request("a", "b")])
     assert isinstance(stored, Appended)
     assert code(half) is Code.CHANNEL_NOT_FOUND
-    assert (await log.history.channel("default", "a")).last_seq == 1
+    assert (await log.channels.get("default", "a")).last_seq == 1
     with pytest.raises(GaplessError):
-        await log.history.channel("default", "b")
+        await log.channels.get("default", "b")
 
 
 async def test_a_replay_needs_no_channel_any_more(log: Log) -> None:
     (first,) = await log.store(request("a", key="k"))
-    await log.history.delete_channel("default", "a")
+    await log.channels.delete("default", "a")
     (again,) = await log.careful.append([request("a", key="k")])
     assert isinstance(again, Appended)
     assert again.positions[0].id == first.positions[0].id

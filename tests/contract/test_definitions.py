@@ -44,8 +44,8 @@ async def apply(bench: Bench, wanted: Definitions, *, dry_run: bool = False) -> 
 async def test_it_holds_what_was_defined(bench: Bench) -> None:
     """Own settings, of channels only those that have some, all in order of names."""
     await bench.publish("bare", 1)
-    await bench.history.put_channel("default", "d", Retention(), 7)
-    await bench.history.put_channel("default", "c", Retention(None, 5), None)
+    await bench.channels.put("default", "d", Retention(), 7)
+    await bench.channels.put("default", "c", Retention(None, 5), None)
     await bench.store.subscribe("r", "d", start="latest")
     await bench.store.pause("r", True)
     await bench.store.subscribe("q", "c", "x.*", max_deliver=2)
@@ -61,7 +61,7 @@ async def test_an_import_makes_everything_once(bench: Bench) -> None:
     assert await apply(bench, DOCUMENT) == (all_of_it, 0)
     assert await bench.policies.definitions("default") == DOCUMENT
     assert await apply(bench, DOCUMENT) == ([], 5)
-    (channel,) = await bench.history.channels("default", "^c$", "", 10)
+    (channel,) = await bench.channels.page("default", "^c$", "", 10)
     assert channel.retention.max_messages == 5
     q = await bench.lookup.get("default", "q", stats=False)
     assert (q.settings["ack_wait"], q.settings["max_deliver"], q.paused) == (9, 2, False)
@@ -119,13 +119,13 @@ async def test_what_differs_is_changed_and_what_is_not_named_stays(bench: Bench)
 async def test_a_channel_without_settings_is_made_once(bench: Bench) -> None:
     bare = Definitions((ChannelDefinition("bare", {}),))
     assert await apply(bench, bare) == (["channel:bare"], 0)
-    assert (await bench.history.channel("default", "bare")).last_seq == 0
+    assert (await bench.channels.get("default", "bare")).last_seq == 0
     assert await apply(bench, bare) == ([], 1)
     given = Definitions((ChannelDefinition("bare", {"max_messages": 5}),))
     assert await apply(bench, given) == (["~channel:bare"], 0)
     assert await apply(bench, bare) == (["~channel:bare"], 0)
     assert await apply(bench, bare) == ([], 1)
-    assert (await bench.history.channel("default", "bare")).retention == Retention()
+    assert (await bench.channels.get("default", "bare")).retention == Retention()
 
 
 async def test_a_push_without_a_secret_keeps_the_one_that_is_there(bench: Bench) -> None:
@@ -154,7 +154,7 @@ async def test_a_document_with_a_mistake_changes_nothing(
     applying = bench.policies.apply("default", wanted, dry_run=dry_run)
     assert await code_of(applying) is Code.INVALID_REQUEST
     assert await bench.policies.definitions("default") == Definitions()
-    assert await code_of(bench.history.channel("default", "c")) is Code.CHANNEL_NOT_FOUND
+    assert await code_of(bench.channels.get("default", "c")) is Code.CHANNEL_NOT_FOUND
     assert await apply(bench, DOCUMENT) == (
         ["channel:c", "channel:d", "policy:p", "subscription:q", "subscription:r"],
         0,
@@ -172,7 +172,7 @@ async def test_an_import_may_be_about_the_definitions_that_were_seen(bench: Benc
     assert (await bench.policies.definitions("default")).tag == tags[1]
     await bench.store.pause("q", True)
     tags.append((await bench.policies.definitions("default")).tag)
-    await bench.history.put_channel("default", "c", Retention(60), None)
+    await bench.channels.put("default", "c", Retention(60), None)
     tags.append((await bench.policies.definitions("default")).tag)
     await bench.policies.put("default", POLICY)
     tags.append((await bench.policies.definitions("default")).tag)

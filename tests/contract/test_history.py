@@ -71,7 +71,7 @@ async def test_what_retention_took_cannot_be_asked_for(log: Log) -> None:
     with pytest.raises(GaplessError) as refused:
         await log.history.message("default", "a", 3)
     assert refused.value.code is Code.MESSAGE_NOT_FOUND
-    channel = await log.history.channel("default", "a")
+    channel = await log.channels.get("default", "a")
     assert (channel.first_seq, channel.last_seq, channel.trimmed_id) == (4, 5, 3)
 
 
@@ -85,20 +85,20 @@ async def test_one_message(log: Log) -> None:
 
 
 async def test_settings_are_put_and_patched(log: Log) -> None:
-    channel, made = await log.history.put_channel("default", "a", Retention(60, 10), 5.0)
+    channel, made = await log.channels.put("default", "a", Retention(60, 10), 5.0)
     assert made
     assert (channel.retention, channel.message_ttl, channel.last_seq) == (Retention(60, 10), 5.0, 0)
-    channel = await log.history.patch_channel("default", "a", {"max_age": None, "message_ttl": 6.0})
+    channel = await log.channels.patch("default", "a", {"max_age": None, "message_ttl": 6.0})
     assert (channel.retention, channel.message_ttl) == (Retention(None, 10), 6.0)
-    channel, made = await log.history.put_channel("default", "a", Retention(), None)
+    channel, made = await log.channels.put("default", "a", Retention(), None)
     assert not made
     assert (channel.retention, channel.message_ttl) == (Retention(), None)
     with pytest.raises(GaplessError):
-        await log.history.patch_channel("default", "none", {})
+        await log.channels.patch("default", "none", {})
 
 
 async def test_settings_are_changed_where_they_are_those_that_were_seen(log: Log) -> None:
-    put, patch, delete = log.history.put_channel, log.history.patch_channel, log.history.delete_channel
+    put, patch, delete = log.channels.put, log.channels.patch, log.channels.delete
 
     async def refused(work: Awaitable[object], code: Code = Code.PRECONDITION_FAILED) -> None:
         with pytest.raises(GaplessError) as refusal:
@@ -110,13 +110,13 @@ async def test_settings_are_changed_where_they_are_those_that_were_seen(log: Log
     await refused(delete("default", "a", if_match=("*",)), Code.CHANNEL_NOT_FOUND)
     made, _ = await put("default", "a", Retention(60), None, if_absent=True)
     await refused(put("default", "a", Retention(60), None, if_absent=True))
-    assert made.tag == (await log.history.channel("default", "a")).tag != ""
+    assert made.tag == (await log.channels.get("default", "a")).tag != ""
     newer = await patch("default", "a", {"max_age": 61}, if_match=("other", made.tag))
     for stale in ((made.tag,), ()):
         await refused(patch("default", "a", {"max_age": 62}, if_match=stale))
         await refused(put("default", "a", Retention(62), None, if_match=stale))
         await refused(delete("default", "a", if_match=stale))
-    assert (await log.history.channel("default", "a")) == newer
+    assert (await log.channels.get("default", "a")) == newer
     back, was_made = await put("default", "a", Retention(60), None, if_match=(newer.tag,))
     assert (back.tag, was_made) == (made.tag, False)
     await delete("default", "a", if_match=("*",))
@@ -124,22 +124,22 @@ async def test_settings_are_changed_where_they_are_those_that_were_seen(log: Log
 
 async def test_channels_are_listed_by_name(log: Log) -> None:
     await log.store(request("b.1", "a.1", "c", "a.2"))
-    listed = await log.history.channels("default", None, "", 10)
+    listed = await log.channels.page("default", None, "", 10)
     assert [channel.name for channel in listed] == ["a.1", "a.2", "b.1", "c"]
-    assert [c.name for c in await log.history.channels("default", None, "a.1", 2)] == ["a.2", "b.1"]
-    assert [c.name for c in await log.history.channels("default", "^a[.]", "", 10)] == ["a.1", "a.2"]
-    assert await log.history.channels("other", None, "", 10) == []
+    assert [c.name for c in await log.channels.page("default", None, "a.1", 2)] == ["a.2", "b.1"]
+    assert [c.name for c in await log.channels.page("default", "^a[.]", "", 10)] == ["a.1", "a.2"]
+    assert await log.channels.page("other", None, "", 10) == []
 
 
 async def test_a_deleted_channel_begins_anew(log: Log) -> None:
     await log.store(request("a", "a"))
-    await log.history.delete_channel("default", "a")
-    for ask in (log.history.channel("default", "a"), log.history.history(QUERY)):
+    await log.channels.delete("default", "a")
+    for ask in (log.channels.get("default", "a"), log.history.history(QUERY)):
         with pytest.raises(GaplessError) as refused:
             await ask
         assert refused.value.code is Code.CHANNEL_NOT_FOUND
     with pytest.raises(GaplessError):
-        await log.history.delete_channel("default", "a")
+        await log.channels.delete("default", "a")
     (answer,) = await log.store(request("a"))
     assert (answer.positions[0].seq, answer.positions[0].id) == (1, 3)
     assert await ids(log, QUERY) == ([3], False)

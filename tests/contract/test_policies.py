@@ -38,7 +38,7 @@ async def settings(bench: Bench, name: str = "q") -> tuple[Any, Any, str]:
 
 async def kept(bench: Bench, *names: str) -> list[int | None]:
     """How many messages these channels keep."""
-    return [(await bench.history.channel("default", name)).retention.max_messages for name in names]
+    return [(await bench.channels.get("default", name)).retention.max_messages for name in names]
 
 
 # --- what beats what
@@ -65,13 +65,13 @@ async def test_own_beats_policy_and_higher_beats_lower(bench: Bench) -> None:
 
 
 async def test_each_setting_of_a_channel_is_looked_up_by_itself(bench: Bench) -> None:
-    await bench.history.put_channel("default", "c", Retention(60), None)
+    await bench.channels.put("default", "c", Retention(60), None)
     await put(bench, about_channels("low", "*", 1, max_age=5, max_messages=5, message_ttl=5))
     await put(bench, about_channels("high", ">", 2, max_messages=7))
-    channel = await bench.history.channel("default", "c")
+    channel = await bench.channels.get("default", "c")
     assert (channel.retention, channel.message_ttl) == (Retention(60, 7), 5)
     assert channel.origins == {"max_age": "own", "max_messages": "policy:high", "message_ttl": "policy:low"}
-    patched = await bench.history.patch_channel("default", "c", {"max_age": None, "max_messages": 9})
+    patched = await bench.channels.patch("default", "c", {"max_age": None, "max_messages": 9})
     assert patched.retention == Retention(5, 9)
     assert (patched.origins["max_age"], patched.origins["max_messages"]) == ("policy:low", "own")
 
@@ -82,13 +82,13 @@ async def test_what_is_made_later_begins_with_its_policies(bench: Bench) -> None
     await bench.publish("new", 1)
     await bench.store.subscribe("q")
     assert await settings(bench) == (10, 5, "policy:p")
-    channel = await bench.history.channel("default", "new")
+    channel = await bench.channels.get("default", "new")
     assert (channel.retention.max_messages, channel.message_ttl) == (3, 60)
     assert channel.origins == {"max_messages": "policy:c", "message_ttl": "policy:c"}
     (message,) = await bench.stored("new")
     assert message.expires_at_us == message.created_at_us + 60_000_000
     await bench.policies.delete("default", "c")
-    channel = await bench.history.channel("default", "new")
+    channel = await bench.channels.get("default", "new")
     assert (channel.retention, channel.message_ttl, channel.origins) == (Retention(), None, {})
 
 

@@ -106,7 +106,7 @@ async def test_a_span_is_the_whole_log(log: Log) -> None:
 
 async def test_a_span_goes_past_what_was_deleted(log: Log) -> None:
     await log.store(request("a", "b", "a", "b"))
-    await log.history.delete_channel("default", "a")
+    await log.channels.delete("default", "a")
     span = await log.read.span(0, 4, 10)
     assert ([m.id for _, m in span.messages], span.complete_to) == ([2, 4], 4)
 
@@ -190,15 +190,15 @@ async def is_the_first_since(log: Log, channel: str, unborn_at: int) -> bool:
 async def test_a_deletion_is_known_by_its_name(log: Log) -> None:
     await log.store(request("other"))
     before = await unborn_at(log, "a")
-    await log.history.delete_channel("default", "other")
+    await log.channels.delete("default", "other")
     assert await is_the_first_since(log, "a", before)
     await log.store(request("a"))
     await log.store(request("b", "other"))
-    await log.history.delete_channel("default", "b")
-    await log.history.delete_channel("default", "other")
+    await log.channels.delete("default", "b")
+    await log.channels.delete("default", "other")
     assert await is_the_first_since(log, "a", before)
     for _ in range(2):
-        await log.history.delete_channel("default", "a")
+        await log.channels.delete("default", "a")
         assert not await is_the_first_since(log, "a", before)
         after = await unborn_at(log, "a")
         assert await is_the_first_since(log, "a", after)
@@ -210,12 +210,12 @@ async def test_a_deletion_is_known_by_its_name(log: Log) -> None:
 async def test_each_way_to_make_a_channel_knows_what_came_before_it(log: Log) -> None:
     before = await unborn_at(log, "a")
     await log.store(request("a"))
-    await log.history.delete_channel("default", "a")
+    await log.channels.delete("default", "a")
     after = await unborn_at(log, "a")
-    await log.history.put_channel("default", "a", Retention(), None)
+    await log.channels.put("default", "a", Retention(), None)
     assert not await is_the_first_since(log, "a", before)
     assert await is_the_first_since(log, "a", after)
-    await log.history.delete_channel("default", "a")  # It had no message that anybody could miss.
+    await log.channels.delete("default", "a")  # It had no message that anybody could miss.
     assert await is_the_first_since(log, "a", after)
 
 

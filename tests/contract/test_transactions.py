@@ -51,7 +51,7 @@ async def taken(bench: Bench, count: int = 1) -> tuple[Subscription, list[Delive
 
 async def nothing_happened(bench: Bench, subscription: Subscription, *deliveries: Delivery) -> None:
     """No message, no channel, and every lease still holds."""
-    assert await code_of(bench.history.channel("default", "out")) is Code.CHANNEL_NOT_FOUND
+    assert await code_of(bench.channels.get("default", "out")) is Code.CHANNEL_NOT_FOUND
     assert await bench.port.live(receipts(subscription, *deliveries)) == [True] * len(deliveries)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from db.appender import Appender
+from db.channels import Channels
 from db.connect import DatabaseConfig, Pool
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
@@ -59,6 +60,7 @@ class Queues:
         self.transactions = Transactions(self.pool, names, create_channels=True)
         self.maintenance = Maintenance(self.pool)
         self.history = History(self.pool)
+        self.channels = Channels(self.pool)
         self.reader = Reader(self.pool, self.pool, self.pool)
         self.appender = Appender(config)
         self._watermark = Watermark()

@@ -236,14 +236,14 @@ async def test_a_change_of_the_definition_ends_a_purge(
 
 SET = "select gapless.set_channel(1, 'c', '{\"max_age\": 9}', true)"
 CHANNEL_CHANGES: dict[str, Change] = {
-    "put": lambda q, tags: q.history.put_channel("default", "c", Retention(7), None, if_match=tags),
-    "patch": lambda q, tags: q.history.patch_channel("default", "c", {"max_age": 7}, if_match=tags),
-    "delete": lambda q, tags: q.history.delete_channel("default", "c", if_match=tags),
+    "put": lambda q, tags: q.channels.put("default", "c", Retention(7), None, if_match=tags),
+    "patch": lambda q, tags: q.channels.patch("default", "c", {"max_age": 7}, if_match=tags),
+    "delete": lambda q, tags: q.channels.delete("default", "c", if_match=tags),
 }
 
 
 async def channel_tag(queues: Queues) -> str:
-    return (await queues.history.channel("default", "c")).tag
+    return (await queues.channels.get("default", "c")).tag
 
 
 @pytest.mark.parametrize("how", CHANNEL_CHANGES)
@@ -251,7 +251,7 @@ async def channel_tag(queues: Queues) -> str:
 async def test_a_change_of_a_channel_judges_what_the_one_before_left(
     database: Database, queues: Queues, owner: asyncpg.Connection, how: str, commits: bool
 ) -> None:
-    await queues.history.put_channel("default", "c", Retention(5), None)
+    await queues.channels.put("default", "c", Retention(5), None)
     seen = await channel_tag(queues)
     async with sessions(database.owner_url, 1) as (session,):
         first = await step(session, SET)
@@ -259,7 +259,7 @@ async def test_a_change_of_a_channel_judges_what_the_one_before_left(
         await first.end(commits=commits)
         if commits:
             assert await refused(second) is Code.PRECONDITION_FAILED
-            assert (await queues.history.channel("default", "c")).retention == Retention(9)
+            assert (await queues.channels.get("default", "c")).retention == Retention(9)
         else:
             await second
 
@@ -283,7 +283,7 @@ async def test_nobody_changes_a_channel_between_the_look_and_the_change(
         await look.end()
         await late
     if other == "publish":
-        await queues.history.patch_channel("default", "c", {"max_age": 7}, if_match=(seen,))
+        await queues.channels.patch("default", "c", {"max_age": 7}, if_match=(seen,))
     else:
         gone = Code.PRECONDITION_FAILED if other == "set" else Code.CHANNEL_NOT_FOUND
         assert await refused(CHANNEL_CHANGES["patch"](queues, (seen,))) is gone
@@ -298,20 +298,20 @@ async def test_a_channel_is_made_only_where_none_is(
         await transaction.start()
         await publish(session, "c")
         await session.execute(IMMEDIATE)
-        making = queues.history.put_channel("default", "c", Retention(5), None, if_absent=True)
+        making = queues.channels.put("default", "c", Retention(5), None, if_absent=True)
         late = await blocked(owner, making)
         await transaction.commit()
         assert await refused(late) is Code.PRECONDITION_FAILED
-    assert (await queues.history.channel("default", "c")).retention == Retention()
-    await queues.history.delete_channel("default", "c")
-    assert (await queues.history.put_channel("default", "c", Retention(), None, if_absent=True))[1]
+    assert (await queues.channels.get("default", "c")).retention == Retention()
+    await queues.channels.delete("default", "c")
+    assert (await queues.channels.put("default", "c", Retention(), None, if_absent=True))[1]
 
 
 async def test_of_many_who_delete_a_channel_that_they_saw_one_does(queues: Queues) -> None:
     """None of them waits for another who waits for it."""
     await queues.publish("c", 1)
     seen = (await channel_tag(queues),)
-    work = [queues.history.delete_channel("default", "c", if_match=seen) for _ in range(8)]
+    work = [queues.channels.delete("default", "c", if_match=seen) for _ in range(8)]
     done = await asyncio.gather(*work, return_exceptions=True)
     assert done.count(None) == 1
     refusals = [error.code for error in done if isinstance(error, GaplessError)]
@@ -325,9 +325,9 @@ async def test_the_tag_of_a_channel_changes_with_its_own_settings(queues: Queues
     await queues.policies.put("default", Policy("p", "*", AppliesTo.CHANNELS, 0, {"max_messages": 1}))
     await queues.maintenance.trim_channels(10)
     assert await channel_tag(queues) == first
-    changed = await queues.history.patch_channel("default", "c", {"max_age": 5})
+    changed = await queues.channels.patch("default", "c", {"max_age": 5})
     assert changed.tag != first
-    assert (await queues.history.patch_channel("default", "c", {"max_age": None})).tag == first
-    await queues.history.delete_channel("default", "c")
+    assert (await queues.channels.patch("default", "c", {"max_age": None})).tag == first
+    await queues.channels.delete("default", "c")
     await queues.publish("c", 1)
     assert await channel_tag(queues) != first
