@@ -24,13 +24,14 @@ from app.metrics.registry import SNAPSHOTS
 from app.process import failpoints, gauges
 from app.process.dependencies import Dependencies
 from app.process.loops import Loops, Run
+from app.process.pools import Pools
 from app.process.readiness import Gatekeeper
 from app.process.settings import Settings
 from cache.bus import RedisBus
 from cache.presence import RedisPresence
 from db.appender import Appender
 from db.channels import Channels
-from db.connect import DECISION_TIMEOUT_S, DatabaseConfig, Pool
+from db.connect import DatabaseConfig
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
 from db.history import History
@@ -63,10 +64,6 @@ from subscriptions.engine.publisher import Publisher
 log = logging.getLogger(__name__)
 
 PUBLISHERS = 2
-PAGE_CONNECTIONS = 4
-HISTORY_CONNECTIONS = 4
-DELIVERY_CONNECTIONS = 4
-DEFINITION_CONNECTIONS = 2
 IDENTITY_RETRY_S = 0.5
 
 
@@ -77,12 +74,12 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         assert settings.database_url, "the supervisor has filled this in"
         self._settings = settings
-        self._open_pools(settings.database_url)
-        self._reader = Reader(self._pages, self._control, self._ticks)
-        self._maintenance = MaintenanceAdapter(self._maintenance_pool)
+        self._pools = pools = Pools(settings.database_url)
+        self._reader = Reader(pools.pages, pools.control, pools.ticks)
+        self._maintenance = MaintenanceAdapter(pools.maintenance)
         self._gate = Gate()
-        self._namespaces = Namespaces(self._defining)
-        self._deliveries = Deliveries(self._deciding, self._namespaces)
+        self._namespaces = Namespaces(pools.defining)
+        self._deliveries = Deliveries(pools.deciding, self._namespaces)
         self._live = LiveEngine(
             self._reader,
             encode_message,
@@ -105,7 +102,7 @@ class Service:
             self._live.committed,
         )
         self._subscriptions = Subscriptions(
-            self._defining, self._namespaces, lambda: self._live.watermark.settled or None
+            pools.defining, self._namespaces, lambda: self._live.watermark.settled or None
         )
         self._consumers = Consumers(
             self._deliveries,
@@ -125,8 +122,8 @@ class Service:
 
     def _depend(self) -> Dependencies:
         """What faces use. The announcing adapters tell the loops of this process what faces change."""
-        settings, create = self._settings, self._settings.auto_create_channels
-        policies = Policies(self._defining, self._namespaces)
+        settings, create, pools = self._settings, self._settings.auto_create_channels, self._pools
+        policies = Policies(pools.defining, self._namespaces)
         self._gatekeeper = Gatekeeper(
             self._gate,
             self._maintenance,
@@ -149,12 +146,12 @@ class Service:
             self._gate,
             PushDependencies(self._consumers, subscriptions, self._subscriptions, sender, encode_message),
         )
-        transactions = Transactions(self._deciding, self._namespaces, create_channels=create)
-        schedule = Schedule(self._deciding, self._namespaces, create_channels=create)
+        transactions = Transactions(pools.deciding, self._namespaces, create_channels=create)
+        schedule = Schedule(pools.deciding, self._namespaces, create_channels=create)
         touched = self._exchange.touched
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
-        dead_letters = DeadLetters(self._deciding, self._namespaces)
-        history = History(self._history_pool)
+        dead_letters = DeadLetters(pools.deciding, self._namespaces)
+        history = History(pools.history)
         acks = Acks(self._consumers, self._receipts)
         members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
@@ -175,7 +172,7 @@ class Service:
             live=self._live,
             read=self._reader,
             history=history,
-            channels=Channels(self._history_pool, self._namespaces),
+            channels=Channels(pools.history, self._namespaces),
             consumers=self._consumers,
             receipts=self._receipts,
             acks=acks,
@@ -190,18 +187,6 @@ class Service:
             readiness=self._gatekeeper,
             allow_private=settings.webhook_allow_private,
         )
-
-    def _open_pools(self, url: str) -> None:
-        """Opens one pool for each kind of work, so that none waits for another's connections."""
-        database = DatabaseConfig(url)
-        deciding = DatabaseConfig(url, statement_timeout_s=DECISION_TIMEOUT_S, small_tables=True)
-        self._control = Pool(database, application="control", size=2)
-        self._ticks = Pool(database, application="ticks", size=1)
-        self._pages = Pool(database, application="pages", size=PAGE_CONNECTIONS)
-        self._history_pool = Pool(database, application="history", size=HISTORY_CONNECTIONS)
-        self._maintenance_pool = Pool(database, application="maintenance", size=1)
-        self._deciding = Pool(deciding, application="deliveries", size=DELIVERY_CONNECTIONS)
-        self._defining = Pool(database, application="definitions", size=DEFINITION_CONNECTIONS)
 
     def __repr__(self) -> str:
         parts = self._gate, self._live, self._publisher, self._consumers, self._loops
@@ -259,16 +244,7 @@ class Service:
         await self._presence.stop()
         for appender in self._appenders:
             appender.terminate()
-        for pool in (
-            self._control,
-            self._ticks,
-            self._pages,
-            self._history_pool,
-            self._maintenance_pool,
-            self._deciding,
-            self._defining,
-        ):
-            await pool.close()
+        await self._pools.close()
 
     def _history_changed(self, seen: int) -> None:
         self._namespaces.forget()
