@@ -114,11 +114,11 @@ class Service:
             tell=self._exchange.settled,
             max_members=settings.max_streams,
         )
-        self._exchange.listen(self._consumers)
         self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
         self._receipts = ReceiptCodec()
         self._loops = Loops()
         self.dependencies = self._depend()
+        self._exchange.listen(self._consumers, self._presence.hear, self._sessions.received)
 
     def _depend(self) -> Dependencies:
         """What faces use. The announcing adapters tell the loops of this process what faces change."""

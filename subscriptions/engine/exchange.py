@@ -46,6 +46,12 @@ class Listener(Protocol):
     ) -> None: ...
 
 
+HearPresence = Callable[[str, Sequence[PresenceHint]], None]
+"""Takes the sender of hints of presence, and the hints."""
+HearCommands = Callable[[str, bytes], None]
+"""Takes the name of a session of this process, and commands for it."""
+
+
 class Exchange:
     """Exchanges hints; one for each process. Until the log's identity is known, and without Redis, only this
     process gets them."""
@@ -60,12 +66,10 @@ class Exchange:
         self._codec: HintCodec | None = None
         self._bus: HintBus | None = None
         self._listeners: list[Listener] = []
-        self.on_commands: Callable[[str, bytes], None] = lambda session, commands: None
-        """Called with commands for a session of this process."""
+        self._hear_presence: HearPresence = lambda origin, hints: None
+        self._hear_commands: HearCommands = lambda session, commands: None
         self.forged = 0
         """Payloads received whose sender did not have the log's secret, or that were sent again."""
-        self.on_presence: Callable[[str, Sequence[PresenceHint]], None] = lambda origin, hints: None
-        """Called with the sender and its hints of presence."""
 
     def __repr__(self) -> str:
         return f"Exchange({self._bus!r})"
@@ -85,9 +89,16 @@ class Exchange:
         """Names this process for `forward`, as long as it runs."""
         return self._origin
 
-    def listen(self, listener: Listener) -> None:
-        """Send hints to this listener from here on."""
-        self._listeners.append(listener)
+    def listen(
+        self,
+        queues: Listener | None = None,
+        presence: HearPresence | None = None,
+        commands: HearCommands | None = None,
+    ) -> None:
+        """Name who is told of what comes in. They need the exchange themselves, so they come after it."""
+        self._listeners = [] if queues is None else [queues]
+        self._hear_presence = presence or self._hear_presence
+        self._hear_commands = commands or self._hear_commands
 
     async def run(self, secret: bytes) -> None:
         """Exchange hints with the processes that read the same history of the same database, until cancelled.
@@ -162,7 +173,7 @@ class Exchange:
         """Give commands to the process that holds a session; returns whether that process is there. Raises
         `unavailable`: they may have been carried out or not."""
         if node == self.node:
-            self.on_commands(session, commands)
+            self._hear_commands(session, commands)
             return True
         codec = self._codec
         if self._bus is None or codec is None or not codec.is_of(self._live.identity):
@@ -209,11 +220,11 @@ class Exchange:
             self.forged += 1
             return
         for session, commands in hints.commands:
-            self.on_commands(session, commands)
+            self._hear_commands(session, commands)
         for ephemeral in hints.ephemeral:
             self._live.hear_ephemeral(ephemeral)
         if hints.presence:
-            self.on_presence(hints.origin, hints.presence)
+            self._hear_presence(hints.origin, hints.presence)
 
     def _tell_listeners(self, hints: Iterable[ChannelHint]) -> None:
         for hint in hints:

@@ -144,7 +144,6 @@ class Presence:
         """The channels of audiences with something to tell."""
         self._pages = SingleFlights(self._read_page)
         self._stats = SingleFlights(self._read_stats)
-        exchange.on_presence = self._hear
 
     def __repr__(self) -> str:
         return f"Presence({self.clients!r}, {len(self._audiences)} audiences, {self._port!r})"
@@ -331,7 +330,8 @@ class Presence:
                 del self._outgoing[channel]
         return hints
 
-    def _hear(self, origin: str, hints: Sequence[PresenceHint]) -> None:
+    def hear(self, origin: str, hints: Sequence[PresenceHint]) -> None:
+        """Take hints of another process."""
         now = self._clock()
         for hint in hints:
             channel = (hint.namespace, hint.channel)

@@ -101,6 +101,7 @@ class Host:
         self.presence = Presence(
             self.live, self.exchange, hub.open, clock=time.monotonic, now_us=lambda: time.time_ns() // 1000
         )
+        self.exchange.listen(presence=self.presence.hear)
         self.told: list[str] = []
         self.takes = True
 

@@ -34,7 +34,6 @@ class Sessions:
         self._streams: dict[str, Session] = {}
         """The sessions whose commands come as requests, by the name that only their clients know."""
         self._stopping = False
-        parts.exchange.on_commands = self._received
 
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
@@ -69,7 +68,7 @@ class Sessions:
         for session in list(self._sessions):
             session.stop()
 
-    def _received(self, name: str, commands: bytes) -> None:
+    def received(self, name: str, commands: bytes) -> None:
         """Commands that came as a request, to this process or another one."""
         session = self._streams.get(name)
         if session is not None:

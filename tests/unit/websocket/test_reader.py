@@ -58,6 +58,7 @@ class World:
         exchange = Exchange(self.engine, MemoryHub().open, now_us=lambda: 0)
         hub = MemoryPresenceHub()
         self.presence = Presence(self.engine, exchange, hub.open, clock=loop.time, now_us=lambda: 0)
+        exchange.listen(presence=self.presence.hear)
         self.running = asyncio.create_task(self.engine.run())
         self.calm = False
         self.stored: dict[int, tuple[int, int]] = {}

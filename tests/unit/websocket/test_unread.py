@@ -180,7 +180,7 @@ def test_what_a_streamed_emulation_says_counts_until_it_is_sent(limit_bytes: int
         modest = scene.websocket()
         for number in range(10):
             commands = [{"id": 2 + number * 1000 + n, "ping": {}} for n in range(1000)]
-            sessions._received(name, b"\n".join(map(msgspec.json.encode, commands)))
+            sessions.received(name, b"\n".join(map(msgspec.json.encode, commands)))
             await asyncio.sleep(1)
             if number == 0:
                 modest.send({"id": 2, "ping": {}})
