@@ -134,10 +134,11 @@ class Service:
             allow_private=settings.webhook_allow_private,
             auto_create=create,
         )
+        changed = asyncio.Event()
         subscriptions = AnnouncingSubscriptions(
             self._subscriptions,
             self._consumers,
-            lambda: self._webhooks.refresh_soon(),
+            changed.set,
             clock=time.monotonic,
             read_watermark=self._live.read_watermark,
         )
@@ -145,6 +146,7 @@ class Service:
         self._webhooks = Webhooks(
             self._gate,
             PushDependencies(self._consumers, subscriptions, self._subscriptions, sender, encode_message),
+            changed,
         )
         transactions = Transactions(pools.deciding, self._namespaces, create_channels=create)
         schedule = Schedule(pools.deciding, self._namespaces, create_channels=create)

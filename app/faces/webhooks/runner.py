@@ -27,32 +27,29 @@ STOP_S: Final = 9.0
 class Webhooks:
     """Keeps a `Pusher` for each pushed subscription that is not paused."""
 
-    def __init__(self, gate: Gate, deps: PushDependencies) -> None:
+    def __init__(self, gate: Gate, deps: PushDependencies, changed: asyncio.Event) -> None:
+        """Whoever sets `changed` makes it read the subscriptions again soon, because one may have changed."""
         self._gate = gate
         self._deps = deps
         self._pushers: dict[int, tuple[Pusher, asyncio.Task[None]]] = {}
-        self._woken = asyncio.Event()
+        self._changed = changed
         self._stop_at: float | None = None
 
     def __repr__(self) -> str:
         return f"Webhooks({[pusher for pusher, _ in self._pushers.values()]})"
 
-    def refresh_soon(self) -> None:
-        """Reads the subscriptions again soon, because one may have changed."""
-        self._woken.set()
-
     async def run(self) -> None:
         """Follows the defined subscriptions, once the gate is open, until cancelled or dismissed."""
         await self._gate.passed()
         while self._stop_at is None:
-            self._woken.clear()
+            self._changed.clear()
             try:
                 await self._refresh()
             except GaplessError as error:
                 log.warning("webhooks could not be updated: %s", error.detail)
             try:
                 async with asyncio.timeout(REFRESH_EVERY_S):
-                    await self._woken.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 pass
 
@@ -112,4 +109,4 @@ class Webhooks:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("webhook of subscription %s ended", subscription.name, exc_info=error)
         else:
-            self.refresh_soon()
+            self._changed.set()
