@@ -1,17 +1,19 @@
 """The types of the answers. The documents of the API are made of them, and clients can be.
 
-Most answers are built from stored bytes without these types; tests read every answer as its type. A later
-version may add members, so unknown members are allowed.
+Messages, positions and deliveries are built from stored bytes, without these types; tests read every answer
+as its type. A later version may add members, so unknown members are allowed.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from subscriptions.domain.model import MAX_ID
+
+T = TypeVar("T")
 
 Id = Annotated[int, Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, Meta(ge=0)]
@@ -25,6 +27,16 @@ Time = Annotated[
 ]
 Json = Annotated[Any, Meta(description="Any JSON value.")]
 Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
+
+
+def or_unset(value: T | None) -> T | UnsetType:
+    """A member that is left out where there is none."""
+    return UNSET if value is None else value
+
+
+def stored(text: bytes) -> Any:
+    """JSON that is stored, or encoded, already. It stands for a member of any type."""
+    return msgspec.Raw(text)
 
 
 class FieldProblem(msgspec.Struct):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.api.answers import Count, Id, Time
+from app.api.answers import Count, Id, Time, or_unset
 from app.api.lists import NamesQuery, name_pattern, page_by_name
 from app.api.settings import MAX_COUNT, Ttl, refuse_other_name
 from app.http.body import read_json
@@ -89,7 +89,7 @@ async def list_channels(request: Request[NamesQuery], channels: ChannelPort) -> 
     """List channels by name. `cursor` goes into the next request; it is null on the last page."""
     regex, limit = name_pattern(request.query), request.query.limit
     found = await channels.page(request.namespace, regex, request.query.cursor, limit + 1)
-    return page_by_name("channels", [(each.name, encode_channel(each)) for each in found], limit)
+    return page_by_name(ChannelPage, [(each.name, encode_channel(each)) for each in found], limit)
 
 
 async def get_channel(request: Plain, channels: ChannelPort) -> Answer:
@@ -129,19 +129,16 @@ async def delete_channel(request: Plain, channels: ChannelPort) -> Answer:
 
 def encode_channel(channel: model.Channel) -> bytes:
     """The channel JSON of the protocol."""
-    retention = {"max_age": channel.retention.max_age, "max_messages": channel.retention.max_messages}
-    shown: dict[str, Any] = {
-        "name": channel.name,
-        "last_id": channel.last_id,
-        "last_seq": channel.last_seq,
-        "first_seq": channel.first_seq,
-        "created_at": rfc3339(channel.created_at_us).decode(),
-        "retention": {name: value for name, value in retention.items() if value is not None},
-    }
-    if channel.message_ttl is not None:
-        shown["message_ttl"] = number(channel.message_ttl)
-    if channel.origins:
-        shown["origins"] = dict(channel.origins)
+    shown = Channel(
+        name=channel.name,
+        last_id=channel.last_id,
+        last_seq=channel.last_seq,
+        first_seq=channel.first_seq,
+        created_at=rfc3339(channel.created_at_us).decode(),
+        retention=Kept(or_unset(channel.retention.max_age), or_unset(channel.retention.max_messages)),
+        message_ttl=UNSET if channel.message_ttl is None else number(channel.message_ttl),
+        origins=dict(channel.origins) or UNSET,
+    )
     return msgspec.json.encode(shown)
 
 

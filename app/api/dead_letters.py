@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.api import answers
-from app.api.answers import Count, Time
+from app.api.answers import Count, Time, or_unset, stored
 from app.api.lists import page_by_id
 from app.http.body import read_json
 from app.http.parameters import DryRunQuery, Id, IdCursor, Limit, Name
@@ -192,8 +192,7 @@ async def replay_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters
     gets 404."""
     gate.require()
     name, message_id = await dead_letters.replay(request.namespace, request.number)
-    answer = {"id": request.number, "subscription": name, "message_id": message_id}
-    return Answer(msgspec.json.encode(answer))
+    return Answer(msgspec.json.encode(Replayed(request.number, name, message_id)))
 
 
 async def list_dead_letters(
@@ -208,7 +207,7 @@ async def list_dead_letters(
         query.reason if isinstance(query.reason, Reason) else None,
     )
     read = partial(dead_letters.port.page, which)
-    return await page_by_id(b"dead_letters", read, encode_dead_letter, query.cursor, query.limit)
+    return await page_by_id(DeadLetterPage, read, encode_dead_letter, query.cursor, query.limit)
 
 
 async def replay_dead_letters(
@@ -224,31 +223,28 @@ async def replay_dead_letters(
         if dry_run
         else await dead_letters.replay_all(asked.which, asked.max, asked.rate)
     )
-    answer = {"replayed": replayed, "skipped": skipped} | ({"dry_run": True} if dry_run else {})
-    return Answer(msgspec.json.encode(answer))
+    return Answer(msgspec.json.encode(ReplayedAll(replayed, skipped, dry_run or UNSET)))
 
 
 async def purge_dead_letters(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete all dead letters that match and are old enough."""
     which = parse_purge(request.namespace, await read_json(request), datetime.now(UTC))
-    return Answer(msgspec.json.encode({"purged": await dead_letters.port.purge(which)}))
+    return Answer(msgspec.json.encode(answers.Purged(await dead_letters.port.purge(which))))
 
 
 def encode_dead_letter(entry: delivery.DeadLetter) -> bytes:
     """One entry of the list, with the copy of its message."""
-    head: dict[str, Any] = {
-        "id": entry.id,
-        "subscription": entry.subscription,
-        "channel": entry.message.channel,
-        "reason": entry.reason.value,
-        "attempts": entry.attempts,
-        "last_error": entry.last_error,
-        "created_at": rfc3339(entry.created_at_us).decode(),
-        "journey": msgspec.Raw(entry.journey),
-        "message": msgspec.Raw(encode_message(entry.message)),
-    }
-    if entry.published is not None:
-        head["published"] = msgspec.Raw(entry.published)
-    if entry.unroutable is not None:
-        head["unroutable"] = entry.unroutable
-    return msgspec.json.encode(head)
+    shown = DeadLetter(
+        id=entry.id,
+        subscription=entry.subscription,
+        channel=entry.message.channel,
+        reason=entry.reason,
+        attempts=entry.attempts,
+        last_error=entry.last_error,
+        created_at=rfc3339(entry.created_at_us).decode(),
+        journey=stored(entry.journey),
+        message=stored(encode_message(entry.message)),
+        published=UNSET if entry.published is None else stored(entry.published),
+        unroutable=or_unset(entry.unroutable),
+    )
+    return msgspec.json.encode(shown)

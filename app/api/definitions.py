@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -94,10 +94,13 @@ def _entries(place: str, entries: Iterable[_Entry], make: Callable[[_Entry], _Ma
     return tuple(made)
 
 
+Kind = Literal["channel", "subscription", "policy"]
+
+
 class Change(msgspec.Struct, kw_only=True):
     """A thing that was created or changed, before and after."""
 
-    kind: Literal["channel", "subscription", "policy"]
+    kind: Kind
     name: str
     before: dict[str, Any] | None = msgspec.field(name="from")
     after: dict[str, Any] = msgspec.field(name="to")
@@ -163,9 +166,8 @@ def encode_changes(changes: Iterable[delivery.Change], unchanged: int, *, dry_ru
         (made if change.before is None else updated).append(f"{change.kind}:{change.name}")
         before = None if change.before is None else _side(change.kind, change.before)
         after = _side(change.kind, change.after)
-        diff.append({"kind": change.kind, "name": change.name, "from": before, "to": after})
-    answer = {"dry_run": dry_run, "created": made, "updated": updated, "unchanged": unchanged, "diff": diff}
-    return msgspec.json.encode(answer)
+        diff.append(Change(kind=cast(Kind, change.kind), name=change.name, before=before, after=after))
+    return msgspec.json.encode(Changes(dry_run, made, updated, unchanged, diff))
 
 
 def _side(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from app.api.answers import stored
 from app.http.parameters import Limit, NameCursor, NamePattern
 from app.http.request import Answer
 from subscriptions.domain.delivery import DeadLetter, Scheduled
@@ -33,19 +34,17 @@ def name_pattern(query: NamesQuery) -> str | None:
     return to_regex(check_pattern(query.pattern, "pattern")) if isinstance(query.pattern, str) else None
 
 
-def page_by_name(what: str, found: list[tuple[str, bytes]], limit: int) -> Answer:
+def page_by_name(
+    page_of: Callable[[Any, bool, str | None], msgspec.Struct], found: list[tuple[str, bytes]], limit: int
+) -> Answer:
     """A page of a list by name. `found` has one item more than the page if there are more pages."""
     page, has_more = found[:limit], len(found) > limit
-    body = {
-        what: [msgspec.Raw(item) for _, item in page],
-        "has_more": has_more,
-        "cursor": page[-1][0] if has_more else None,
-    }
-    return Answer(msgspec.json.encode(body))
+    items = [stored(item) for _, item in page]
+    return Answer(msgspec.json.encode(page_of(items, has_more, page[-1][0] if has_more else None)))
 
 
 async def page_by_id(
-    what: bytes,
+    page_of: Callable[[Any, bool, int], msgspec.Struct],
     read: Callable[[int, int], Awaitable[Sequence[Item]]],
     encode: Callable[[Item], bytes],
     cursor: int,
@@ -56,14 +55,5 @@ async def page_by_id(
     reached = page[-1].id if page else cursor
     # A page is also limited in bytes, so a short page need not be the last one.
     has_more = bool(page and await read(reached, 1))
-    return Answer(encode_page(what, map(encode, page), has_more, reached))
-
-
-def encode_page(name: bytes, items: Iterable[bytes], has_more: bool, cursor: int) -> bytes:
-    """A page of a list that is read by id."""
-    return b'{"%b":[%b],"has_more":%b,"cursor":%d}' % (
-        name,
-        b",".join(items),
-        b"true" if has_more else b"false",
-        cursor,
-    )
+    items = [stored(encode(item)) for item in page]
+    return Answer(msgspec.json.encode(page_of(items, has_more, reached)))

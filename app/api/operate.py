@@ -32,7 +32,7 @@ class Readiness(Protocol):
 
 async def healthz(request: Plain) -> Answer:
     """Tell whether the process answers."""
-    return Answer(b'{"status":"alive"}')
+    return Answer(msgspec.json.encode(Alive("alive")))
 
 
 async def readyz(request: Plain, exchange: Exchange, readiness: Readiness, live: LiveEngine) -> Answer:
@@ -40,7 +40,7 @@ async def readyz(request: Plain, exchange: Exchange, readiness: Readiness, live:
     answer also tells the state of Redis, which is not needed."""
     await readiness.check()
     live.check()
-    return Answer(msgspec.json.encode({"status": "ready", "redis": exchange.connected}))
+    return Answer(msgspec.json.encode(Ready("ready", exchange.connected)))
 
 
 async def metrics(request: Plain) -> Answer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.api.answers import stored
 from app.api.channels import ChannelSettings, channel_values, nested
 from app.api.settings import SubscriptionSettings, refuse_other_name, shown_settings, subscription_values
 from app.http.body import read_json
@@ -90,7 +90,8 @@ class Policies(msgspec.Struct):
 
 async def list_policies(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """List all policies, by name."""
-    return Answer(encode_policies(await policies.port.all(request.namespace)))
+    found = await policies.port.all(request.namespace)
+    return Answer(msgspec.json.encode(Policies([stored(encode_policy(each)) for each in found])))
 
 
 async def get_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
@@ -116,12 +117,7 @@ async def delete_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
 
 def encode_policy(policy: delivery.Policy) -> bytes:
     """One policy."""
-    return msgspec.json.encode({"name": policy.name, **shown_policy(policy)})
-
-
-def encode_policies(policies: Iterable[delivery.Policy]) -> bytes:
-    """All policies."""
-    return b'{"policies":[%b]}' % b",".join(map(encode_policy, policies))
+    return msgspec.json.encode(Policy(name=policy.name, **shown_policy(policy)))
 
 
 def shown_policy(policy: delivery.Policy) -> dict[str, Any]:

@@ -61,16 +61,15 @@ async def list_presence(request: Request[PresenceQuery], presence: Presence) -> 
     channel = (request.namespace, request.name)
     page = await presence.page(channel, request.query.cursor, request.query.limit)
     stats = await presence.stats(channel)
-    body = {
-        "channel": request.name,
-        "clients": [
-            {"client": each.id, "user": each.user, "connected_at": rfc3339(each.connected_at_us).decode()}
-            for each in page.clients
+    shown = PresencePage(
+        channel=request.name,
+        clients=[
+            PresentClient(each.id, each.user, rfc3339(each.connected_at_us).decode()) for each in page.clients
         ],
-        "num_clients": stats.clients,
-        "num_users": stats.users,
-        "has_more": page.has_more,
-        "cursor": page.clients[-1].id if page.has_more else None,
-        "complete": page.complete and stats.complete,
-    }
-    return Answer(msgspec.json.encode(body))
+        num_clients=stats.clients,
+        num_users=stats.users,
+        has_more=page.has_more,
+        cursor=page.clients[-1].id if page.has_more else None,
+        complete=page.complete and stats.complete,
+    )
+    return Answer(msgspec.json.encode(shown))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from app.api.answers import Base64, Id, Json, Time
+from app.api.answers import Base64, Id, Json, Time, or_unset, stored
 from app.api.lists import page_by_id
 from app.http.parameters import IdCursor, Limit, Name
 from app.http.request import NO_CONTENT, Answer, Plain, Request
@@ -61,7 +61,7 @@ async def list_scheduled(
     name = check_channel(query.channel) if isinstance(query.channel, str) else None
     gate.require()
     read = partial(schedules.port.page, request.namespace, name)
-    return await page_by_id(b"scheduled", read, encode_scheduled, query.cursor, query.limit)
+    return await page_by_id(ScheduledPage, read, encode_scheduled, query.cursor, query.limit)
 
 
 async def get_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
@@ -87,23 +87,17 @@ async def promote_scheduled(request: Plain, schedules: AnnouncingSchedule, gate:
 def encode_scheduled(scheduled: delivery.Scheduled) -> bytes:
     """A scheduled message. `ttl` is in seconds and counts from its time."""
     message = scheduled.message
-    shown: dict[str, Any] = {
-        "scheduled_id": str(scheduled.id),
-        "channel": message.channel,
-        "deliver_at": rfc3339(scheduled.deliver_at_us).decode(),
-        "created_at": rfc3339(scheduled.created_at_us).decode(),
-        "type": message.type,
-    }
-    if message.key is not None:
-        shown["key"] = message.key
-    if message.data is not None:
-        shown["data"] = msgspec.Raw(message.data)
-    else:
-        shown["data_base64"] = message.binary or b""
-    if message.headers and message.headers != b"{}":
-        shown["headers"] = msgspec.Raw(message.headers)
-    if message.ttl is not None:
-        shown["ttl"] = number(message.ttl)
-    if message.sender is not None:
-        shown["sender"] = message.sender
+    shown = Scheduled(
+        scheduled_id=str(scheduled.id),
+        channel=message.channel,
+        deliver_at=rfc3339(scheduled.deliver_at_us).decode(),
+        created_at=rfc3339(scheduled.created_at_us).decode(),
+        type=message.type,
+        key=or_unset(message.key),
+        data=UNSET if message.data is None else stored(message.data),
+        data_base64=UNSET if message.data is not None else b64encode(message.binary or b"").decode(),
+        headers=UNSET if message.headers in (None, b"", b"{}") else stored(message.headers),
+        ttl=UNSET if message.ttl is None else number(message.ttl),
+        sender=or_unset(message.sender),
+    )
     return msgspec.json.encode(shown)

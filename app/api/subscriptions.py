@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.api import answers
-from app.api.answers import Count, Id, Time
+from app.api.answers import Count, Id, Time, or_unset, stored
 from app.api.lists import NamesQuery, name_pattern, page_by_name
 from app.api.settings import (
     DeadLetterTo,
@@ -271,7 +271,7 @@ async def list_subscriptions(request: Request[NamesQuery], subscriptions: Announ
     """List subscriptions by name. `cursor` goes into the next request; it is null on the last page."""
     regex, limit = name_pattern(request.query), request.query.limit
     found = await subscriptions.port.page(request.namespace, regex, request.query.cursor, limit + 1)
-    return page_by_name("subscriptions", [(each.name, encode_subscription(each)) for each in found], limit)
+    return page_by_name(SubscriptionPage, [(each.name, encode_subscription(each)) for each in found], limit)
 
 
 async def get_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
@@ -281,7 +281,8 @@ async def get_subscription(request: Plain, subscriptions: AnnouncingSubscription
 
 async def get_subscription_length(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
     """Count the messages that a subscription holds, without the cost of its full statistics."""
-    return Answer(encode_length(await subscriptions.port.length(request.namespace, request.name)))
+    found = await subscriptions.port.length(request.namespace, request.name)
+    return Answer(msgspec.json.encode(SubscriptionLength(found.lag, found.in_flight, found.exact)))
 
 
 async def put_subscription(
@@ -354,7 +355,7 @@ async def purge_subscription(request: Plain, subscriptions: AnnouncingSubscripti
     tags = if_match(request.headers)
     gate.require()
     purged = await subscriptions.purge(request.namespace, request.name, if_match=tags)
-    return Answer(b'{"purged":%d}' % purged)
+    return Answer(msgspec.json.encode(answers.Purged(purged)))
 
 
 async def pause_subscription(request: Plain, subscriptions: AnnouncingSubscriptions) -> Answer:
@@ -380,7 +381,9 @@ async def list_outstanding(request: Request[OutstandingQuery], consumers: Consum
     query = request.query
     state = query.state if isinstance(query.state, State) else None
     looked = await consumers.look(request.namespace, request.name, state, query.cursor, query.limit)
-    return Answer(encode_looked(looked))
+    messages = [_outstanding(each) for each in looked.messages]
+    page = OutstandingPage(messages, looked.has_more, looked.cursor, looked.complete)
+    return Answer(msgspec.json.encode(page))
 
 
 def _answer(subscription: delivery.Subscription, status: int = 200) -> Answer:
@@ -394,31 +397,26 @@ def encode_subscription(subscription: delivery.Subscription) -> bytes:
 
 def encode_try(moved: delivery.Subscription, before: delivery.Stats | None) -> bytes:
     """The answer to a dry run of a seek: the subscription after it, and the stats of now."""
-    return msgspec.json.encode({**_shown(moved), "before": before and _stats(before), "dry_run": True})
+    shown = _shown(moved)
+    shown.before, shown.dry_run = None if before is None else _stats(before), True
+    return msgspec.json.encode(shown)
 
 
-def _shown(subscription: delivery.Subscription) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "name": subscription.name,
-        "channels": subscription.channels,
-        "start": shown_start(subscription.start),
+def _shown(subscription: delivery.Subscription) -> Subscription:
+    return Subscription(
+        name=subscription.name,
+        channels=list(subscription.channels),
+        start=shown_start(subscription.start),
         **shown_settings(subscription.settings),
-        "paused": subscription.paused,
-        "created_at": rfc3339(subscription.created_at_us).decode(),
-        "origins": dict(subscription.origins),
-    }
-    if subscription.stats is not None:
-        shown["stats"] = _stats(subscription.stats)
-    return shown
+        paused=subscription.paused,
+        created_at=rfc3339(subscription.created_at_us).decode(),
+        origins=dict(subscription.origins),
+        stats=UNSET if subscription.stats is None else _stats(subscription.stats),
+    )
 
 
-def _stats(stats: delivery.Stats) -> dict[str, Any]:
-    return {name: getattr(stats, name) for name in Stats.__struct_fields__}
-
-
-def encode_length(length: delivery.Length) -> bytes:
-    """How many messages a subscription holds."""
-    return msgspec.json.encode(length)
+def _stats(stats: delivery.Stats) -> Stats:
+    return Stats(**{name: getattr(stats, name) for name in Stats.__struct_fields__})
 
 
 def shown_start(text: str) -> str | int:
@@ -426,26 +424,17 @@ def shown_start(text: str) -> str | int:
     return int(text) if text.isdigit() else text
 
 
-def encode_looked(looked: delivery.Looked) -> bytes:
-    """A page of the messages that a subscription has not settled."""
-    return b'{"messages":[%b],"has_more":%b,"cursor":%d,"complete":%b}' % (
-        b",".join(map(_outstanding, looked.messages)),
-        b"true" if looked.has_more else b"false",
-        looked.cursor,
-        b"true" if looked.complete else b"false",
-    )
-
-
-def _outstanding(seen: delivery.Outstanding) -> bytes:
-    shown: dict[str, Any] = {"state": seen.state.value, "attempt": seen.attempt}
-    if seen.at_us is not None:
-        shown["deadline" if seen.state is State.LEASED else "due_at"] = rfc3339(seen.at_us).decode()
-    if seen.member is not None:
+def _outstanding(seen: delivery.Outstanding) -> Outstanding:
+    at = UNSET if seen.at_us is None else rfc3339(seen.at_us).decode()
+    leased = seen.state is State.LEASED
+    return Outstanding(
+        state=seen.state,
+        attempt=seen.attempt,
+        deadline=at if leased else UNSET,
+        due_at=UNSET if leased else at,
         # A stream's number may have more bits than a JSON number keeps.
-        shown["member"] = f"{seen.member:x}" if seen.member else "pull"
-    if seen.waits_for is not None:
-        shown["waits_for"] = seen.waits_for
-    if seen.last_error is not None:
-        shown["last_error"] = seen.last_error
-    shown["message"] = msgspec.Raw(encode_message(seen.message))
-    return msgspec.json.encode(shown)
+        member=UNSET if seen.member is None else f"{seen.member:x}" if seen.member else "pull",
+        waits_for=or_unset(seen.waits_for),
+        last_error=or_unset(seen.last_error),
+        message=stored(encode_message(seen.message)),
+    )

@@ -356,8 +356,9 @@ def test_bad_documents(change: dict[str, Any], field: str) -> None:
 def test_how_a_subscription_is_shown() -> None:
     stats = Stats(1, 2, 3, 4, 5, 6, 7, 8, 11, 9, None, 10)
     settings = {
-        "push": PUSH, "ack_wait": 30.0, "backoff": [1.0, 2.5], "message_ttl": None, "max_backlog": None,
-        "ordering": "key", "filter": {"types": ["a"]}, "dead_letter": {"channel": None},
+        "push": PUSH, "ack_wait": 30.0, "max_deliver": 5, "backoff": [1.0, 2.5], "max_in_flight": 7,
+        "message_ttl": None, "max_backlog": None, "ordering": "key", "filter": {"types": ["a"]},
+        "dead_letter": {"channel": None},
     }  # fmt: skip
     shown = encode_subscription(
         Subscription(
@@ -366,8 +367,9 @@ def test_how_a_subscription_is_shown() -> None:
     )
     assert SECRET.encode() not in shown
     assert json.loads(shown) == {
-        "name": "s", "channels": ["a", "b.>"], "start": 42, "ack_wait": 30, "backoff": [1, 2.5],
-        "ordering": "key", "filter": {"types": ["a"]}, "dead_letter": {"channel": None},
+        "name": "s", "channels": ["a", "b.>"], "start": 42, "ack_wait": 30, "max_deliver": 5,
+        "backoff": [1, 2.5], "max_in_flight": 7, "ordering": "key", "filter": {"types": ["a"]},
+        "dead_letter": {"channel": None},
         "push": {"url": PUSH["url"]}, "paused": True, "created_at": "1970-01-01T00:00:00.000000Z",
         "origins": {"ack_wait": "policy:p"},
         "stats": {"lag": 1, "in_flight": 2, "delayed": 3, "waiting": 4, "redelivered": 5, "acked": 6,

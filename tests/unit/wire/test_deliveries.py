@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.api.dead_letters import Replay, encode_dead_letter, parse_purge, parse_replay
-from app.api.lists import encode_page
-from app.api.scheduled import encode_scheduled
+from app.api.lists import page_by_id
+from app.api.scheduled import ScheduledPage, encode_scheduled
 from app.message.deliveries import encode_deliveries, encode_delivery, encode_results
 from subscriptions.domain.delivery import (
     DeadLetter,
@@ -121,9 +121,19 @@ def test_scheduled() -> None:
     assert json.loads(binary)["data_base64"] == "/w=="
 
 
-def test_pages() -> None:
-    assert encode_page(b"scheduled", [], False, 0) == b'{"scheduled":[],"has_more":false,"cursor":0}'
-    assert encode_page(b"x", [b"{}", b"1"], True, 7) == b'{"x":[{},1],"has_more":true,"cursor":7}'
+@pytest.mark.parametrize("more", [False, True])
+async def test_pages(more: bool) -> None:
+    entries = [Scheduled(n, NewMessage("a", b"%d" % n), 0, 0) for n in range(3, 5 + more)]
+
+    async def read(cursor: int, limit: int) -> list[Scheduled]:
+        return [each for each in entries if each.id > cursor][: min(limit, 2)]
+
+    page = await page_by_id(ScheduledPage, read, encode_scheduled, 0, 2)
+    items = b",".join(encode_scheduled(each) for each in entries[:2])
+    has_more = b"true" if more else b"false"
+    assert page.body == b'{"scheduled":[%b],"has_more":%b,"cursor":4}' % (items, has_more)
+    empty = await page_by_id(ScheduledPage, read, encode_scheduled, 9, 2)
+    assert empty.body == b'{"scheduled":[],"has_more":false,"cursor":9}'
 
 
 REPLAYS: list[tuple[dict[str, Any], DeadLetterFilter]] = [
