@@ -169,6 +169,7 @@ def test_commands_do_not_wait_for_an_environment_that_they_do_not_need(ready: Pa
         assert (code, errors) == (0, "")
 
 
+@pytest.mark.drill
 def test_a_half_made_environment_is_made_anew(ready: Path) -> None:
     [venv] = environments(ready)
     (venv / "gapless-complete").unlink()
@@ -186,6 +187,7 @@ def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
     assert (code, output) == (0, f"['status'] {checkout} {environments(checkout)[0]}\n"), errors
 
 
+@pytest.mark.drill
 def test_an_environment_of_ones_own_is_left_alone(ready: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ready / ".venv"], check=True)
     before = sorted((ready / ".venv").rglob("*"))
