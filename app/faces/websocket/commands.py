@@ -174,10 +174,12 @@ def id_of(line: bytes) -> int:
 
 
 def split(message: bytes) -> list[bytes] | None:
-    """The commands of a message: every line is one. None if they are more than `MAX_COMMANDS`."""
-    if message.count(b"\n") > MAX_COMMANDS:
+    """The commands of a message: every line is one, but for empty ones. None if they are more than
+    `MAX_COMMANDS`, or the lines more than twice as many."""
+    if message.count(b"\n") > 2 * MAX_COMMANDS:
         return None
-    return [line for line in message.split(b"\n") if line.strip()]
+    commands = [line for line in message.split(b"\n") if line.strip()]
+    return commands if len(commands) <= MAX_COMMANDS else None
 
 
 def check_name(text: str) -> str:
