@@ -19,7 +19,7 @@ WHICH: Final = {
 }
 ASKED: Final = [
     (path.name, *found)
-    for path in sorted((ROOT / "app" / "routes").glob("*.py"))
+    for path in sorted((ROOT / "app" / "api").glob("*.py"))
     for found in re.findall(r"(\w+)\.port\.(\w+)", path.read_text())
 ]
 
