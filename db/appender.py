@@ -49,8 +49,6 @@ class Appender:
         self._create = create_channels
         self._connection: asyncpg.Connection | None = None
         self._namespaces: dict[str, int] = {}
-        self._fence: Fence | None = None
-        """The fence behind which this connection published last."""
         self._sql = load()["append"]
 
     def __repr__(self) -> str:
@@ -72,8 +70,8 @@ class Appender:
                         return await self._without_strangers(batch)
                     places, arguments = arguments_of(batch, self._namespaces, self._create)
                     QUERIES.labels("append").inc()
-                    row: Any = await connection.fetchrow(self._sql, *arguments)
-                return answers_of(batch, places, row, await self._fence_at(connection, row["fences"]))
+                    row = await connection.fetchrow(self._sql, *arguments)
+                return answers_of(batch, places, row)
             except _RETRY_WHOLE:
                 if attempt >= ATTEMPTS:
                     raise unavailable("too many concurrent writers; nothing was stored") from None
@@ -129,20 +127,8 @@ class Appender:
                 self._config, application="publisher", timeout_s=PUBLISH_TIMEOUT_S
             )
             # It may lead to another database, which has ids of its own.
-            self._namespaces, self._fence = {}, None
+            self._namespaces = {}
         return self._connection
-
-    async def _fence_at(self, connection: asyncpg.Connection, number: int) -> Fence | None:
-        """The fence of this number; None if it cannot be read, which takes back no message."""
-        if self._fence is None or self._fence.number != number:
-            try:
-                async with asyncio.timeout(PUBLISH_TIMEOUT_S):
-                    row = await connection.fetchrow(load()["lineage"], number, 1)
-            except FAILURES:
-                self.terminate()
-                return None
-            self._fence = None if row is None else Fence(row["number"], row["epoch"], row["base"])
-        return self._fence
 
     async def _know(self, connection: asyncpg.Connection, batch: Sequence[Append]) -> None:
         """Load the ids of the batch's namespaces. They are read again only if a namespace is not known."""
@@ -211,9 +197,7 @@ def _column(values: Sequence[T | None]) -> Sequence[T | None] | None:
     return None if values.count(None) == len(values) else values
 
 
-def answers_of(
-    batch: Sequence[Append], places: list[Place], row: Any, fence: Fence | None
-) -> list[Appended | GaplessError]:
+def answers_of(batch: Sequence[Append], places: list[Place], row: Any) -> list[Appended | GaplessError]:
     ids, seqs, created_at_us = row["ids"], row["seqs"], microseconds(row["appended_at"])
     statuses = row["statuses"]
     expires: list[int | None] = [None] * len(ids)
@@ -223,6 +207,7 @@ def answers_of(
     # Heads move with each request, so that every hint says what came right before its messages.
     before = zip(row["channel_ids"], row["last_ids"], row["last_seqs"], strict=True)
     heads: dict[Place, tuple[int, int, int]] = dict(zip(places, before, strict=True))
+    fence = None if row["epoch"] is None else Fence(row["fences"], row["epoch"], row["base"])
     answers: list[Appended | GaplessError] = []
     at = 0
     for number, append in enumerate(batch):

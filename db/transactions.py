@@ -18,7 +18,6 @@ from db.queries import load
 from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, unavailable
 from subscriptions.domain.model import Append, Appended
-from subscriptions.domain.watermark import Fence
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +68,7 @@ class Transactions:
         row = await self._run(columns + arguments, places, keyed=bool(append and append.idempotency_key))
         if append is None:
             return Appended(())
-        fence = None if row["epoch"] is None else Fence(row["fences"], row["epoch"], row["base"])
-        answer = answers_of([append], names, row, fence)[0]
+        answer = answers_of([append], names, row)[0]
         if isinstance(answer, GaplessError):
             raise answer
         return answer

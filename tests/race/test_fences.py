@@ -175,3 +175,23 @@ async def _copied(database: Database, name: str = "copy") -> AsyncIterator[Datab
     finally:
         await admin.execute(f"drop database if exists {copy} with (force)")
         await admin.close()
+
+
+async def test_a_publish_names_the_fence_that_it_stands_behind_though_its_number_was_there_before(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """A dump that lacks the newest fence was restored while this connection lived."""
+    async with appenders(database, 1) as (appender,):
+        stored((await appender.append([one("a")]))[0])
+        await owner.execute(CRASH)
+        for _ in range(2):
+            before = stored((await appender.append([one("a")]))[0]).fence
+        await owner.execute(
+            "delete from gapless.fences where number = 1; update gapless.fences set kind = kind"
+        )
+        stored((await appender.append([one("a")]))[0])
+        after = stored((await appender.append([one("a")]))[0]).fence
+        assert before is not None
+        assert after is not None
+        assert (after.number, after.epoch != before.epoch) == (before.number, True)
+        assert after.base == await owner.fetchval("select base from gapless.fences where number = 1")
