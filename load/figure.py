@@ -94,8 +94,8 @@ def show(figures: Sequence[Figure]) -> None:
 
 def table(figures: Sequence[Figure]) -> Table:
     """The table, with a row for each figure."""
-    heads = ("what", "Gapless", "peer", "score", "goal", "", "CPU for 10,000", "checked")
-    grid = Table(*heads, title="Gapless against its peers")
+    heads = ("what", "Gapless", "compared with", "score", "goal", "", "CPU for 10,000", "checked")
+    grid = Table(*heads, title="Gapless compared")
     for figure in figures:
         sign = "≥" if figure.more_is_better else "≤"
         goal = "" if figure.goal == float("inf") else f"{sign} {figure.goal:g}"

@@ -32,11 +32,13 @@ AWAY = (
 
 @dataclass(slots=True)
 class Server:
-    """One `./gapless serve` on a fresh home. `settings` are GAPLESS_* variables without the prefix."""
+    """One `./gapless serve` of a checkout, on a fresh home. `settings` are GAPLESS_* variables without the
+    prefix."""
 
     home: Path
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    checkout: Path = CHECKOUT
     child: Child | None = None
     _announced: int = 0
 
@@ -64,7 +66,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, or start it again on the same home and port."""
-        command = [LAUNCHER, "serve", "--port", str(self.port)]
+        command = [str(self.checkout / "gapless"), "serve", "--port", str(self.port)]
         self._announced = self._announcements()
         self.child = Child(command, self.home / "serve.log", self.env).start()
 
@@ -172,10 +174,10 @@ def _program(pid: int) -> str:
 
 
 @asynccontextmanager
-async def serving(**settings: str) -> AsyncIterator[Server]:
-    """A service on a new home until the block ends. The home is removed afterwards."""
+async def serving(checkout: Path = CHECKOUT, **settings: str) -> AsyncIterator[Server]:
+    """The service of a checkout on a new home until the block ends. The home is removed afterwards."""
     with temporary_home("load") as home:
-        server = Server(home, settings)
+        server = Server(home, settings, checkout=checkout)
         try:
             server.start()
             await server.wait_ready()

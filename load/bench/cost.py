@@ -31,12 +31,20 @@ class Cost:
         self._service_s += sign * cpu_s(self._server.own())
         self._all_s += sign * cpu_s(self._server.family())
 
+    @property
+    def service_s(self) -> float:
+        """CPU seconds of the service for 10,000 operations."""
+        return self._service_s * PER / self.operations
+
+    @property
+    def all_s(self) -> float:
+        """The same with its databases."""
+        return self._all_s * PER / self.operations
+
     def __str__(self) -> str:
         if not self.operations:
             return ""
-        share = PER / self.operations
-        databases_s = self._all_s - self._service_s
-        return f"{self._service_s * share:.2f} s + {databases_s * share:.2f} s databases"
+        return f"{self.service_s:.2f} s + {self.all_s - self.service_s:.2f} s databases"
 
 
 def cpu_s(pids: Sequence[int]) -> float:

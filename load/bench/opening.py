@@ -25,21 +25,25 @@ async def opened(face: Face, channel: str) -> tuple[float, Counter]:
     return (at - began) * 1000, counter
 
 
+async def measure(face: Face, seconds: float, chance: random.Random) -> list[float]:
+    """Open readers at random moments, half of them of channels that already have a reader. Returns the
+    milliseconds that each took."""
+    followed = await faces.follow(face, [f"bench.opening.{n}" for n in range(CHANNELS // 2)])
+    await asyncio.sleep(1)  # The work for these many readers must not slow the first new ones.
+    opening = []
+    for _ in range(int(seconds * OPENS_PER_S)):
+        channel = f"bench.opening.{chance.randrange(CHANNELS)}"
+        opening.append(asyncio.create_task(opened(face, channel)))
+        await asyncio.sleep(chance.expovariate(OPENS_PER_S))
+    results = await asyncio.gather(*opening)
+    await faces.hang_up(followed + [counter for _, counter in results])
+    return [milliseconds for milliseconds, _ in results]
+
+
 async def run(short: bool) -> list[Figure]:
-    """Open readers at random moments, half of them of channels that already have a reader."""
-    seconds, chance = (3 if short else 10), random.Random(1)
+    """Measure once."""
     async with serving() as server:
-        face = faces.gapless(server.target)
-        followed = await faces.follow(face, [f"bench.opening.{n}" for n in range(CHANNELS // 2)])
-        await asyncio.sleep(1)  # The work for these many readers must not slow the first new ones.
-        opening = []
-        for _ in range(seconds * OPENS_PER_S):
-            channel = f"bench.opening.{chance.randrange(CHANNELS)}"
-            opening.append(asyncio.create_task(opened(face, channel)))
-            await asyncio.sleep(chance.expovariate(OPENS_PER_S))
-        results = await asyncio.gather(*opening)
-        await faces.hang_up(followed + [counter for _, counter in results])
-    took = [milliseconds for milliseconds, _ in results]
+        took = await measure(faces.gapless(server.target), 3 if short else 10, random.Random(1))
     p50, p99 = quantile(took, 0.5), quantile(took, 0.99)
     say(f"opening: p50 {p50:.2f} ms, p99 {p99:.2f} ms, at {OPENS_PER_S} a second")
     checked = f"{len(took):,} readers were ready; p99 {p99:.1f} ms"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from load.bench import faces, fanout, latency
+from load.bench import faces, fanout, latency, pairs
 from load.bench.__main__ import judge
 from load.bench.herd import COUNTER, caused
+from load.children import CHECKOUT
 from load.figure import Figure, UnfitError, Word, versus
-from load.verdict import BROKEN, CLEAN, NoVerdictError
+from load.verdict import BROKEN, CLEAN, NO_VERDICT, NoVerdictError
 from tests.load.fake_service import FakeService
 
 
@@ -82,3 +85,33 @@ def test_only_queries_that_the_herd_caused_are_counted() -> None:
     }
     assert caused(spent, seconds=2.0) == 4.0
     assert caused(spent, seconds=0.5) == 5.5
+
+
+def test_pairs_are_judged_by_the_median_of_their_ratios() -> None:
+    def turn(milliseconds: float, service_s: float, all_s: float) -> Any:
+        return pairs.Turn({"x": milliseconds}, 1), SimpleNamespace(service_s=service_s, all_s=all_s)
+
+    measured = [
+        (turn(9, 1.0, 2.0), turn(10, 1.0, 2.0)),
+        (turn(30, 1.1, 2.2), turn(10, 1.0, 2.0)),
+        (turn(10.2, 1.2, 2.0), turn(10, 1.0, 2.0)),
+    ]
+    kind = pairs.Kind(pairs.KINDS["latency"].measure, "ms", more=False)
+    figures = pairs.figures_of(kind, measured, speed=0.97, cpu=1.03)
+    assert [(f.name, round(f.score, 3), f.word) for f in figures] == [
+        ("x", 1.02, Word.PASS),
+        ("x, CPU of the service", 1.1, Word.SHORT),
+        ("x, CPU with databases", 1.0, Word.PASS),
+    ]
+    assert pairs.figures_of(kind, measured, speed=0.99, cpu=1.03)[0].word is Word.SHORT
+
+
+def test_pairs_with_a_folder_that_is_no_checkout_have_no_verdict(tmp_path: Path) -> None:
+    assert pairs.main([str(tmp_path)]) == NO_VERDICT
+
+
+@pytest.mark.drill
+def test_a_checkout_is_compared_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = [word for kind in pairs.KINDS for word in ("--only", kind)]
+    assert pairs.main([str(CHECKOUT), "--pairs", "1", "--speed", "0.01", "--cpu", "100", *kinds]) == CLEAN
+    assert "publish over a WebSocket, CPU with databases" in capsys.readouterr().out
