@@ -109,4 +109,4 @@ def table(figures: Sequence[Figure]) -> Table:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -44,7 +44,7 @@ class Cost:
     def __str__(self) -> str:
         if not self.operations:
             return ""
-        return f"{self.service_s:.2f} s + {self.all_s - self.service_s:.2f} s databases"
+        return f"{self.service_s:.3g} s + {self.all_s - self.service_s:.3g} s databases"
 
 
 def cpu_s(pids: Sequence[int]) -> float:
