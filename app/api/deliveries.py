@@ -136,28 +136,28 @@ async def ack(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
     gate.require()
     body = await _body(request)
-    return Answer(await acks.ack(body, request.namespace, request.name or None))
+    return Answer(await acks.ack(body, request.principal, request.name or None))
 
 
 async def nack(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Give deliveries back, to be delivered later or as dead letters."""
     gate.require()
     body = await _body(request)
-    return Answer(await acks.nack(body, request.namespace, request.name or None))
+    return Answer(await acks.nack(body, request.principal, request.name or None))
 
 
 async def release(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Give deliveries back that were not worked on, as if they had not been handed out."""
     gate.require()
     body = await _body(request)
-    return Answer(await acks.release(body, request.namespace, request.name or None))
+    return Answer(await acks.release(body, request.principal, request.name or None))
 
 
 async def extend(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Move the deadlines of deliveries. The new ones count from now."""
     gate.require()
     body = await _body(request)
-    return Answer(await acks.extend(body, request.namespace, request.name or None))
+    return Answer(await acks.extend(body, request.principal, request.name or None))
 
 
 async def _unless_lost(connection: Connection, asking: Coroutine[Any, Any, T]) -> T:

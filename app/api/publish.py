@@ -19,6 +19,7 @@ from app.message.times import rfc3339
 from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
 from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.model import Append, Appended, NewMessage
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
@@ -62,7 +63,8 @@ async def publish(
     commit."""
     head = read_head(request.scope["headers"])
     body = await read_body(request.receive, head)
-    publication = parse_publication(request.name, head, body, now_us=time.time_ns() // 1000)
+    sender, now_us = request.principal.subject, time.time_ns() // 1000
+    publication = parse_publication(request.name, head, body, sender, now_us=now_us)
     if publication.ephemeral:
         return _ephemeral(request, publication.messages[0], exchange)
     if publication.schedules:
@@ -78,7 +80,9 @@ async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     head = read_head(request.scope["headers"])
     refuse_expectation(head)
     body = await read_body(request.receive, head)
-    appended = await _append(request, parse_batch(head, body), head, body, publisher)
+    messages = parse_batch(head, body, request.principal.subject)
+    request.principal.require((Action.PUBLISH,), Noun.CHANNEL, (m.channel for m in messages))
+    appended = await _append(request, messages, head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
 
 
@@ -98,7 +102,7 @@ async def _append(
         Append(
             request.namespace,
             messages,
-            head.idempotency_key,
+            request.principal.own_key(head.idempotency_key),
             printed,
             head.expected_last_seq,
             len(body),
@@ -128,8 +132,9 @@ async def _later(
 ) -> Answer:
     gate.require()
     printed = b"" if head.idempotency_key is None else fingerprint(request.path, head, body)
+    key = request.principal.own_key(head.idempotency_key)
     scheduled, replayed = await schedules.schedule(
-        request.namespace, publication.messages, publication.schedules, head.idempotency_key, printed
+        request.namespace, publication.messages, publication.schedules, key, printed
     )
     content = b",".join(map(encode_scheduled_at, scheduled))
     if publication.is_array:

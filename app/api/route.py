@@ -6,12 +6,14 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any
 
 from app.http.parameters import read_number
 from app.http.request import JSON, Answer, Request
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.principal import Action, Noun, Principal
 
 Handler = Callable[..., Awaitable[Answer | None]]
 """Takes a request and dependencies. Returns an answer, or sends one itself and returns None."""
@@ -49,19 +51,47 @@ class Returns:
     headers: Sequence[Header] = ()
 
 
+class Names(Enum):
+    """On which names a request needs an action."""
+
+    IN_PATH = "the name in the path"
+    ASKED = "each name in the query or the body; the handler requires them"
+    ALL = "every name in the namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the credential of a request has to grant: one of the actions, on these names. Without actions:
+    nothing, anybody may ask."""
+
+    actions: tuple[Action, ...] = ()
+    names: Names = Names.ALL
+    nouns: tuple[Noun, ...] = (Noun.CHANNEL, Noun.SUBSCRIPTION)
+
+    def require(self, principal: Principal, name: str) -> None:
+        """Raises `forbidden`. `name` is that in the path."""
+        if not self.actions:
+            return
+        if self.names is Names.ASKED:
+            principal.require_any(self.actions)
+        else:
+            for noun in self.nouns:
+                principal.require(self.actions, noun, (name if self.names is Names.IN_PATH else ">",))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """A row of the table. The handler's docstring describes the route, and its name is the operation's name.
 
     `query` is the struct of the parameters. `face` is the label under which metrics count it. A `hot` one is
     asked at every message, so it is answered before the framework looks at it. A row that `takes_connection`
-    opens a WebSocket on it, without the framework, so no middleware sees it. The grant that a route needs
-    will be a member here.
+    opens a WebSocket on it, without the framework, so no middleware sees it.
     """
 
     method: str
     path: str
     handler: Handler
+    needs: Needs
     returns: Mapping[int, Returns]
     query: type[Any] | None = None
     body: Body | None = None

@@ -21,10 +21,11 @@ from app.http import problem
 from app.http.answers import answer
 from app.http.browsers.rules import is_preflight
 from app.http.parameters import read_query
+from app.http.principals import Principals
 from app.http.problem import Headers
 from app.http.request import Answer, Request
 from app.metrics.registry import REQUESTS, count
-from subscriptions.domain.errors import Code, GaplessError, internal, unauthenticated, unavailable
+from subscriptions.domain.errors import Code, GaplessError, internal, unavailable
 
 logger = logging.getLogger("gapless.http")
 
@@ -73,15 +74,14 @@ class Table:
 
 
 class Rows:
-    """Answers requests to the rows of the table, in one namespace. Before `bind` and after `unbind`, each is
-    `unavailable`."""
+    """Answers requests to the rows of the table. Before `bind` and after `unbind`, each is `unavailable`."""
 
-    def __init__(self, routes: Sequence[Route], namespace: str) -> None:
+    def __init__(self, routes: Sequence[Route], principals: Principals) -> None:
         self._routes = routes
         # Clients repeat themselves.
         self.find = lru_cache(_REMEMBERED)(Table(routes).find)
         self._read_path = lru_cache(_REMEMBERED)(Route.read_path)
-        self._namespace = namespace
+        self._principals = principals
         self._handlers: dict[Route, Bound] = {}
 
     def bind(self, dependencies: object) -> None:
@@ -111,12 +111,15 @@ class Rows:
         try:
             if route is None:
                 raise GaplessError(Code.METHOD_NOT_ALLOWED, "the route does not have this method")
-            if b"authorization" in [name for name, _ in scope["headers"]]:
-                raise unauthenticated("the header Authorization")
+            principal = self._principals.of(scope["headers"])
             text = scope["query_string"]  # Nearly no request of a hot route has one.
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = self._read_path(route, found[1])
-            request = Request(self._namespace, scope, receive, send, id_, name, number, query)
+            if ticket := getattr(query, "ticket", ""):
+                principal = self._principals.with_ticket(ticket)
+            if principal.grants is not None:
+                route.needs.require(principal, name)
+            request = Request(principal, scope, receive, send, id_, name, number, query)
             handler = self._handlers.get(route)
             if handler is None:
                 raise unavailable("the service is not running")

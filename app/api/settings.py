@@ -136,6 +136,15 @@ def _dead_letter(given: DeadLetterTo) -> dict[str, Any]:
     return {"channel": template, "keep": given.keep}
 
 
+def dead_letters_of(template: str, subscription: str) -> str:
+    """A name, or a pattern of all names, of the channels that a template gives for a subscription."""
+    tokens = template.replace(SUBSCRIPTION, subscription).split(".")
+    for place, token in enumerate(tokens):
+        if CHANNEL in token:
+            return ".".join([*tokens[:place], ">"])  # The name of a channel may have several tokens.
+    return ".".join(tokens)
+
+
 _KEPT: Final[dict[str, Callable[[Any], Any]]] = {
     "backoff": _backoff,
     "ordering": str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -18,6 +19,7 @@ from app.api.settings import (
     Filter,
     Push,
     SubscriptionSettings,
+    dead_letters_of,
     push_value,
     refuse_other_name,
     shown_settings,
@@ -36,6 +38,7 @@ from subscriptions.domain.delivery import State
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.model import MAX_ID, microseconds
 from subscriptions.domain.pattern import check_budget, check_pattern
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.domain.selection import MAX_CHANNELS
 from subscriptions.engine.durable.announcing import AnnouncingSubscriptions
 from subscriptions.engine.durable.consumers import Consumers
@@ -293,6 +296,7 @@ async def put_subscription(
     tags, absent = if_match(request.headers), if_absent(request.headers)
     raw = await read_json(request)
     definition = parse_subscription(request.name, raw, datetime.now(UTC), allow_private=allow_private)
+    _require_grants(request, definition.channels, definition.settings)
     made, was_made = await subscriptions.put(request.namespace, definition, if_match=tags, if_absent=absent)
     return _answer(made, 201 if was_made else 200)
 
@@ -304,8 +308,19 @@ async def patch_subscription(
     again."""
     tags, raw = if_match(request.headers), await read_json(request)
     channels, settings = parse_patch(request.name, raw, allow_private=allow_private)
+    _require_grants(request, channels or (), settings)
     changed = await subscriptions.patch(request.namespace, request.name, channels, settings, if_match=tags)
     return _answer(changed)
+
+
+def _require_grants(request: Plain, channels: Sequence[str], settings: Mapping[str, Any]) -> None:
+    """A subscription reads channels, and publishes dead letters, for those who define it. Raises
+    `forbidden` if they may not."""
+    request.principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, channels)
+    template = (settings.get("dead_letter") or {}).get("channel")
+    if template is not None:
+        published = dead_letters_of(template, request.name)
+        request.principal.require((Action.PUBLISH,), Noun.CHANNEL, (published,))
 
 
 async def delete_subscription(
@@ -334,6 +349,7 @@ async def unbind_subscription(request: Plain, subscriptions: AnnouncingSubscript
 
 async def _bind(request: Plain, subscriptions: AnnouncingSubscriptions, *, bound: bool) -> Answer:
     tags, channels = if_match(request.headers), parse_binding(await read_json(request))
+    _require_grants(request, channels if bound else (), {})
     changed = await subscriptions.bind(request.namespace, request.name, channels, bound, if_match=tags)
     return _answer(changed)
 

@@ -30,7 +30,7 @@ from app.api.channels import MERGE_PATCH, ChannelRequest
 from app.api.definitions import DefinitionsDocument
 from app.api.history import HISTORY_CHANGED
 from app.api.policies import PolicyDefinition
-from app.api.route import Body, Header, Returns, Route, json_body, returns
+from app.api.route import Body, Header, Names, Needs, Returns, Route, json_body, returns
 from app.api.subscriptions import BindRequest, SeekRequest, SubscriptionChange, SubscriptionDefinition
 from app.faces.sse.consume import ConsumeQuery, consume
 from app.faces.sse.query import SubscribeQuery
@@ -50,6 +50,7 @@ from app.http.request import JSON
 from app.message import limits, settlement, tags
 from app.message.head import MAX_IDEMPOTENCY_KEY_CHARACTERS, MAX_SEQ
 from app.message.publish import BatchRequest, MessageToPublish
+from subscriptions.domain.principal import Action, Noun
 
 _Event = Annotated[dict[str, Any], Meta(description="A CloudEvent.")]
 _Events = Annotated[
@@ -126,157 +127,186 @@ _DOCUMENT: Final = json_body(
     DefinitionsDocument, {"version": 1, "subscriptions": [{"name": "billing", "channels": ["orders.>"]}]}
 )
 
+_CHANNEL_ONLY: Final = (Noun.CHANNEL,)
+_SUBSCRIPTION_ONLY: Final = (Noun.SUBSCRIPTION,)
+_PUBLISH: Final = Needs((Action.PUBLISH,), Names.IN_PATH, _CHANNEL_ONLY)
+_PUBLISH_ASKED: Final = Needs((Action.PUBLISH,), Names.ASKED, _CHANNEL_ONLY)
+_TRANSACT: Final = Needs((Action.PUBLISH, Action.CONSUME), Names.ASKED)
+_READ: Final = Needs((Action.SUBSCRIBE,), Names.IN_PATH, _CHANNEL_ONLY)
+_READ_ASKED: Final = Needs((Action.SUBSCRIBE,), Names.ASKED, _CHANNEL_ONLY)
+_CLIENT: Final = Needs((Action.SUBSCRIBE, Action.PUBLISH, Action.CONSUME), Names.ASKED)
+_CONSUME: Final = Needs((Action.CONSUME,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
+_CONSUME_ASKED: Final = Needs((Action.CONSUME,), Names.ASKED, _SUBSCRIPTION_ONLY)
+_SEE: Final = Needs((Action.MANAGE, Action.CONSUME), Names.IN_PATH, _SUBSCRIPTION_ONLY)
+_MANAGE: Final = Needs((Action.MANAGE,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
+_MANAGE_SUBSCRIPTIONS: Final = Needs((Action.MANAGE,), Names.ALL, _SUBSCRIPTION_ONLY)
+_MANAGE_CHANNEL: Final = Needs((Action.MANAGE,), Names.IN_PATH, _CHANNEL_ONLY)
+_MANAGE_CHANNELS: Final = Needs((Action.MANAGE,), Names.ALL, _CHANNEL_ONLY)
+_MANAGE_ALL: Final = Needs((Action.MANAGE,))
+_ADMIN: Final = Needs((Action.ADMIN,))
+_NOTHING: Final = Needs()
+
 # fmt: off
 TABLE: Final[dict[str, tuple[Route, ...]]] = {
     "publish": (
-        Route("POST", "/v1/channels/{channel}/messages", publish.publish,
+        Route("POST", "/v1/channels/{channel}/messages", publish.publish, _PUBLISH,
               {201: returns("Committed.", answers.Position | publish.Positions, _REPLAYED), 202: _ACCEPTED},
               body=_PUBLISHED, headers=(_IDEMPOTENCY_KEY, _EXPECTED_LAST_SEQ), face="publish", hot=True),
-        Route("POST", "/v1/messages", publish.publish_batch,
+        Route("POST", "/v1/messages", publish.publish_batch, _PUBLISH_ASKED,
               {201: returns("Committed.", publish.Positions, _REPLAYED)},
               body=json_body(BatchRequest, {"messages": [{"channel": "orders.eu", "data": 8}]}),
               headers=(_IDEMPOTENCY_KEY,), face="publish", hot=True),
-        Route("POST", "/v1/transactions", transactions.transact,
+        Route("POST", "/v1/transactions", transactions.transact, _TRANSACT,
               {201: returns("Committed.", transactions.Committed, _REPLAYED)},
               body=_TRANSACTION, headers=(_IDEMPOTENCY_KEY,), face="transaction"),
     ),
     "read": (
-        Route("GET", "/v1/channels/{channel}/messages", history.list_messages,
+        Route("GET", "/v1/channels/{channel}/messages", history.list_messages, _READ,
               {200: _HISTORY}, query=history.HistoryQuery),
-        Route("GET", "/v1/channels/{channel}/messages/{message_id}", history.get_message,
+        Route("GET", "/v1/channels/{channel}/messages/{message_id}", history.get_message, _READ,
               {200: Returns("The message.", {JSON: answers.Message, CLOUDEVENT: _Event})}),
-        Route("GET", "/v1/subscribe", subscribe,
+        Route("GET", "/v1/subscribe", subscribe, _READ_ASKED,
               {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, goodbye.",
                             {_STREAM: str})},
               query=SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse", hot=True),
-        Route("GET", "/v1/ws", websocket,
+        Route("GET", "/v1/ws", websocket, _CLIENT,
               {101: Returns("Frames of the client protocol, both ways."),
                426: Returns("This is no WebSocket.", {"application/problem+json": answers.Problem})},
               face="websocket", takes_connection=True),
-        Route("POST", "/v1/ws/http_stream", connect_http_stream,
+        Route("POST", "/v1/ws/http_stream", connect_http_stream, _CLIENT,
               {200: Returns("Replies and pushes, one on each line.", {NDJSON: str})},
               body=json_body(FirstCommand, {"id": 1, "connect": {}}), face="websocket"),
-        Route("GET", "/v1/ws/sse", connect_sse,
+        Route("GET", "/v1/ws/sse", connect_sse, _CLIENT,
               {200: Returns("Replies and pushes, as unnamed events.", {_STREAM: str})},
               query=EmulatedConnectQuery, face="websocket"),
-        Route("POST", "/v1/ws/emulation", emulation, {204: Returns("The commands were passed on.")},
+        Route("POST", "/v1/ws/emulation", emulation, _CLIENT, {204: Returns("The commands were passed on.")},
               body=json_body(EmulationRequest, {"session": "k3J…", "node": "0" * 16, "data": "{}"})),
     ),
     "channels": (
-        Route("GET", "/v1/channels", channels.list_channels,
+        Route("GET", "/v1/channels", channels.list_channels, _MANAGE_CHANNELS,
               {200: returns("A page of channels.", channels.ChannelPage)}, query=lists.NamesQuery),
-        Route("GET", "/v1/channels/{channel}", channels.get_channel, _CHANNEL),
-        Route("PUT", "/v1/channels/{channel}", channels.put_channel,
+        Route("GET", "/v1/channels/{channel}", channels.get_channel, _MANAGE_CHANNEL, _CHANNEL),
+        Route("PUT", "/v1/channels/{channel}", channels.put_channel, _MANAGE_CHANNEL,
               {**_CHANNEL, 201: returns("The channel was created.", channels.Channel, _ETAG)},
               body=_CHANNEL_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
-        Route("PATCH", "/v1/channels/{channel}", channels.patch_channel, _CHANNEL, body=_CHANNEL_BODY,
+        Route("PATCH", "/v1/channels/{channel}", channels.patch_channel, _MANAGE_CHANNEL,
+              _CHANNEL, body=_CHANNEL_BODY,
               headers=(_IF_MATCH,)),
-        Route("DELETE", "/v1/channels/{channel}", channels.delete_channel, _DELETED, headers=(_IF_MATCH,)),
-        Route("GET", "/v1/channels/{channel}/presence", presence.list_presence,
+        Route("DELETE", "/v1/channels/{channel}", channels.delete_channel, _MANAGE_CHANNEL,
+              _DELETED, headers=(_IF_MATCH,)),
+        Route("GET", "/v1/channels/{channel}/presence", presence.list_presence, _READ,
               {200: returns("A page of clients.", presence.PresencePage)}, query=presence.PresenceQuery),
     ),
     "subscriptions": (
-        Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions,
+        Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions, _MANAGE_SUBSCRIPTIONS,
               {200: returns("A page of subscriptions.", subscriptions.SubscriptionPage)},
               query=lists.NamesQuery),
-        Route("GET", "/v1/subscriptions/{name}", subscriptions.get_subscription, _SUBSCRIPTION),
-        Route("PUT", "/v1/subscriptions/{name}", subscriptions.put_subscription,
-              {**_SUBSCRIPTION,
+        Route("GET", "/v1/subscriptions/{name}", subscriptions.get_subscription, _SEE, _SUBSCRIPTION),
+        Route("PUT", "/v1/subscriptions/{name}", subscriptions.put_subscription, _MANAGE, {**_SUBSCRIPTION,
                201: returns("The subscription was created.", subscriptions.Subscription, _ETAG)},
               body=json_body(SubscriptionDefinition, {"channels": ["orders.>"], "ack_wait": 60}),
               headers=(_IF_MATCH, _IF_NONE_MATCH)),
-        Route("PATCH", "/v1/subscriptions/{name}", subscriptions.patch_subscription, _SUBSCRIPTION,
+        Route("PATCH", "/v1/subscriptions/{name}", subscriptions.patch_subscription, _MANAGE, _SUBSCRIPTION,
               body=json_body(SubscriptionChange, {"ack_wait": None, "max_deliver": 3}), headers=(_IF_MATCH,)),
-        Route("DELETE", "/v1/subscriptions/{name}", subscriptions.delete_subscription, _DELETED,
+        Route("DELETE", "/v1/subscriptions/{name}", subscriptions.delete_subscription, _MANAGE, _DELETED,
               query=subscriptions.DeleteQuery, headers=(_IF_MATCH,)),
-        Route("GET", "/v1/subscriptions/{name}/length", subscriptions.get_subscription_length,
+        Route("GET", "/v1/subscriptions/{name}/length", subscriptions.get_subscription_length, _SEE,
               {200: returns("How many.", subscriptions.SubscriptionLength)}),
-        Route("GET", "/v1/subscriptions/{name}/messages", subscriptions.list_outstanding,
+        Route("GET", "/v1/subscriptions/{name}/messages", subscriptions.list_outstanding, _SEE,
               {200: returns("A page of messages.", subscriptions.OutstandingPage)},
               query=subscriptions.OutstandingQuery),
-        Route("POST", "/v1/subscriptions/{name}/bind", subscriptions.bind_subscription, _SUBSCRIPTION,
-              body=_BINDING, headers=(_IF_MATCH,)),
-        Route("POST", "/v1/subscriptions/{name}/unbind", subscriptions.unbind_subscription, _SUBSCRIPTION,
-              body=_BINDING, headers=(_IF_MATCH,)),
-        Route("POST", "/v1/subscriptions/{name}/seek", subscriptions.seek_subscription, _SUBSCRIPTION,
-              query=parameters.DryRunQuery, body=json_body(SeekRequest, {"to": "earliest"}),
+        Route("POST", "/v1/subscriptions/{name}/bind", subscriptions.bind_subscription, _MANAGE,
+              _SUBSCRIPTION, body=_BINDING, headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/unbind", subscriptions.unbind_subscription, _MANAGE,
+              _SUBSCRIPTION, body=_BINDING, headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/seek", subscriptions.seek_subscription, _MANAGE,
+              _SUBSCRIPTION, query=parameters.DryRunQuery, body=json_body(SeekRequest, {"to": "earliest"}),
               headers=(_IF_MATCH,)),
-        Route("POST", "/v1/subscriptions/{name}/purge", subscriptions.purge_subscription,
+        Route("POST", "/v1/subscriptions/{name}/purge", subscriptions.purge_subscription, _MANAGE,
               {200: returns("How many.", answers.Purged)}, headers=(_IF_MATCH,)),
-        Route("POST", "/v1/subscriptions/{name}/pause", subscriptions.pause_subscription, _SUBSCRIPTION,
-              headers=(_IF_MATCH,)),
-        Route("POST", "/v1/subscriptions/{name}/resume", subscriptions.resume_subscription, _SUBSCRIPTION,
-              headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/pause", subscriptions.pause_subscription, _MANAGE,
+              _SUBSCRIPTION, headers=(_IF_MATCH,)),
+        Route("POST", "/v1/subscriptions/{name}/resume", subscriptions.resume_subscription, _MANAGE,
+              _SUBSCRIPTION, headers=(_IF_MATCH,)),
     ),
     "deliveries": (
-        Route("POST", "/v1/subscriptions/{name}/pull", deliveries.pull,
+        Route("POST", "/v1/subscriptions/{name}/pull", deliveries.pull, _CONSUME,
               {200: returns("The leased messages; none if none came.", deliveries.Deliveries)},
               body=json_body(deliveries.PullRequest, {"max": 10, "wait": 20}, required=False), face="queue",
               hot=True),
-        Route("GET", "/v1/subscriptions/{name}/consume", consume,
+        Route("GET", "/v1/subscriptions/{name}/consume", consume, _CONSUME,
               {200: Returns("Events: delivery, gap, goodbye.", {_STREAM: str})},
               query=ConsumeQuery, face="consume", hot=True),
-        Route("POST", "/v1/subscriptions/{name}/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue",
+        Route("POST", "/v1/subscriptions/{name}/ack", deliveries.ack, _CONSUME,
+              _RESULTS, body=_ACK, face="queue",
               hot=True),
-        Route("POST", "/v1/subscriptions/{name}/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue"),
-        Route("POST", "/v1/subscriptions/{name}/release", deliveries.release, _RESULTS, body=_RELEASE,
+        Route("POST", "/v1/subscriptions/{name}/nack", deliveries.nack, _CONSUME,
+              _RESULTS, body=_NACK, face="queue"),
+        Route("POST", "/v1/subscriptions/{name}/release", deliveries.release, _CONSUME,
+              _RESULTS, body=_RELEASE,
               face="queue"),
-        Route("POST", "/v1/subscriptions/{name}/extend", deliveries.extend, _RESULTS, body=_EXTEND,
+        Route("POST", "/v1/subscriptions/{name}/extend", deliveries.extend, _CONSUME, _RESULTS, body=_EXTEND,
               face="queue"),
-        Route("POST", "/v1/ack", deliveries.ack, _RESULTS, body=_ACK, face="queue", operation="ack_any",
+        Route("POST", "/v1/ack", deliveries.ack, _CONSUME_ASKED,
+              _RESULTS, body=_ACK, face="queue", operation="ack_any",
               hot=True),
-        Route("POST", "/v1/nack", deliveries.nack, _RESULTS, body=_NACK, face="queue", operation="nack_any"),
-        Route("POST", "/v1/release", deliveries.release, _RESULTS, body=_RELEASE, face="queue",
+        Route("POST", "/v1/nack", deliveries.nack, _CONSUME_ASKED,
+              _RESULTS, body=_NACK, face="queue", operation="nack_any"),
+        Route("POST", "/v1/release", deliveries.release, _CONSUME_ASKED,
+              _RESULTS, body=_RELEASE, face="queue",
               operation="release_any"),
-        Route("POST", "/v1/extend", deliveries.extend, _RESULTS, body=_EXTEND, face="queue",
+        Route("POST", "/v1/extend", deliveries.extend, _CONSUME_ASKED, _RESULTS, body=_EXTEND, face="queue",
               operation="extend_any"),
     ),
     "dead letters": (
-        Route("GET", "/v1/dead-letters", dead_letters.list_dead_letters,
+        Route("GET", "/v1/dead-letters", dead_letters.list_dead_letters, _MANAGE_ALL,
               {200: returns("A page of dead letters.", dead_letters.DeadLetterPage)},
               query=dead_letters.DeadLettersQuery),
-        Route("GET", "/v1/dead-letters/{dead_letter_id}", dead_letters.get_dead_letter,
+        Route("GET", "/v1/dead-letters/{dead_letter_id}", dead_letters.get_dead_letter, _MANAGE_ALL,
               {200: returns("The dead letter.", dead_letters.DeadLetter)}),
-        Route("DELETE", "/v1/dead-letters/{dead_letter_id}", dead_letters.delete_dead_letter, _DELETED),
+        Route("DELETE", "/v1/dead-letters/{dead_letter_id}", dead_letters.delete_dead_letter, _MANAGE_ALL,
+              _DELETED),
         Route("POST", "/v1/dead-letters/{dead_letter_id}/replay", dead_letters.replay_dead_letter,
-              {200: returns("It was given back.", dead_letters.Replayed)}),
-        Route("POST", "/v1/dead-letters/replay", dead_letters.replay_dead_letters,
+              _MANAGE_ALL, {200: returns("It was given back.", dead_letters.Replayed)}),
+        Route("POST", "/v1/dead-letters/replay", dead_letters.replay_dead_letters, _MANAGE_ALL,
               {200: returns("How many.", dead_letters.ReplayedAll)}, query=parameters.DryRunQuery,
               body=json_body(dead_letters.ReplayRequest, {"subscription": "billing", "max": 100})),
-        Route("POST", "/v1/dead-letters/purge", dead_letters.purge_dead_letters,
+        Route("POST", "/v1/dead-letters/purge", dead_letters.purge_dead_letters, _MANAGE_ALL,
               {200: returns("How many.", answers.Purged)},
               body=json_body(dead_letters.PurgeRequest, {"older_than": "30d"})),
     ),
     "policies": (
-        Route("GET", "/v1/policies", policies.list_policies, {200: returns("All policies.",
+        Route("GET", "/v1/policies", policies.list_policies, _MANAGE_ALL, {200: returns("All policies.",
               policies.Policies)}),
-        Route("GET", "/v1/policies/{name}", policies.get_policy, _POLICY),
-        Route("PUT", "/v1/policies/{name}", policies.put_policy,
+        Route("GET", "/v1/policies/{name}", policies.get_policy, _MANAGE_ALL, _POLICY),
+        Route("PUT", "/v1/policies/{name}", policies.put_policy, _MANAGE_ALL,
               {**_POLICY, 201: returns("The policy was created.", policies.Policy, _ETAG)},
               body=_POLICY_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
-        Route("DELETE", "/v1/policies/{name}", policies.delete_policy, _DELETED, headers=(_IF_MATCH,)),
+        Route("DELETE", "/v1/policies/{name}", policies.delete_policy, _MANAGE_ALL,
+              _DELETED, headers=(_IF_MATCH,)),
     ),
     "definitions": (
-        Route("GET", "/v1/definitions", definitions.export_definitions,
+        Route("GET", "/v1/definitions", definitions.export_definitions, _MANAGE_ALL,
               {200: returns("The document.", DefinitionsDocument, _ETAG)}),
-        Route("POST", "/v1/definitions", definitions.import_definitions,
+        Route("POST", "/v1/definitions", definitions.import_definitions, _MANAGE_ALL,
               {200: returns("The changes made, or that would be made.", definitions.Changes)},
               query=parameters.DryRunQuery, body=_DOCUMENT, headers=(_IF_MATCH,)),
     ),
     "scheduled": (
-        Route("GET", "/v1/scheduled", scheduled.list_scheduled,
+        Route("GET", "/v1/scheduled", scheduled.list_scheduled, _MANAGE_ALL,
               {200: returns("A page of scheduled messages.", scheduled.ScheduledPage)},
               query=scheduled.ScheduledQuery),
-        Route("GET", "/v1/scheduled/{scheduled_id}", scheduled.get_scheduled,
+        Route("GET", "/v1/scheduled/{scheduled_id}", scheduled.get_scheduled, _MANAGE_ALL,
               {200: returns("The message.", scheduled.Scheduled)}),
-        Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _DELETED),
-        Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled,
+        Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _MANAGE_ALL, _DELETED),
+        Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled, _MANAGE_ALL,
               {200: returns("It was published.", answers.Position)}),
     ),
     "operating": (
-        Route("GET", "/healthz", operate.healthz, {200: returns("It is alive.", operate.Alive)}),
-        Route("GET", "/readyz", operate.readyz, {200: returns("It serves.", operate.Ready)}),
-        Route("GET", "/metrics", operate.metrics, {200: Returns("All metrics.", {"text/plain": str})}),
+        Route("GET", "/healthz", operate.healthz, _NOTHING, {200: returns("It is alive.", operate.Alive)}),
+        Route("GET", "/readyz", operate.readyz, _NOTHING, {200: returns("It serves.", operate.Ready)}),
+        Route("GET", "/metrics", operate.metrics, _ADMIN,
+              {200: Returns("All metrics.", {"text/plain": str})}),
     ),
 }
 """The routes under the headings of the documents."""

@@ -26,6 +26,7 @@ from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.engine.durable.announcing import AnnouncingTransactions
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
@@ -110,13 +111,17 @@ async def transact(
     head = read_head(request.scope["headers"])
     refuse_unfit(head)
     body = await read_body(request.receive, head)
-    asked = parse_transaction(body)
+    principal = request.principal
+    asked = parse_transaction(body, principal.subject)
+    principal.require((Action.PUBLISH,), Noun.CHANNEL, (m.channel for m in asked.messages))
+    principal.require((Action.CONSUME,), Noun.SUBSCRIPTION, (name for name, _ in asked.acks))
     append = None
     if asked.messages:
         printed = b""
         if head.idempotency_key is not None:
             printed = fingerprint(request.path, head, body)
-        append = Append(request.namespace, asked.messages, head.idempotency_key, printed, None, len(body))
+        key = principal.own_key(head.idempotency_key)
+        append = Append(principal.namespace, asked.messages, key, printed, None, len(body))
     elif head.idempotency_key is not None:
         raise invalid(
             "Idempotency-Key", "needs something to publish: acks alone are judged by their receipts"

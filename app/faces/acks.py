@@ -8,15 +8,17 @@ from app.message.deliveries import encode_results
 from app.message.receipts import ReceiptCodec
 from app.message.settlement import parse_extend, parse_nack, parse_receipts, parse_release
 from app.metrics.registry import SETTLED
-from subscriptions.domain.delivery import Settled
+from subscriptions.domain.delivery import Receipt, Settled
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.engine.durable.consumers import Consumers
 
 
 class Acks:
     """Settles deliveries. Each method takes a body and answers after the commit, with a result for each
-    receipt. Name None: receipts of any subscription in the namespace will do.
+    receipt. Name None: receipts of any subscription in the namespace will do, if the principal may consume
+    from it.
 
-    Raises the errors of a body, and those of `Consumers`.
+    Raises the errors of a body, those of `Consumers`, and `forbidden`.
     """
 
     def __init__(self, consumers: Consumers, receipts: ReceiptCodec) -> None:
@@ -26,25 +28,34 @@ class Acks:
     def __repr__(self) -> str:
         return f"Acks({self._consumers!r})"
 
-    async def ack(self, body: bytes, namespace: str, name: str | None) -> bytes:
+    async def ack(self, body: bytes, principal: Principal, name: str | None) -> bytes:
         texts = parse_receipts(body)
-        receipts = self._codec.decode_all(texts)
-        return _results(texts, await self._consumers.ack(namespace, name, receipts))
+        receipts = await self._read(texts, principal, name)
+        return _results(texts, await self._consumers.ack(principal.namespace, name, receipts))
 
-    async def nack(self, body: bytes, namespace: str, name: str | None) -> bytes:
+    async def nack(self, body: bytes, principal: Principal, name: str | None) -> bytes:
         texts, how = parse_nack(body)
-        receipts = self._codec.decode_all(texts)
-        return _results(texts, await self._consumers.nack(namespace, name, receipts, how))
+        receipts = await self._read(texts, principal, name)
+        return _results(texts, await self._consumers.nack(principal.namespace, name, receipts, how))
 
-    async def release(self, body: bytes, namespace: str, name: str | None) -> bytes:
+    async def release(self, body: bytes, principal: Principal, name: str | None) -> bytes:
         texts, delay_s = parse_release(body)
-        receipts = self._codec.decode_all(texts)
-        return _results(texts, await self._consumers.release(namespace, name, receipts, delay_s))
+        receipts = await self._read(texts, principal, name)
+        return _results(texts, await self._consumers.release(principal.namespace, name, receipts, delay_s))
 
-    async def extend(self, body: bytes, namespace: str, name: str | None) -> bytes:
+    async def extend(self, body: bytes, principal: Principal, name: str | None) -> bytes:
         texts, ack_wait_s = parse_extend(body)
+        receipts = await self._read(texts, principal, name)
+        return _results(texts, await self._consumers.extend(principal.namespace, name, receipts, ack_wait_s))
+
+    async def _read(
+        self, texts: Sequence[str], principal: Principal, name: str | None
+    ) -> list[Receipt | None]:
         receipts = self._codec.decode_all(texts)
-        return _results(texts, await self._consumers.extend(namespace, name, receipts, ack_wait_s))
+        if name is None and principal.grants is not None:
+            names = await self._consumers.names(principal.namespace, receipts)
+            principal.require((Action.CONSUME,), Noun.SUBSCRIPTION, names)
+        return receipts
 
 
 def _results(texts: Sequence[str], settled: Sequence[Settled]) -> bytes:

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from app.http.through import ServerSide, Through
+from subscriptions.domain.principal import Principal
 
 JSON: Final = "application/json"
 
@@ -33,11 +34,11 @@ class Connection(ServerSide, Protocol):
 class Request(Generic[Query]):
     """A request to a route. Its path and parameters are checked; its body is not read yet.
 
-    Only the router sets the request's namespace. `name` and `number` come from the path; if the route has
+    Only the router sets the principal. `name` and `number` come from the path; if the route has
     none, they are empty and 0. `query` is the struct of the route's row.
     """
 
-    namespace: str
+    principal: Principal
     scope: Scope
     receive: Receive
     send: Send
@@ -46,6 +47,11 @@ class Request(Generic[Query]):
     number: int
     query: Query
     _through: Through | None = field(default=None, init=False, repr=False)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of who asks."""
+        return self.principal.namespace
 
     @property
     def headers(self) -> Headers:

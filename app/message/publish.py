@@ -129,12 +129,12 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
     return messages
 
 
-def parse_addressed(item: AddressedMessage, body: bytes) -> tuple[NewMessage, int]:
+def parse_addressed(item: AddressedMessage, sender: str | None, body: bytes) -> tuple[NewMessage, int]:
     """The message of a command, and the number of its object keys. Raises as `parse_batch`."""
     check_channel(item.channel)
     if _schedule(item) is not None:
         raise invalid(_asked(item)[0], "is not for this way of publishing")
-    message, keys = _message(item, item.channel, None, _is_plain(body))
+    message, keys = _message(item, item.channel, sender, _is_plain(body))
     return message, keys + 1
 
 

@@ -20,12 +20,14 @@ from app.http import problem
 from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
 from app.http.browsers.rules import Browsers
+from app.http.principals import Principals
 from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
 from app.process.settings import Settings
 from app.process.standalone import Companion, on_stop
 from app.process.wiring import Service
-from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
+from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.principal import Principal
 
 WEBSOCKET_PATH = "/v1/ws"
 
@@ -46,7 +48,8 @@ class GaplessApp(FastAPI):
         self.service: Service | None = None
         self._settings = settings
         self._stands_alone = stands_alone
-        self._rows = Rows(ROUTES, settings.namespace)
+        self._principals = Principals(settings.namespace)
+        self._rows = Rows(ROUTES, self._principals)
         self._guard = Guard(
             self._answer,
             Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False),
@@ -98,13 +101,14 @@ class GaplessApp(FastAPI):
 
     async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Opens one that another server passes on."""
-        error = self._refusal(scope)
-        if error is not None:
+        try:
+            principal = self._admit(scope)
+        except GaplessError as error:
             status, headers, body = problem.render(error)
             REQUESTS.labels("websocket", status).inc()
             await deny(status, [*headers, (b"x-request-id", request_id())], body, scope, send)
             return
-        assert self.service is not None, "the refusal says so"
+        assert self.service is not None, "it was admitted"
         if (await receive())["type"] != "websocket.connect":
             return
         offered = scope.get("subprotocols", ())
@@ -113,16 +117,17 @@ class GaplessApp(FastAPI):
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": headers})
         REQUESTS.labels("websocket", 101).inc()
         connection = AsgiWebSocket(receive, send, self._settings.slow_reader_timeout)
-        self.service.dependencies.sessions.open(connection, LINES)
+        self.service.dependencies.sessions.open(connection, principal, LINES)
         await connection.run()
 
-    def _refusal(self, scope: Scope) -> GaplessError | None:
-        """Why a WebSocket is not opened, as the row of its path would say it."""
+    def _admit(self, scope: Scope) -> Principal:
+        """Who opens a WebSocket. Raises why it is not opened, as the row of its path would."""
         if get_route_path(scope) != WEBSOCKET_PATH:
-            return GaplessError(Code.NOT_FOUND, "Not Found")
-        if any(name == b"authorization" for name, _ in scope["headers"]):
-            return unauthenticated("the header Authorization")
-        return unavailable("the service is not running") if self.service is None else None
+            raise GaplessError(Code.NOT_FOUND, "Not Found")
+        principal = self._principals.of(scope["headers"])
+        if self.service is None:
+            raise unavailable("the service is not running")
+        return principal
 
     @asynccontextmanager
     async def _serve(self, _: FastAPI) -> AsyncIterator[None]:

@@ -164,7 +164,6 @@ class Service:
                 self._exchange,
                 history,
                 self._presence,
-                settings.namespace,
                 Queues(members, acks, self._gate),
             )
         )

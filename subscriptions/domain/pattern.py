@@ -58,6 +58,19 @@ def to_regex(pattern: str) -> str:
     return "^" + r"\.".join(_part(part) for part in pattern.split(".")) + "$"
 
 
+def covers(pattern: str, other: str) -> bool:
+    """Whether a (valid) pattern matches every name that `other`, a pattern or a plain name, matches."""
+    if pattern == ">" or pattern == other:
+        return True
+    parts, others = pattern.split("."), other.split(".")
+    for part, each in zip(parts, others, strict=False):
+        if part == ">":
+            return True
+        if each == ">" or part not in ("*", each):
+            return False
+    return len(parts) == len(others)
+
+
 def _part(part: str) -> str:
     if part == "*":
         return _ONE

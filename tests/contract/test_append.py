@@ -8,6 +8,7 @@ import pytest
 
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import MAX_ID, Append, Appended, NewMessage, Retention
+from subscriptions.domain.principal import Principal
 from subscriptions.domain.selection import select
 from tests.contract.conftest import Log, request
 
@@ -66,6 +67,16 @@ async def test_a_message_lives_as_long_as_the_shorter_of_two_allows(
     message = await log.history.message("default", "a", answer.positions[0].id)
     assert message.expires_at_us == message.created_at_us + life * 1_000_000
     assert answer.positions[0].expires_at_us == message.expires_at_us
+
+
+async def test_the_same_key_of_another_subject_is_another_key(log: Log) -> None:
+    subjects = (None, "alice", "bob", "alice")
+    answers = [
+        (await log.store(request("a", key=Principal("default", subject).own_key("k"))))[0]
+        for subject in subjects
+    ]
+    assert [answer.replayed for answer in answers] == [False, False, False, True]
+    assert answers[3].positions == answers[1].positions
 
 
 async def test_a_key_is_answered_again(log: Log) -> None:

@@ -25,6 +25,7 @@ from subscriptions.domain.presence import (
     ClientInfo,
     Clients,
 )
+from subscriptions.domain.principal import Principal
 from subscriptions.domain.selection import select
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import (
@@ -426,7 +427,8 @@ async def test_a_reply_over_websocket_says_where_it_is_incomplete() -> None:
         await eventually(lambda: one.presence._port and one.presence._port.connected)
 
         async def incomplete() -> list[bool]:
-            read = [await ask("default", "a", one.presence) for ask in (read_presence, read_presence_stats)]
+            asked, who = (read_presence, read_presence_stats), Principal("default")
+            read = [await ask(who, "a", one.presence) for ask in asked]
             return [msgspec.json.decode(reply).get("complete") is False for reply in read]
 
         await one.crowd(MAX_CLIENTS)

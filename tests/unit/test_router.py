@@ -17,9 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from app.api.route import Returns, Route
+from app.api.route import Needs, Returns, Route
 from app.api.router import PreflightRoute, Rows, Table
 from app.api.table import ROUTES
+from app.http.principals import Principals
 from app.http.request import NO_CONTENT, Answer, Request
 from app.process.dependencies import Dependencies
 from subscriptions.domain.errors import Code, GaplessError
@@ -69,20 +70,20 @@ async def pages(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 ROWS = (
-    Route("GET", "/things", told, DONE, query=Listed),
-    Route("GET", "/things/{name}", told, DONE),
-    Route("DELETE", "/things/{name}", gone, DONE),
-    Route("POST", "/things/all", gone, DONE),
-    Route("POST", "/things/{name}/parts/{message_id}", told, DONE),
-    Route("GET", "/part", part, DONE),
-    Route("GET", "/refused", refused, DONE),
-    Route("GET", "/crashed", crashed, DONE),
-    Route("GET", "/left", left, DONE),
+    Route("GET", "/things", told, Needs(), DONE, query=Listed),
+    Route("GET", "/things/{name}", told, Needs(), DONE),
+    Route("DELETE", "/things/{name}", gone, Needs(), DONE),
+    Route("POST", "/things/all", gone, Needs(), DONE),
+    Route("POST", "/things/{name}/parts/{message_id}", told, Needs(), DONE),
+    Route("GET", "/part", part, Needs(), DONE),
+    Route("GET", "/refused", refused, Needs(), DONE),
+    Route("GET", "/crashed", crashed, Needs(), DONE),
+    Route("GET", "/left", left, Needs(), DONE),
 )
 
 
 async def call(method: str, target: str) -> httpx.Response:
-    rows = Rows(ROWS, "tenant")
+    rows = Rows(ROWS, Principals("tenant"))
     rows.bind(SimpleNamespace(parts=["a part"], unused=1))
     app = Starlette(routes=[PreflightRoute(), *rows.paths(), Mount("/", pages)])
     async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
@@ -178,7 +179,7 @@ async def test_what_no_row_has_is_handed_on(path: str) -> None:
 
 
 async def test_before_the_service_runs_it_is_unavailable() -> None:
-    app = Starlette(routes=[*Rows(ROWS, "tenant").paths()])
+    app = Starlette(routes=[*Rows(ROWS, Principals("tenant")).paths()])
     async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
         answer = await client.get("/things")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
@@ -199,7 +200,7 @@ async def test_a_client_that_leaves_is_no_crash(caplog: pytest.LogCaptureFixture
 
 def test_no_two_rows_answer_the_same_request() -> None:
     with pytest.raises(AssertionError):
-        Table([*ROWS, Route("GET", "/things/{name}", gone, DONE)])
+        Table([*ROWS, Route("GET", "/things/{name}", gone, Needs(), DONE)])
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")

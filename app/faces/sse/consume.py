@@ -24,7 +24,6 @@ from app.message.receipts import ReceiptCodec
 from app.message.settlement import DEFAULT_PREFETCH, MAX_PREFETCH, Ack
 from app.metrics.registry import REQUESTS
 from subscriptions.domain.delivery import Loss
-from subscriptions.domain.errors import unauthenticated
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.member import Member
@@ -52,8 +51,6 @@ async def consume(
 ) -> None:
     """Stream deliveries as server-sent events, at most `prefetch` of them unsettled. Acks go to `ack`; leases
     end with the stream. It ends if the client leaves or is too slow, or if the subscription is deleted."""
-    if request.query.ticket:
-        raise unauthenticated("the ticket")
     check_deliveries(request.headers.get("accept", ""))
     gate.require()
     if request.scope["method"] == "HEAD":

@@ -24,8 +24,9 @@ from app.http.parameters import (
 from app.http.request import Request
 from app.message.selection import read_selection
 from app.message.times import parse_since
-from subscriptions.domain.errors import Code, GaplessError, invalid, unauthenticated
+from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.domain.selection import MAX_CHANNELS, Selection
 from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 
@@ -65,11 +66,10 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
 
 
 def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
-    """The selection and the start. Raises `invalid_request` (400 for a malformed cursor)."""
+    """The selection and the start. Raises `invalid_request` (400 for a malformed cursor) and `forbidden`."""
     given = request.query
-    if given.ticket:
-        raise unauthenticated("the ticket")
     selection = read_selection(request.namespace, given.channel, given.type, given.key)
+    request.principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, given.channel)
     return selection, _start(given, request.headers.getlist("last-event-id"))
 
 

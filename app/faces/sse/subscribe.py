@@ -50,7 +50,7 @@ async def subscribe(
         await request.send({"type": "http.response.start", "status": 200, "headers": _headers(request)})
         await request.send({"type": "http.response.body", "body": b""})
         return
-    client = ClientInfo(str(uuid.uuid4()), None, time.time_ns() // 1000)
+    client = ClientInfo(str(uuid.uuid4()), request.principal.subject, time.time_ns() // 1000)
     joins = _PRESENCE if request.query.presence else None
     query = LiveQuery(selection, start, float(request.query.heartbeat), messages, client, joins)
     await stream_live(LiveDependencies(live, read, presence), query, _Sse(request))

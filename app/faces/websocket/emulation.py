@@ -123,7 +123,7 @@ async def _stream(
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     connection = StreamConnection(request.connection, framing)
     REQUESTS.labels("websocket", 200).inc()
-    sessions.open_stream(connection, framing).received(command.replace(b"\n", b" "))
+    sessions.open_stream(connection, request.principal, framing).received(command.replace(b"\n", b" "))
     await connection.ended.wait()
     await connection.taken()
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -13,6 +13,7 @@ from subscriptions.domain.channel_epoch import Standing
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Message
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.engine.live.beginning import opened_at, standing_of
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.live.starts import AfterSeq
@@ -24,11 +25,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 async def read_history(
-    namespace: str, request: HistoryRequest, live: LiveEngine, read: ReadPort, history: HistoryPort
+    principal: Principal, request: HistoryRequest, live: LiveEngine, read: ReadPort, history: HistoryPort
 ) -> bytes:
     """The publications asked for, and the position at which the channel stands; no publication lies behind
     that position. Raises `cursor_expired` if `since` is no position of the channel any more."""
-    channel = check_channel(request.channel)
+    namespace, channel = principal.namespace, check_channel(request.channel)
+    principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, (channel,))
     since = request.since or Since()
     place = await read.place_at(namespace, channel, since.offset)
     epoch = live.epoch

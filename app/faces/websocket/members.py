@@ -14,6 +14,7 @@ from app.faces.websocket.reader import Client
 from app.faces.websocket.replies import Opening, Replies
 from app.message.limits import MAX_BODY_BYTES
 from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.principal import Action, Noun, Principal
 
 COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "release", "extend"})
 MAX_MEMBERS: Final = 32
@@ -28,19 +29,19 @@ class Members:
     __slots__ = (
         "_client",
         "_is_gone",
-        "_namespace",
         "_one_by_one",
         "_open",
+        "_principal",
         "_queues",
         "_replies",
         "_settling",
         "_size",
     )
 
-    def __init__(self, client: Client, replies: Replies, namespace: str, queues: Queues) -> None:
+    def __init__(self, client: Client, replies: Replies, principal: Principal, queues: Queues) -> None:
         self._client = client
         self._replies = replies
-        self._namespace = namespace
+        self._principal = principal
         self._queues = queues
         self._open: dict[str, Consuming] = {}
         self._settling: set[asyncio.Task[bytes]] = set()
@@ -74,6 +75,7 @@ class Members:
     def _consume(self, id_: int, body: bytes) -> None:
         asked = parse_consume(body)
         name = asked.subscription
+        self._principal.require((Action.CONSUME,), Noun.SUBSCRIPTION, (name,))
         if name in self._open:
             self._replies.refuse(id_, codes.ALREADY_SUBSCRIBED)
             return
@@ -93,7 +95,7 @@ class Members:
             self._forget(consuming)
             opening.done(task)
 
-        consuming.task = asyncio.create_task(consuming.run(self._namespace, refused))
+        consuming.task = asyncio.create_task(consuming.run(self._principal.namespace, refused))
         consuming.task.add_done_callback(done)
 
     def _forget(self, consuming: Consuming) -> None:
@@ -125,13 +127,13 @@ class Members:
         match method:
             case "ack":
                 # Acks that wait at the same time are settled together.
-                work = acks.ack(body, self._namespace, None)
+                work = acks.ack(body, self._principal, None)
             case "nack":
-                work = self._in_turn(partial(acks.nack, body, self._namespace, None))
+                work = self._in_turn(partial(acks.nack, body, self._principal, None))
             case "release":
-                work = self._in_turn(partial(acks.release, body, self._namespace, None))
+                work = self._in_turn(partial(acks.release, body, self._principal, None))
             case _:
-                work = self._in_turn(partial(acks.extend, body, self._namespace, None))
+                work = self._in_turn(partial(acks.extend, body, self._principal, None))
         task = asyncio.create_task(work)
         self._settling.add(task)
         self._size += len(body)

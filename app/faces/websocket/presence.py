@@ -10,6 +10,7 @@ from app.faces.websocket.framing import Framing
 from app.faces.websocket.publications import push
 from subscriptions.domain.names import check_channel
 from subscriptions.domain.presence import Change
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.engine.presence import Presence
 
 MAX_CLIENTS: Final = 1000
@@ -18,17 +19,24 @@ MAX_CLIENTS: Final = 1000
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def read_presence(namespace: str, channel: str, presence: Presence) -> bytes:
-    """The first clients on a channel by their ids. Raises `invalid_request`, `unavailable`."""
-    page = await presence.page((namespace, check_channel(channel)), "", MAX_CLIENTS)
+async def read_presence(principal: Principal, channel: str, presence: Presence) -> bytes:
+    """The first clients on a channel by their ids. Raises `invalid_request`, `forbidden`, `unavailable`."""
+    place = _readable(principal, channel)
+    page = await presence.page(place, "", MAX_CLIENTS)
     found = {"presence": {client.id: _info(client.id, client.user) for client in page.clients}}
     return _encode(found | _incomplete(page.complete and not page.has_more))
 
 
-async def read_presence_stats(namespace: str, channel: str, presence: Presence) -> bytes:
-    """How many clients and users are on a channel. Raises `invalid_request`, `unavailable`."""
-    stats = await presence.stats((namespace, check_channel(channel)))
+async def read_presence_stats(principal: Principal, channel: str, presence: Presence) -> bytes:
+    """How many clients and users are on a channel. Raises `invalid_request`, `forbidden`, `unavailable`."""
+    place = _readable(principal, channel)
+    stats = await presence.stats(place)
     return _encode({"num_clients": stats.clients, "num_users": stats.users} | _incomplete(stats.complete))
+
+
+def _readable(principal: Principal, channel: str) -> tuple[str, str]:
+    principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, (check_channel(channel),))
+    return principal.namespace, channel
 
 
 class PresencePushes:

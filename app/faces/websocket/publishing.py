@@ -14,27 +14,35 @@ from app.message.publish import parse_addressed
 from app.message.refusals import FAILURES, refuse
 from app.metrics.registry import PUBLISHED, count
 from subscriptions.domain.model import Append, Appended
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import EphemeralHint
 from subscriptions.engine.publisher import Publisher
 
 
 def publish(
-    command: Command, line: bytes, namespace: str, replies: Replies, publisher: Publisher, exchange: Exchange
+    command: Command,
+    line: bytes,
+    principal: Principal,
+    replies: Replies,
+    publisher: Publisher,
+    exchange: Exchange,
 ) -> None:
     """Queue a publish; the reply comes after the commit. Publishes of one client are stored in the order of
     its commands. Raises the errors of a publish."""
     assert command.publish is not UNSET, "the command is a publish"
     json.check_parts(line)
     try:
-        message, keys = parse_addressed(command.publish, line)
+        message, keys = parse_addressed(command.publish, principal.subject, line)
     except FAILURES as error:
         refuse(line, error)
     json.check_text(line, keys + 1 + (command.id is not UNSET))
+    principal.require((Action.PUBLISH,), Noun.CHANNEL, (message.channel,))
     id_ = command.id or 0
     if message.ephemeral:
         body = encode_ephemeral(message, time.time_ns() // 1000)
-        exchange.publish_ephemeral(EphemeralHint(namespace, message.channel, message.type, message.key, body))
+        hint = EphemeralHint(principal.namespace, message.channel, message.type, message.key, body)
+        exchange.publish_ephemeral(hint)
         replies.answer(id_, b"publish", b"{}")
         return
 
@@ -42,5 +50,5 @@ def publish(
         count(PUBLISHED, 1)
         replies.answer(id_, b"publish", encode_positions(appended.positions))
 
-    append = Append(namespace, (message,), None, b"", None, len(line))
+    append = Append(principal.namespace, (message,), None, b"", None, len(line))
     replies.await_result(id_, publisher.submit(append), committed)

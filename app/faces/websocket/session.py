@@ -40,6 +40,7 @@ from app.faces.websocket.subscribing import Subscribing
 from app.message.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
+from subscriptions.domain.principal import Principal
 from subscriptions.domain.selection import MAX_CHANNELS
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
@@ -65,7 +66,6 @@ class Parts:
     exchange: Exchange
     history: HistoryPort
     presence: Presence
-    namespace: str
     queues: Queues
 
 
@@ -94,6 +94,7 @@ class Session:
         "_greeting",
         "_members",
         "_parts",
+        "_principal",
         "_reading",
         "_replies",
         "_strikes",
@@ -113,6 +114,7 @@ class Session:
         connection: Connection,
         framing: Framing,
         parts: Parts,
+        principal: Principal,
         on_dropped: Callable[[Session], None],
         greeting: dict[str, str] | None = None,
     ) -> None:
@@ -125,14 +127,15 @@ class Session:
         self.on_dropped = on_dropped
         self._connection = connection
         self._parts = parts
+        self._principal = principal
         self._greeting = greeting or {}
         self._replies = Replies(connection, framing)
-        info = ClientInfo(self.id, None, time.time_ns() // 1000)
+        info = ClientInfo(self.id, principal.subject, time.time_ns() // 1000)
         self._subscribing = Subscribing(
             self,
             info,
             self._replies,
-            parts.namespace,
+            principal,
             LiveDependencies(parts.live, parts.read, parts.presence),
         )
         self._members: Members | None = None
@@ -244,7 +247,7 @@ class Session:
             self._replies.refuse(id_, error_code(error))
 
     def _begin(self, command: Command, method: str, line: bytes) -> None:
-        id_, parts, replies = command.id or 0, self._parts, self._replies
+        id_, parts, replies, principal = command.id or 0, self._parts, self._replies, self._principal
         if method in WITH_TOKENS and holds_token(command):
             raise unauthenticated("the token")
         match method:
@@ -256,15 +259,15 @@ class Session:
             case "unsubscribe" if command.unsubscribe is not UNSET:
                 self._subscribing.unsubscribe(id_, command.unsubscribe)
             case "publish":
-                publish(command, line, parts.namespace, replies, parts.publisher, parts.exchange)
+                publish(command, line, principal, replies, parts.publisher, parts.exchange)
             case "history" if command.history is not UNSET:
-                asked = (parts.namespace, command.history, parts.live, parts.read, parts.history)
+                asked = (principal, command.history, parts.live, parts.read, parts.history)
                 self._run(id_, b"history", partial(read_history, *asked))
             case "presence" if command.presence is not UNSET:
                 channel = command.presence.channel
-                self._run(id_, b"presence", partial(read_presence, parts.namespace, channel, parts.presence))
+                self._run(id_, b"presence", partial(read_presence, principal, channel, parts.presence))
             case "presence_stats" if command.presence_stats is not UNSET:
-                stats = partial(read_presence_stats, parts.namespace, command.presence_stats.channel)
+                stats = partial(read_presence_stats, principal, command.presence_stats.channel)
                 self._run(id_, b"presence_stats", partial(stats, parts.presence))
             case "ping":
                 replies.answer(id_, b"ping", b"{}")
@@ -274,7 +277,7 @@ class Session:
                 replies.answer(id_, b"sub_refresh", b"{}")
             case _ if method in COMMANDS:
                 if self._members is None:
-                    self._members = Members(self, replies, parts.namespace, parts.queues)
+                    self._members = Members(self, replies, principal, parts.queues)
                 self._members.take(id_, method, bytes(getattr(command, method)))
             case _:
                 replies.refuse(id_, codes.NOT_AVAILABLE)

@@ -18,6 +18,7 @@ from app.http.request import Answer, Plain
 from app.http.websocket import WebSocketConnection, accept
 from app.metrics.registry import REQUESTS
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.principal import Principal
 
 SUBPROTOCOLS: Final = ("centrifuge-json", "centrifuge-protobuf")
 """Protobuf is not read. But if it is not chosen, a client that offers nothing else takes that for a broken
@@ -38,13 +39,18 @@ class Sessions:
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
 
-    def open(self, connection: WebSocketConnection | AsgiWebSocket, framing: Framing = FRAMES) -> None:
+    def open(
+        self,
+        connection: WebSocketConnection | AsgiWebSocket,
+        principal: Principal,
+        framing: Framing = FRAMES,
+    ) -> None:
         """Begin a session on a connection."""
-        session = Session(connection, framing, self._parts, self._forget)
+        session = Session(connection, framing, self._parts, principal, self._forget)
         self._sessions[session] = None
         connection.begin(session)
 
-    def open_stream(self, connection: StreamConnection, framing: Framing) -> Session:
+    def open_stream(self, connection: StreamConnection, principal: Principal, framing: Framing) -> Session:
         """Begin a session on a streamed answer. The reply to its connect tells where to send commands."""
         name = secrets.token_urlsafe(16)
 
@@ -53,7 +59,7 @@ class Sessions:
             self._forget(session)
 
         greeting = {"session": name, "node": self._parts.exchange.node}
-        session = Session(connection, framing, self._parts, forget, greeting)
+        session = Session(connection, framing, self._parts, principal, forget, greeting)
         self._sessions[session] = None
         self._streams[name] = session
         connection.begin(session)
@@ -110,5 +116,5 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
     assert isinstance(http, GaplessHttpProtocol), "no other connection offers one"
     response.headers["X-Request-Id"] = request.id.decode()
     REQUESTS.labels("websocket", 101).inc()
-    sessions.open(http.hand_over(response.serialize()))
+    sessions.open(http.hand_over(response.serialize()), request.principal)
     return None

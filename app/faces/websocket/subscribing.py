@@ -21,6 +21,7 @@ from app.message.limits import MAX_FILTERS
 from app.message.selection import read_selection
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.presence import ClientInfo
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.domain.selection import MAX_CHANNELS, Selection
 from subscriptions.engine.live.live_subscription import LiveSubscription
 from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start
@@ -34,20 +35,20 @@ _encode: Final = msgspec.json.Encoder().encode
 class Subscribing:
     """The subscriptions of one client, by the channel, pattern or selection that names them."""
 
-    __slots__ = ("_client", "_info", "_namespace", "_open", "_parts", "_replies")
+    __slots__ = ("_client", "_info", "_open", "_parts", "_principal", "_replies")
 
     def __init__(
         self,
         client: Client,
         info: ClientInfo,
         replies: Replies,
-        namespace: str,
+        principal: Principal,
         parts: LiveDependencies,
     ) -> None:
         self._client = client
         self._info = info
         self._replies = replies
-        self._namespace = namespace
+        self._principal = principal
         self._parts = parts
         self._open: dict[str, Reader] = {}
 
@@ -106,7 +107,7 @@ class Subscribing:
         return answer_once_open
 
     def subscribe(self, id_: int, request: SubscribeRequest) -> None:
-        """Begin a subscription; the reply comes once it is open. Raises `invalid_request`."""
+        """Begin a subscription; the reply comes once it is open. Raises `invalid_request`, `forbidden`."""
         if check_name(request.channel) in self._open:
             self._replies.refuse(id_, codes.ALREADY_SUBSCRIBED)
             return
@@ -145,9 +146,10 @@ class Subscribing:
         opened: Callable[[LiveSubscription], Awaitable[None]],
         refused: Callable[[GaplessError], None],
     ) -> Reader:
-        """Begin a subscription. Raises `invalid_request`."""
+        """Begin a subscription. Raises `invalid_request`, `forbidden`."""
         channel = request.channel
-        selection = _selection(self._namespace, request)
+        selection = _selection(self._principal.namespace, request)
+        self._principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, selection.names + selection.patterns)
         by_id = request.selection is not None or selection.single is None
         reader = Reader(channel, by_id, self._client, opened)
         start = _start(request, by_id)

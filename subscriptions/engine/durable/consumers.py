@@ -67,7 +67,7 @@ class Consumers:
         self._active: dict[int, Group] = {}
         """Groups that have members or pulls now."""
         self._known: dict[tuple[str, str], Subscription] = {}
-        self._owners: dict[int, str] = {}
+        self._owners: dict[int, tuple[str, str]] = {}
         """The namespaces of subscriptions, by id."""
         self._settler = Settler(port)
         self._members = self._opened = 0
@@ -359,7 +359,7 @@ class Consumers:
         """The receipts of this subscription, or of any in the namespace, each once."""
         read = {r: None for r in receipts if r is not None}
         if name is None:
-            ids = await self._owned(namespace, {r.subscription_id for r in read})
+            ids = set(await self._owned(namespace, {r.subscription_id for r in read}))
         else:
             expected = next((r.subscription_id for r in read), None)
             ids = {(await self.find(namespace, name, expected=expected)).id}
@@ -373,8 +373,8 @@ class Consumers:
         settled: Iterable[tuple[Receipt, Settled]],
     ) -> list[Settled]:
         """One result for each receipt, in order."""
-        by_receipt = dict(settled)
-        results = [UNKNOWN if r is None else by_receipt.get(r, UNKNOWN) for r in receipts]
+        found: dict[Receipt | None, Settled] = dict(settled)
+        results = [found.get(r, UNKNOWN) for r in receipts]
         if name is not None and all(item.status is Settlement.UNKNOWN for item in results):
             # No result shows that it still exists, and the cached definition may be older than its deletion.
             await self.find(namespace, name, fresh=True)
@@ -410,18 +410,21 @@ class Consumers:
         self._known[namespace, name] = found
         return found
 
-    async def _owned(self, namespace: str, subscription_ids: set[int]) -> set[int]:
-        """The ids among these that are in the namespace. In one history of the log, an id is never given to
-        another subscription."""
+    async def names(self, namespace: str, receipts: Sequence[Receipt | None]) -> set[str]:
+        """The names of the subscriptions in the namespace that these receipts are of."""
+        return set((await self._owned(namespace, {r.subscription_id for r in receipts if r})).values())
+
+    async def _owned(self, namespace: str, subscription_ids: set[int]) -> dict[int, str]:
+        """The names of those in the namespace, by id. In one history, an id never has two names."""
         known = {number: self._owners.get(number) for number in subscription_ids}
         unheard = sorted(number for number, owner in known.items() if owner is None)
         if unheard:
-            found = {each.id: each.namespace for each in await self._lookup.by_id(unheard)}
+            found = {each.id: (each.namespace, each.name) for each in await self._lookup.by_id(unheard)}
             if len(self._owners) >= MAX_KNOWN:
                 self._owners.clear()
             self._owners |= found
             known |= found
-        return {number for number, owner in known.items() if owner == namespace}
+        return {number: owner[1] for number, owner in known.items() if owner and owner[0] == namespace}
 
     def changed(self, namespace: str, name: str, subscription_id: int | None = None) -> None:
         """The subscription was changed through this process: all groups of it, here and in other processes,
@@ -437,8 +440,7 @@ class Consumers:
         self._tell(sorted(ids), [], [])
 
     def look_after_leases(self) -> None:
-        """Check all leases, and tell the database of all members: leases may have ended without a word, and
-        the database may have forgotten members."""
+        """Check all leases, and tell the database of all members: it may have ended or forgotten some."""
         self.attendance.register_again()
         for group in self._active.values():
             group.wake_fresh()

@@ -21,6 +21,7 @@ from app.http.websocket import WebSocketConnection
 from app.metrics.registry import CUT_OFF
 from load.websocket import Messages
 from subscriptions.domain.model import Append, NewMessage
+from subscriptions.domain.principal import Principal
 from subscriptions.engine.durable.member import Member
 from tests.contract.memory import MemoryAppender
 from tests.contract.memory_log import MemoryLog
@@ -155,7 +156,7 @@ class Scene:
         """A client that has connected and reads nothing from here on."""
         pipe = Pipe(self.loop)
         connection = WebSocketConnection(pipe, self.loop, self.shared, self.state, LONG_S)
-        session = Session(connection, self.framing, self.parts, lambda session: None)
+        session = Session(connection, self.framing, self.parts, Principal(NS), lambda session: None)
         pipe.protocol = connection
         connection.begin(session)
         self.pipes.append(pipe)
@@ -170,7 +171,7 @@ class Scene:
         """A client that has sent a request, which `handler` takes, and reads nothing from here on."""
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
-            await handler(Request(NS, scope, receive, send, b"1", "q", 0, query))
+            await handler(Request(Principal(NS), scope, receive, send, b"1", "q", 0, query))
 
         config = uvicorn.Config(application, lifespan="off", log_config=None, http=Http)
         config.load()

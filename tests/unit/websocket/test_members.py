@@ -23,6 +23,7 @@ from app.faces.websocket.replies import Replies
 from app.message.receipts import ReceiptCodec
 from load.websocket import Messages
 from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.principal import Principal
 from subscriptions.engine.gate import Gate
 from tests.contract.memory import MemoryReader
 from tests.engine.test_consumers import NS, Stage, receipt
@@ -44,7 +45,7 @@ class Client:
         self.replies = Replies(self, FRAMES)
         parts = MemberDependencies(stage.consumers, codec, MemoryReader(stage.log))
         queues = Queues(parts, Acks(stage.consumers, codec), gate)
-        self.members = Members(self, self.replies, NS, queues)
+        self.members = Members(self, self.replies, Principal(NS), queues)
         self.asked: dict[int, tuple[str, dict[str, Any]]] = {}
         self.answered: set[int] = set()
         self.receipts: list[tuple[str, int, str]] = []

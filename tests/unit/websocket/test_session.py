@@ -18,6 +18,7 @@ from app.faces.websocket.session import Parts, Session
 from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
 from load.websocket import Messages
+from subscriptions.domain.principal import Principal
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
 from subscriptions.engine.presence import OPEN_TIMEOUT_S
@@ -63,7 +64,7 @@ def parts(world: World, stage: Stage) -> Parts:
     members = MemberDependencies(stage.consumers, codec, world.reader)
     queues = Queues(members, Acks(stage.consumers, codec), gate)
     history = MemoryHistory(world.log)
-    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, NS, queues)
+    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, queues)
 
 
 CHANNEL = {"channel": "lobby"}
@@ -84,7 +85,7 @@ def test_commands_of_a_client_that_left_in_the_same_turn_are_not_begun(
 
     async def program() -> None:
         world, stage = World(loop, 1), Stage(loop)
-        session = Session(connection, FRAMES, parts(world, stage), lambda session: None)
+        session = Session(connection, FRAMES, parts(world, stage), Principal(NS), lambda session: None)
         lines = [msgspec.json.encode({"id": n, **command}) for n, command in enumerate(commands, 1)]
         session.received(b"\n".join(lines))
         if leaves:

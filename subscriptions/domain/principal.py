@@ -1,0 +1,82 @@
+"""Who asks, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.pattern import covers
+
+
+class Action(StrEnum):
+    """What a grant allows; the names are part of the protocol."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    CONSUME = "consume"
+    MANAGE = "manage"
+    MODERATE = "moderate"
+    ADMIN = "admin"
+
+
+class Noun(StrEnum):
+    """What an action is done to."""
+
+    CHANNEL = "channel"
+    SUBSCRIPTION = "subscription"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Actions on all channels and subscriptions whose names one of the (valid) patterns covers."""
+
+    actions: frozenset[Action]
+    channels: tuple[str, ...] = ()
+    subscriptions: tuple[str, ...] = ()
+
+    def covers(self, noun: Noun, name: str) -> bool:
+        """Whether it is about everything that `name`, a name or a pattern, stands for."""
+        patterns = self.channels if noun is Noun.CHANNEL else self.subscriptions
+        return any(covers(pattern, name) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the subject of a credential, in one namespace. `grants` None: everything in the namespace."""
+
+    namespace: str
+    subject: str | None = None
+    grants: tuple[Grant, ...] | None = None
+
+    def may(self, actions: Sequence[Action], noun: Noun, name: str) -> bool:
+        """Whether a grant has one of the actions on all that `name`, a name or a pattern, stands for."""
+        return self.grants is None or any(
+            not grant.actions.isdisjoint(actions) and grant.covers(noun, name) for grant in self.grants
+        )
+
+    def require(self, actions: Sequence[Action], noun: Noun, names: Iterable[str]) -> None:
+        """Raises `forbidden` about the first of the names on which none of the actions is granted."""
+        if self.grants is None:
+            return
+        for name in names:
+            if not self.may(actions, noun, name):
+                raise forbidden(actions, f"{noun.value} {name}")
+
+    def require_any(self, actions: Sequence[Action]) -> None:
+        """Raises `forbidden` if none of the actions is granted on anything."""
+        if self.grants is None or any(not grant.actions.isdisjoint(actions) for grant in self.grants):
+            return
+        raise forbidden(actions, "anything")
+
+    def own_key(self, key: str | None) -> str | None:
+        """An idempotency key as it is stored: two subjects with the same key do not meet. A key of a request
+        has no line break, so no two keys are stored alike."""
+        return key if key is None or self.subject is None else f"{self.subject}\n{key}"
+
+
+def forbidden(actions: Sequence[Action], what: str) -> GaplessError:
+    """The credential grants none of the actions on `what`."""
+    wanted = " or ".join(action.value for action in actions)
+    return GaplessError(Code.FORBIDDEN, f"the credential does not grant {wanted} on {what}")

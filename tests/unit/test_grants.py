@@ -1,0 +1,350 @@
+"""Every route and every command of a WebSocket asks for its grant, before it touches anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from starlette.applications import Starlette
+
+from app.api.route import Names, Route
+from app.api.router import Rows
+from app.api.settings import dead_letters_of
+from app.api.table import ROUTES
+from app.faces.acks import Acks
+from app.faces.websocket.commands import METHODS
+from app.faces.websocket.consuming import Queues
+from app.faces.websocket.framing import FRAMES
+from app.faces.websocket.session import Parts, Session
+from app.http.principals import Principals
+from app.message.receipts import ReceiptCodec
+from load.websocket import Messages
+from subscriptions.domain.delivery import Receipt
+from subscriptions.domain.model import Append
+from subscriptions.domain.principal import Action, Grant, Noun, Principal
+from subscriptions.engine.gate import Gate
+from tests.patience import http_client
+
+NS = "tenant"
+CODEC = ReceiptCodec(b"s" * 32)
+RECEIPT = CODEC.encode(Receipt(1, 1, 1))
+ACTIONS = frozenset(Action)
+GUARDED = [route for route in ROUTES if route.needs.actions]
+
+
+def name_of(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def granted(actions: Iterable[Action], *names: str) -> Principal:
+    """Somebody with these actions on channels and subscriptions of these names."""
+    return Principal(NS, "alice", (Grant(frozenset(actions), names, names),))
+
+
+class Untouched:
+    """What no refused request may use."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
+class Consumers:
+    async def names(self, namespace: str, receipts: Sequence[Receipt | None]) -> set[str]:
+        assert namespace == NS
+        return {"here"}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
+class OnlyNames:
+    """Dependencies of which a refused request may ask whose receipts it has, and whether the service is
+    ready."""
+
+    def __init__(self, **given: Any) -> None:
+        self.gate = Gate()
+        self.gate.open([NS])
+        self.receipts = CODEC
+        consumers: Any = Consumers()
+        self.consumers = consumers
+        self.acks = Acks(self.consumers, CODEC)
+        self.allow_private = False
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        return Untouched()
+
+
+class Known(Principals):
+    """Everybody is `who`."""
+
+    def __init__(self, who: Principal) -> None:
+        self.who = who
+
+    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
+        return self.who
+
+
+async def ask(
+    who: Principal, route: Route, query: str = "", body: Any = None, dependencies: object = None
+) -> httpx.Response:
+    """The answer to a request about the name `here` and the number 1."""
+    rows = Rows([route], Known(who))
+    rows.bind(dependencies or OnlyNames())
+    path = "/".join(
+        ("1" if part.endswith("_id}") else "here") if part.startswith("{") else part
+        for part in route.path.split("/")
+    )
+    async with http_client(
+        "http://test", transport=httpx.ASGITransport(Starlette(routes=rows.paths()))
+    ) as client:
+        return await client.request(
+            route.method,
+            path + query,
+            content=None if body is None else msgspec.json.encode(body),
+            headers={} if body is None else {"content-type": "application/json"},
+        )
+
+
+NEEDED = {"/v1/subscribe": "?channel=here", "/v1/ws/sse": "?cf_connect=1"}
+"""Queries without which a request is refused before anybody asks for a grant."""
+
+
+def test_only_who_asks_whether_it_lives_needs_no_grant() -> None:
+    assert {name_of(route) for route in ROUTES} - {name_of(route) for route in GUARDED} == {
+        "GET /healthz",
+        "GET /readyz",
+    }
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+async def test_who_has_every_other_action_on_everything_is_refused(route: Route) -> None:
+    query = NEEDED.get(route.path, "")
+    answer = await ask(granted(ACTIONS.difference(route.needs.actions), ">"), route, query)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+async def test_who_has_the_action_elsewhere_is_refused(route: Route) -> None:
+    elsewhere = granted(ACTIONS, "elsewhere.>", "her", "here.>")
+    if route.needs.names is not Names.ASKED:
+        answers = [await ask(elsewhere, route)]
+    else:
+        answers = [await ask(elsewhere, route, *asked) for asked in ASKING[route.path]]
+    assert [answer.status_code for answer in answers] == [403] * len(answers)
+
+
+RECEIPTS = [("", {"receipts": [RECEIPT]})]
+ASKING: dict[str, list[tuple[str, Any]]] = {
+    "/v1/messages": [("", {"messages": [{"channel": "here", "data": 1}]})],
+    "/v1/transactions": [
+        ("", {"publish": [{"channel": "here", "data": 1}]}),
+        ("", {"ack": [{"subscription": "here", "receipts": [RECEIPT]}]}),
+    ],
+    "/v1/subscribe": [
+        ("?channel=here", None),
+        ("?channel=elsewhere.a&channel=*", None),
+        ("?channel=>", None),
+    ],
+    "/v1/ack": RECEIPTS,
+    "/v1/nack": RECEIPTS,
+    "/v1/release": RECEIPTS,
+    "/v1/extend": RECEIPTS,
+    # Commands of such a client are looked at one by one, below.
+    "/v1/ws": [],
+    "/v1/ws/http_stream": [],
+    "/v1/ws/sse": [],
+    "/v1/ws/emulation": [],
+}
+"""Queries and bodies that ask for something that is not granted elsewhere."""
+
+
+async def test_a_subscription_may_do_only_what_who_defines_it_may_do() -> None:
+    manager = Principal(
+        NS,
+        "alice",
+        (
+            Grant(frozenset({Action.MANAGE}), (), ("here",)),
+            Grant(frozenset({Action.SUBSCRIBE}), ("in.>",)),
+            Grant(frozenset({Action.PUBLISH}), ("dead.>",)),
+        ),
+    )
+    path = "/v1/subscriptions/{name}"
+    put, patch = (next(r for r in ROUTES if (r.method, r.path) == (m, path)) for m in ("PUT", "PATCH"))
+    bind = next(r for r in ROUTES if r.path == f"{path}/bind")
+    refused: list[tuple[Route, Any]] = [
+        (put, {"channels": ["in.a", "out"]}),
+        (put, {"channels": [">"]}),
+        (put, {"channels": ["in.a"], "dead_letter": {"channel": "out"}}),
+        (put, {"channels": ["in.a"], "dead_letter": {"channel": "{channel}.dead"}}),
+        (patch, {"channels": ["*"]}),
+        (patch, {"dead_letter": {"channel": "dead-{subscription}"}}),
+        (bind, {"channels": ["in.a", "in"]}),
+    ]
+
+    assert [(await ask(manager, route, "", body)).status_code for route, body in refused] == [403] * len(
+        refused
+    )
+    allowed: list[tuple[Route, Any]] = [
+        (put, {"channels": ["in.*"], "dead_letter": {"channel": "dead.{channel}.x"}}),
+        (patch, {"channels": ["in.a.b"], "dead_letter": None}),
+        (bind, {"channels": ["in.>"]}),
+    ]
+    # These get as far as the database, which is not there.
+    assert [(await ask(manager, route, "", body)).status_code for route, body in allowed] == [500] * 3
+
+
+@pytest.mark.parametrize(
+    ("template", "pattern"),
+    [
+        ("dead", "dead"),
+        ("dead.{subscription}", "dead.q.1"),
+        ("dead.{channel}", "dead.>"),
+        ("dead.x{channel}.y", "dead.>"),
+        ("{channel}", ">"),
+        ("{subscription}.{channel}.x", "q.1.>"),
+    ],
+)
+def test_a_template_stands_for_all_channels_that_it_can_give(template: str, pattern: str) -> None:
+    assert dead_letters_of(template, "q.1") == pattern
+
+
+class Taken:
+    """A publisher and schedule that keep what they are given, and answer nothing."""
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+        self.scheduled: list[tuple[Any, ...]] = []
+
+    def submit(self, append: Append) -> Any:
+        self.appends.append(append)
+        raise ConnectionError
+
+    async def transact(self, append: Append, *rest: Any) -> Any:
+        self.appends.append(append)
+        raise ConnectionError
+
+    async def schedule(self, *given: Any) -> Any:
+        self.scheduled.append(given)
+        raise ConnectionError
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/channels/{channel}/messages", {"data": 1}),
+        ("/v1/channels/{channel}/messages", [{"data": 1}, {"data": 2}]),
+        ("/v1/channels/{channel}/messages", {"data": 1, "delay": 5}),
+        ("/v1/messages", {"messages": [{"channel": "here", "data": 1}]}),
+        ("/v1/transactions", {"publish": [{"channel": "here", "data": 1}]}),
+    ],
+)
+async def test_a_message_is_sent_by_who_published_it(path: str, body: Any) -> None:
+    """Its idempotency key is one of theirs."""
+    taken = Taken()
+    given = OnlyNames(publisher=taken, schedules=taken, transactions=taken)
+    route = next(route for route in ROUTES if (route.method, route.path) == ("POST", path))
+    rows = Rows([route], Known(granted({Action.PUBLISH}, "here")))
+    rows.bind(given)
+    async with http_client(
+        "http://test", transport=httpx.ASGITransport(Starlette(routes=rows.paths()))
+    ) as client:
+        headers = {"content-type": "application/json", "idempotency-key": "k"}
+        url = path.replace("{channel}", "here")
+        assert (await client.post(url, content=msgspec.json.encode(body), headers=headers)).status_code == 500
+    (messages, key) = (
+        (taken.appends[0].messages, taken.appends[0].idempotency_key)
+        if taken.appends
+        else (taken.scheduled[0][1], taken.scheduled[0][3])
+    )
+    assert ({message.sender for message in messages}, key) == ({"alice"}, "alice\nk")
+
+
+# Commands over WebSocket.
+
+FREE = {"connect", "unsubscribe", "unconsume", "ping", "send", "rpc", "refresh", "sub_refresh"}
+"""Commands that do nothing to a channel or a subscription, or only end what the client began."""
+COMMANDS: dict[str, list[dict[str, Any]]] = {
+    "subscribe": [
+        {"channel": "here"},
+        {"channel": "*"},
+        {"channel": "mine", "selection": {"channel": ["elsewhere.a", "here"]}},
+    ],
+    "publish": [{"channel": "here", "data": 1}, {"channel": "here", "data": 1, "ephemeral": True}],
+    "history": [{"channel": "here"}],
+    "presence": [{"channel": "here"}],
+    "presence_stats": [{"channel": "here"}],
+    "consume": [{"subscription": "here"}],
+    "ack": [{"receipts": [RECEIPT]}],
+    "nack": [{"receipts": [RECEIPT]}],
+    "release": [{"receipts": [RECEIPT]}],
+    "extend": [{"receipts": [RECEIPT]}],
+}
+
+
+class Wire:
+    """A connection that keeps what is said to its client."""
+
+    is_closing = False
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self._messages = Messages()
+
+    def write(self, frames: bytes) -> None:
+        for message in self._messages.feed(frames):
+            self.said += [msgspec.json.decode(line) for line in message.split(b"\n")]
+
+    async def taken(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
+def test_every_command_needs_a_grant_or_is_free() -> None:
+    assert set(METHODS) == FREE | set(COMMANDS)
+
+
+@pytest.mark.parametrize("method", sorted(COMMANDS))
+async def test_a_command_about_what_is_not_granted_is_refused(method: str) -> None:
+    given: Any = OnlyNames()
+    untouched: Any = Untouched()
+    members = SimpleNamespace(consumers=given.consumers, receipts=CODEC, read=untouched)
+    queues: Any = Queues(members, given.acks, given.gate)  # type: ignore[arg-type]
+    parts = Parts(*[*[untouched] * 6, queues])
+    wire: Any = Wire()
+    session = Session(wire, FRAMES, parts, granted(ACTIONS, "elsewhere.>", "her", "here.>"), lambda _: None)
+    session.received(b'{"id":1,"connect":{}}')
+    for number, asked in enumerate(COMMANDS[method], start=2):
+        session.received(msgspec.json.encode({"id": number, method: asked}))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    refused = [said["error"]["code"] for said in wire.said if said["id"] > 1]
+    assert refused == [103] * len(COMMANDS[method])
+
+
+async def test_a_subscription_of_a_connect_that_is_not_granted_is_left_out() -> None:
+    untouched: Any = Untouched()
+    wire: Any = Wire()
+    parts = Parts(*[untouched] * 7)
+    session = Session(wire, FRAMES, parts, granted(ACTIONS, "elsewhere"), lambda _: None)
+    session.received(b'{"id":1,"connect":{"subs":{"here":{}}}}')
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert wire.said[0]["connect"]["subs"] == {}
+
+
+def test_who_has_no_grant_is_told_which_one_is_missing() -> None:
+    answer = asyncio.run(ask(granted({Action.PUBLISH}, "here"), GUARDED_READ))
+    assert answer.json()["detail"] == "the credential does not grant subscribe on channel here"
+
+
+GUARDED_READ = next(
+    route for route in GUARDED if route.needs.nouns == (Noun.CHANNEL,) and route.path.endswith("presence")
+)
