@@ -19,6 +19,7 @@ from app.message.refusals import decode
 from app.message.tags import etag, if_absent, if_match
 from app.message.times import rfc3339
 from subscriptions.domain import model
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.ports import ChannelPort
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -87,7 +88,7 @@ class ChannelPage(msgspec.Struct):
 
 async def list_channels(request: Request[NamesQuery], channels: ChannelPort) -> Answer:
     """List channels by name. `cursor` goes into the next request; it is null on the last page."""
-    regex, limit = name_pattern(request.query), request.query.limit
+    regex, limit = name_pattern(request, Noun.CHANNEL, Action.MANAGE), request.query.limit
     found = await channels.page(request.namespace, regex, request.query.cursor, limit + 1)
     return page_by_name(ChannelPage, [(each.name, encode_channel(each)) for each in found], limit)
 

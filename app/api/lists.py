@@ -10,11 +10,12 @@ from msgspec import UNSET, UnsetType
 
 from app.api.answers import stored
 from app.http.parameters import Limit, NameCursor, NamePattern
-from app.http.request import Answer
+from app.http.request import Answer, Request
 from subscriptions.domain.delivery import DeadLetter, Scheduled
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import is_channel
 from subscriptions.domain.pattern import check_pattern, to_regex
+from subscriptions.domain.principal import Action, Noun
 
 Item = TypeVar("Item", DeadLetter, Scheduled)
 
@@ -27,11 +28,16 @@ class NamesQuery(msgspec.Struct):
     cursor: NameCursor = ""
 
 
-def name_pattern(query: NamesQuery) -> str | None:
-    """The regular expression for the names of a list. Raises `invalid_request`."""
+def name_pattern(request: Request[NamesQuery], noun: Noun, *actions: Action) -> str | None:
+    """The regular expression for the names of a list, of those that are asked for and on which one of the
+    actions is granted; None: all. Raises `invalid_request` and `forbidden`."""
+    query, principal = request.query, request.principal
     if query.cursor and not is_channel(query.cursor):
         raise GaplessError(Code.INVALID_REQUEST, "cursor: is not one of this list", status=400)
-    return to_regex(check_pattern(query.pattern, "pattern")) if isinstance(query.pattern, str) else None
+    if principal.grants is None and query.pattern is UNSET:
+        return None
+    asked = check_pattern(query.pattern, "pattern") if isinstance(query.pattern, str) else ">"
+    return "|".join(map(to_regex, principal.narrow(actions, noun, [asked])))
 
 
 def page_by_name(

@@ -272,7 +272,8 @@ assert set(Stats.__struct_fields__) == {field.name for field in dataclasses.fiel
 
 async def list_subscriptions(request: Request[NamesQuery], subscriptions: AnnouncingSubscriptions) -> Answer:
     """List subscriptions by name. `cursor` goes into the next request; it is null on the last page."""
-    regex, limit = name_pattern(request.query), request.query.limit
+    regex = name_pattern(request, Noun.SUBSCRIPTION, Action.MANAGE, Action.CONSUME)
+    limit = request.query.limit
     found = await subscriptions.port.page(request.namespace, regex, request.query.cursor, limit + 1)
     return page_by_name(SubscriptionPage, [(each.name, encode_subscription(each)) for each in found], limit)
 

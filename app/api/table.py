@@ -139,9 +139,9 @@ _CONSUME: Final = Needs((Action.CONSUME,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
 _CONSUME_ASKED: Final = Needs((Action.CONSUME,), Names.ASKED, _SUBSCRIPTION_ONLY)
 _SEE: Final = Needs((Action.MANAGE, Action.CONSUME), Names.IN_PATH, _SUBSCRIPTION_ONLY)
 _MANAGE: Final = Needs((Action.MANAGE,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
-_MANAGE_SUBSCRIPTIONS: Final = Needs((Action.MANAGE,), Names.ALL, _SUBSCRIPTION_ONLY)
+_LIST_SUBSCRIPTIONS: Final = Needs((Action.MANAGE, Action.CONSUME), Names.ASKED, _SUBSCRIPTION_ONLY)
 _MANAGE_CHANNEL: Final = Needs((Action.MANAGE,), Names.IN_PATH, _CHANNEL_ONLY)
-_MANAGE_CHANNELS: Final = Needs((Action.MANAGE,), Names.ALL, _CHANNEL_ONLY)
+_LIST_CHANNELS: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
 _MANAGE_ALL: Final = Needs((Action.MANAGE,))
 _ADMIN: Final = Needs((Action.ADMIN,))
 _NOTHING: Final = Needs()
@@ -183,7 +183,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               body=json_body(EmulationRequest, {"session": "k3J…", "node": "0" * 16, "data": "{}"})),
     ),
     "channels": (
-        Route("GET", "/v1/channels", channels.list_channels, _MANAGE_CHANNELS,
+        Route("GET", "/v1/channels", channels.list_channels, _LIST_CHANNELS,
               {200: returns("A page of channels.", channels.ChannelPage)}, query=lists.NamesQuery),
         Route("GET", "/v1/channels/{channel}", channels.get_channel, _MANAGE_CHANNEL, _CHANNEL),
         Route("PUT", "/v1/channels/{channel}", channels.put_channel, _MANAGE_CHANNEL,
@@ -198,7 +198,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               {200: returns("A page of clients.", presence.PresencePage)}, query=presence.PresenceQuery),
     ),
     "subscriptions": (
-        Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions, _MANAGE_SUBSCRIPTIONS,
+        Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions, _LIST_SUBSCRIPTIONS,
               {200: returns("A page of subscriptions.", subscriptions.SubscriptionPage)},
               query=lists.NamesQuery),
         Route("GET", "/v1/subscriptions/{name}", subscriptions.get_subscription, _SEE, _SUBSCRIPTION),

@@ -6,20 +6,27 @@ from collections.abc import Sequence
 
 from app.message.limits import check_key, check_type
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.domain.selection import Selection, select
 
 
 def read_selection(
-    namespace: str, channels: Sequence[str], types: Sequence[str], keys: Sequence[str]
+    principal: Principal, channels: Sequence[str], types: Sequence[str], keys: Sequence[str]
 ) -> Selection:
-    """The selection of channels, some of them patterns, and of types and keys. Raises `invalid_request`."""
+    """The selection of channels, some of them patterns, and of types and keys. Of a pattern it has what the
+    principal may read. Raises `invalid_request` and `forbidden`."""
     for channel in channels:
         check_pattern(channel)
-    check_budget(channels, "channel")
+    names = [channel for channel in channels if not is_pattern(channel)]
+    principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, names)
+    asked = [channel for channel in channels if is_pattern(channel)]
+    # Each stays a pattern, also where one name is left of it: the reader asked for no name.
+    patterns = principal.narrow((Action.SUBSCRIBE,), Noun.CHANNEL, asked)
+    check_budget(patterns, "channel")
     return select(
-        namespace,
-        [channel for channel in channels if not is_pattern(channel)],
-        [channel for channel in channels if is_pattern(channel)],
+        principal.namespace,
+        names,
+        patterns,
         list(map(check_type, types)),
         list(map(check_key, keys)),
     )

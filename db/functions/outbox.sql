@@ -26,6 +26,7 @@ $$;
 
 -- Publishes inside the caller's own transaction: visible if and when it commits, in channel order. The
 -- channel is locked only while the transaction commits, so a long transaction blocks no other.
+-- Needs: publish on p_channel.
 create or replace function gapless.publish(
     channel text, data jsonb, key text default null, type text default 'message',
     headers jsonb default null, ttl double precision default null, namespace text default 'default'

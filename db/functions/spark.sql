@@ -58,6 +58,7 @@ end $$;
 -- a call changes nothing. False: the batch is already bound, to rows that were staged before. With its first
 -- call an attempt removes what earlier runs staged for the same batch: so a query that dies again and again
 -- does not accumulate rows.
+-- Needs: publish on the channels of its rows.
 create or replace function gapless.spark_stage(
     p_namespace text, p_query text, p_batch bigint, p_run text, p_attempt uuid, p_number integer,
     p_names text[], p_channel integer[], p_types text[], p_keys text[], p_data text[], p_binary bytea[],
@@ -108,6 +109,7 @@ end $$;
 -- Decides which rows a batch consists of: those of p_attempts, unless that was decided before. p_rows: the
 -- number of rows of each attempt; p_total: the number that Spark counts in the whole batch now. p_verify
 -- refuses a batch that was bound before with another number of rows: then it is not the same batch.
+-- Needs: publish on the channels of its rows.
 create or replace function gapless.spark_bind(
     p_namespace text, p_query text, p_batch bigint, p_attempts uuid[], p_rows bigint[], p_total bigint,
     p_verify boolean
@@ -189,6 +191,7 @@ end $$;
 -- Publishes the next partitions of a bound batch in one transaction: as many as stay within p_max_rows,
 -- p_max_bytes and p_max_channels together, but at least one. Out: how many are published now, and of how
 -- many.
+-- Needs: publish on the channels of its rows.
 create or replace function gapless.spark_publish(
     p_namespace text, p_query text, p_batch bigint, p_max_rows bigint, p_max_bytes bigint, p_max_channels bigint,
     out published integer, out partitions integer
@@ -232,6 +235,7 @@ begin
 end $$;
 
 -- Removes attempts of a batch that failed, unless it is bound to them.
+-- Needs: publish on the channels of its rows.
 create or replace function gapless.spark_discard(p_attempts uuid[]) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     delete from gapless.spark_attempts a where a.id = any(p_attempts) and not a.bound
@@ -240,6 +244,7 @@ $$;
 -- After a batch is published: removes what was staged for it and before it, and what is no longer needed. A
 -- query keeps its newest 100 batches; a single write keeps its note for 30 days; an attempt that was never
 -- bound keeps its rows for 7 days. Removes at most p_limit of each.
+-- Needs: publish on some channel.
 create or replace function gapless.spark_tidy(p_namespace text, p_query text, p_batch bigint, p_limit integer)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

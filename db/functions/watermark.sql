@@ -24,6 +24,7 @@ $$;
 --
 -- `newest` is the newest id that a message had when a fence was put up: the smallest of all fences above the
 -- number p_known, or that of the last one. Between two of them other sessions may have published.
+-- Needs: subscribe on some channel. It tells ids, which are common to all namespaces.
 create or replace function gapless.tick(
     p_known integer default null, out last_id bigint, out lsn bigint, out flushed bigint, out holders text[],
     out life uuid, out fences integer, out epoch uuid, out newest bigint
@@ -70,6 +71,7 @@ end $$;
 -- It is volatile, like its callers: a stable function keeps its caller's snapshot, which is older than its
 -- wait for a segment that is being dropped. With that snapshot it would find neither the segment nor the
 -- mark.
+-- Needs: subscribe on the channel.
 create or replace function gapless.seq_at(p_channel_id bigint, p_id bigint) returns bigint
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     select greatest(
@@ -126,6 +128,7 @@ end $$;
 
 -- An id such that all messages at or below it were created before p_time; the nearest such id, up to the few
 -- seconds by which the clocks of concurrent writers may differ. Binary search over the primary key.
+-- Needs: subscribe on some channel. It tells an id.
 create or replace function gapless.id_before(p_time timestamptz) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -71,6 +71,23 @@ def covers(pattern: str, other: str) -> bool:
     return len(parts) == len(others)
 
 
+def intersect(pattern: str, other: str) -> str | None:
+    """The pattern of exactly the names that two (valid) patterns or names both match; None if no name is."""
+    parts, others, common = pattern.split("."), other.split("."), []
+    for place, (part, each) in enumerate(zip(parts, others, strict=False)):
+        if part == ">" or each == ">":
+            common += others[place:] if part == ">" else parts[place:]
+            break
+        if "*" not in (part, each) and part != each:
+            return None
+        common.append(each if part == "*" else part)
+    else:
+        if len(parts) != len(others):
+            return None
+    found = ".".join(common)
+    return found if len(found) <= MAX_NAME_CHARACTERS else None
+
+
 def _part(part: str) -> str:
     if part == "*":
         return _ONE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.pattern import covers
+from subscriptions.domain.pattern import covers, intersect
 
 
 class Action(StrEnum):
@@ -36,10 +36,13 @@ class Grant:
     channels: tuple[str, ...] = ()
     subscriptions: tuple[str, ...] = ()
 
+    def patterns(self, noun: Noun) -> tuple[str, ...]:
+        """Those for names of this noun."""
+        return self.channels if noun is Noun.CHANNEL else self.subscriptions
+
     def covers(self, noun: Noun, name: str) -> bool:
         """Whether it is about everything that `name`, a name or a pattern, stands for."""
-        patterns = self.channels if noun is Noun.CHANNEL else self.subscriptions
-        return any(covers(pattern, name) for pattern in patterns)
+        return any(covers(pattern, name) for pattern in self.patterns(noun))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,21 @@ class Principal:
         for name in names:
             if not self.may(actions, noun, name):
                 raise forbidden(actions, f"{noun.value} {name}")
+
+    def narrow(self, actions: Sequence[Action], noun: Noun, patterns: Iterable[str]) -> list[str]:
+        """What the grants leave of these patterns, as patterns. Raises `forbidden` about one of which they
+        leave nothing."""
+        if self.grants is None:
+            return list(patterns)
+        grants = [grant for grant in self.grants if not grant.actions.isdisjoint(actions)]
+        granted = [each for grant in grants for each in grant.patterns(noun)]
+        left: dict[str, None] = {}
+        for pattern in patterns:
+            common = [found for each in granted if (found := intersect(each, pattern)) is not None]
+            if not common:
+                raise forbidden(actions, f"{noun.value} {pattern}")
+            left |= dict.fromkeys(common)
+        return list(left)
 
     def require_any(self, actions: Sequence[Action]) -> None:
         """Raises `forbidden` if none of the actions is granted on anything."""

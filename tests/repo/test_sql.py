@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from subscriptions.domain.principal import Action
 from tests.repo.test_tree import ROOT
 
 DB = ROOT / "db"
@@ -109,3 +110,20 @@ def test_what_runs_with_the_owners_rights_looks_nowhere_else() -> None:
     assert [f.name for f in owners if pinned not in f.text] == []
     # What may be granted runs with them or is planned as a part of the statement that calls it.
     assert [f.name for f in functions() if f.name.startswith("gapless.") and f not in owners] == []
+
+
+GRANTED = re.compile(r"grant execute on function (?P<names>[^;]*?)\s+to (?P<roles>[\w, ]+);")
+NEEDED = re.compile(r"^ *-- Needs: (?P<action>\w+) on [^\n]+\.$", re.MULTILINE)
+
+
+def test_each_function_that_others_than_the_service_call_says_which_grant_it_needs() -> None:
+    """Callers of SQL are asked for no credential: their roles have to stand for the same grants."""
+    granted: set[str] = set()
+    for grant in GRANTED.finditer((DB / "roles.sql").read_text()):
+        if grant["roles"] != "gapless_service":
+            granted |= set(re.findall(r"gapless\.\w+", grant["names"]))
+    assert {"gapless.publish", "gapless.spark_stage", "gapless.seq_at"} <= granted
+    needed = {f.name: NEEDED.findall(f.comment) for f in functions() if f.name in granted}
+    assert set(needed) == granted
+    assert {action for actions in needed.values() for action in actions} <= set(Action)
+    assert [name for name, actions in needed.items() if len(actions) != 1] == []

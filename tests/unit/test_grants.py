@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +24,10 @@ from app.faces.websocket.framing import FRAMES
 from app.faces.websocket.session import Parts, Session
 from app.http.principals import Principals
 from app.message.receipts import ReceiptCodec
+from app.message.selection import read_selection
 from load.websocket import Messages
 from subscriptions.domain.delivery import Receipt
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append
 from subscriptions.domain.principal import Action, Grant, Noun, Principal
 from subscriptions.engine.gate import Gate
@@ -148,9 +151,11 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     ],
     "/v1/subscribe": [
         ("?channel=here", None),
-        ("?channel=elsewhere.a&channel=*", None),
-        ("?channel=>", None),
+        ("?channel=elsewhere.a&channel=here", None),
+        ("?channel=hers.>", None),
     ],
+    "/v1/channels": [("?pattern=here", None), ("?pattern=hers.*", None)],
+    "/v1/subscriptions": [("?pattern=here", None), ("?pattern=hers.>", None)],
     "/v1/ack": RECEIPTS,
     "/v1/nack": RECEIPTS,
     "/v1/release": RECEIPTS,
@@ -272,7 +277,7 @@ FREE = {"connect", "unsubscribe", "unconsume", "ping", "send", "rpc", "refresh",
 COMMANDS: dict[str, list[dict[str, Any]]] = {
     "subscribe": [
         {"channel": "here"},
-        {"channel": "*"},
+        {"channel": "hers.*"},
         {"channel": "mine", "selection": {"channel": ["elsewhere.a", "here"]}},
     ],
     "publish": [{"channel": "here", "data": 1}, {"channel": "here", "data": 1, "ephemeral": True}],
@@ -348,3 +353,42 @@ def test_who_has_no_grant_is_told_which_one_is_missing() -> None:
 GUARDED_READ = next(
     route for route in GUARDED if route.needs.nouns == (Noun.CHANNEL,) and route.path.endswith("presence")
 )
+
+
+# What is left of what is asked for.
+
+NAMES = ["in", "in.a", "in.a.x", "out", "out.a", "other"]
+
+
+async def test_a_list_holds_what_is_granted() -> None:
+    asked: list[str | None] = []
+
+    class Channels:
+        async def page(self, namespace: str, regex: str | None, after: str, limit: int) -> list[Any]:
+            asked.append(regex)
+            return []
+
+    route = next(route for route in ROUTES if (route.method, route.path) == ("GET", "/v1/channels"))
+    given = OnlyNames(channels=Channels())
+    for query in ("", "?pattern=in.*.x"):
+        answer = await ask(
+            granted({Action.MANAGE}, "in.>", "in.*.x", "out"), route, query, dependencies=given
+        )
+        assert (answer.status_code, answer.json()["channels"]) == (200, [])
+    found = [[name for name in NAMES if re.search(str(regex), name)] for regex in asked]
+    assert found == [["in.a", "in.a.x", "out"], ["in.a.x"]]
+    assert (await ask(Principal(NS), route, dependencies=given)).status_code == 200
+    assert asked[2] is None
+
+
+def test_a_reader_of_a_pattern_reads_what_is_granted_of_it() -> None:
+    who = granted({Action.SUBSCRIBE}, "in.>", "*.x", "out")
+    selection = read_selection(who, ["in.a", "*", "*.x"], [], [])
+    # `out` is no name that was asked for: nobody is told of its clients, and its reader reads by ids.
+    assert (selection.names, selection.patterns) == (("in.a",), ("*.x", "in.x", "out"))
+    assert read_selection(who, [">"], [], []).patterns == ("*.x", "in.>", "out")
+    assert read_selection(Principal(NS), [">"], [], []).patterns == (">",)
+    for refused in (["in.a", "other"], ["other.*.*"], ["in.a", "no.>"]):
+        with pytest.raises(GaplessError) as error:
+            read_selection(granted({Action.SUBSCRIBE}, "in.>", "out"), refused, [], [])
+        assert error.value.code is Code.FORBIDDEN

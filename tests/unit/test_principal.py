@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.pattern import compile_pattern, covers
+from subscriptions.domain.pattern import compile_pattern, covers, intersect
 from subscriptions.domain.principal import Action, Grant, Noun, Principal
 
 _TOKENS = ("a", "b", "*")
@@ -33,6 +33,19 @@ def test_a_pattern_covers_another_one_if_it_matches_each_of_its_names() -> None:
 def _reaches(pattern: str, other: str) -> bool:
     """Whether the pattern also matches the names of `other` that are longer than those tried."""
     return pattern.endswith(">") or not other.endswith(">")
+
+
+def test_what_two_patterns_have_in_common_is_one_pattern() -> None:
+    matched = {p: {name for name in _NAMES if compile_pattern(p).matches(name)} for p in _PATTERNS}
+    for pattern, other in itertools.product(_PATTERNS, repeat=2):
+        common = intersect(pattern, other)
+        names = set() if common is None else {n for n in _NAMES if compile_pattern(common).matches(n)}
+        assert names == matched[pattern] & matched[other], (pattern, other, common)
+        assert (common is None) is (not names)
+
+
+def test_names_that_would_be_too_long_are_not_in_common() -> None:
+    assert intersect("*." + "a" * 200, "b" * 200 + ".*") is None
 
 
 @given(st.sampled_from(_PATTERNS), st.sampled_from(_NAMES))

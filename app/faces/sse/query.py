@@ -26,7 +26,6 @@ from app.message.selection import read_selection
 from app.message.times import parse_since
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
-from subscriptions.domain.principal import Action, Noun
 from subscriptions.domain.selection import MAX_CHANNELS, Selection
 from subscriptions.engine.live.starts import After, Earliest, Last, Latest, Since, Start
 
@@ -68,8 +67,7 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
 def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
     """The selection and the start. Raises `invalid_request` (400 for a malformed cursor) and `forbidden`."""
     given = request.query
-    selection = read_selection(request.namespace, given.channel, given.type, given.key)
-    request.principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, given.channel)
+    selection = read_selection(request.principal, given.channel, given.type, given.key)
     return selection, _start(given, request.headers.getlist("last-event-id"))
 
 

@@ -21,7 +21,7 @@ from app.message.limits import MAX_FILTERS
 from app.message.selection import read_selection
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.presence import ClientInfo
-from subscriptions.domain.principal import Action, Noun, Principal
+from subscriptions.domain.principal import Principal
 from subscriptions.domain.selection import MAX_CHANNELS, Selection
 from subscriptions.engine.live.live_subscription import LiveSubscription
 from subscriptions.engine.live.starts import After, AfterSeq, Latest, Start
@@ -148,8 +148,7 @@ class Subscribing:
     ) -> Reader:
         """Begin a subscription. Raises `invalid_request`, `forbidden`."""
         channel = request.channel
-        selection = _selection(self._principal.namespace, request)
-        self._principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, selection.names + selection.patterns)
+        selection = _selection(self._principal, request)
         by_id = request.selection is not None or selection.single is None
         reader = Reader(channel, by_id, self._client, opened)
         start = _start(request, by_id)
@@ -166,13 +165,13 @@ class Subscribing:
         return reader
 
 
-def _selection(namespace: str, request: SubscribeRequest) -> Selection:
+def _selection(principal: Principal, request: SubscribeRequest) -> Selection:
     """Raises `invalid_request`."""
     if request.tf is not UNSET:
         raise invalid("tf", "is not available: messages have no tags; a selection filters by type and key")
     asked, channel = request.selection, check_name(request.channel)
     if asked is None:
-        return read_selection(namespace, [channel], [], [])
+        return read_selection(principal, [channel], [], [])
     if not channel:
         raise invalid("channel", "is the name of the selection, and must not be empty")
     if not 0 < len(asked.channel) <= MAX_CHANNELS:
@@ -180,7 +179,7 @@ def _selection(namespace: str, request: SubscribeRequest) -> Selection:
     for field, texts in (("type", asked.type), ("key", asked.key)):
         if len(texts) > MAX_FILTERS:
             raise invalid(f"selection.{field}", f"has more than {MAX_FILTERS} entries")
-    return read_selection(namespace, asked.channel, asked.type, asked.key)
+    return read_selection(principal, asked.channel, asked.type, asked.key)
 
 
 def _start(request: SubscribeRequest, by_id: bool) -> Start:
