@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -24,6 +24,7 @@ from subscriptions.domain.delivery import DeadLetterFilter, Reason
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.model import MAX_ID, microseconds
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.engine.durable.announcing import AnnouncingDeadLetters
 from subscriptions.engine.gate import Gate
 
@@ -176,13 +177,27 @@ class ReplayedAll(msgspec.Struct):
     dry_run: bool | UnsetType = UNSET
 
 
+def _require(request: Request[Any], subscription: str | None) -> None:
+    """Raises `forbidden` unless the dead letters of this subscription, or of all, may be managed."""
+    request.principal.require((Action.MANAGE,), Noun.SUBSCRIPTION, (subscription or ">",))
+
+
+async def _require_one(request: Plain, dead_letters: AnnouncingDeadLetters) -> None:
+    """As `_require`, for the dead letter in the path, which is always of one subscription."""
+    if request.principal.grants is not None:
+        _require(request, (await dead_letters.port.get(request.namespace, request.number)).subscription)
+
+
 async def get_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Get one dead letter."""
-    return Answer(encode_dead_letter(await dead_letters.port.get(request.namespace, request.number)))
+    found = await dead_letters.port.get(request.namespace, request.number)
+    _require(request, found.subscription)
+    return Answer(encode_dead_letter(found))
 
 
 async def delete_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete a dead letter for good, with its copy of the message."""
+    await _require_one(request, dead_letters)
     await dead_letters.port.delete(request.namespace, request.number)
     return NO_CONTENT
 
@@ -191,6 +206,7 @@ async def replay_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters
     """Give a dead letter back to the subscription that failed it. If it is replayed twice, the second replay
     gets 404."""
     gate.require()
+    await _require_one(request, dead_letters)
     name, message_id = await dead_letters.replay(request.namespace, request.number)
     return Answer(msgspec.json.encode(Replayed(request.number, name, message_id)))
 
@@ -206,6 +222,7 @@ async def list_dead_letters(
         check_channel(query.channel, "channel") if isinstance(query.channel, str) else None,
         query.reason if isinstance(query.reason, Reason) else None,
     )
+    _require(request, which.subscription)
     read = partial(dead_letters.port.page, which)
     return await page_by_id(DeadLetterPage, read, encode_dead_letter, query.cursor, query.limit)
 
@@ -217,6 +234,7 @@ async def replay_dead_letters(
     skipped. With a `rate` they become due one after the other, that many per second."""
     gate.require()
     asked = parse_replay(request.namespace, await read_json(request))
+    _require(request, asked.which.subscription)
     dry_run = request.query.dry_run
     replayed, skipped = (
         await dead_letters.port.replayable(asked.which, asked.max)
@@ -229,6 +247,7 @@ async def replay_dead_letters(
 async def purge_dead_letters(request: Plain, dead_letters: AnnouncingDeadLetters) -> Answer:
     """Delete all dead letters that match and are old enough."""
     which = parse_purge(request.namespace, await read_json(request), datetime.now(UTC))
+    _require(request, which.subscription)
     return Answer(msgspec.json.encode(answers.Purged(await dead_letters.port.purge(which))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from functools import partial
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +18,7 @@ from app.message.message import encode_positions
 from app.message.times import rfc3339
 from subscriptions.domain import delivery
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.principal import Action, Noun
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.gate import Gate
 
@@ -53,12 +55,24 @@ class ScheduledPage(msgspec.Struct):
     cursor: Id
 
 
+def _require(request: Request[Any], channel: str | None) -> None:
+    """Raises `forbidden` unless the scheduled messages of this channel, or of all, may be managed."""
+    request.principal.require((Action.MANAGE,), Noun.CHANNEL, (channel or ">",))
+
+
+async def _require_one(request: Plain, schedules: AnnouncingSchedule) -> None:
+    """As `_require`, for the scheduled message in the path, which never changes its channel."""
+    if request.principal.grants is not None:
+        _require(request, (await schedules.port.get(request.namespace, request.number)).message.channel)
+
+
 async def list_scheduled(
     request: Request[ScheduledQuery], schedules: AnnouncingSchedule, gate: Gate
 ) -> Answer:
     """List scheduled messages in the order of their arrival. `cursor` goes into the next request."""
     query = request.query
     name = check_channel(query.channel) if isinstance(query.channel, str) else None
+    _require(request, name)
     gate.require()
     read = partial(schedules.port.page, request.namespace, name)
     return await page_by_id(ScheduledPage, read, encode_scheduled, query.cursor, query.limit)
@@ -67,12 +81,15 @@ async def list_scheduled(
 async def get_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Get one scheduled message."""
     gate.require()
-    return Answer(encode_scheduled(await schedules.port.get(request.namespace, request.number)))
+    found = await schedules.port.get(request.namespace, request.number)
+    _require(request, found.message.channel)
+    return Answer(encode_scheduled(found))
 
 
 async def cancel_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Cancel a scheduled message: it is never published."""
     gate.require()
+    await _require_one(request, schedules)
     await schedules.port.cancel(request.namespace, request.number)
     return NO_CONTENT
 
@@ -80,6 +97,7 @@ async def cancel_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: 
 async def promote_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Publish a scheduled message now."""
     gate.require()
+    await _require_one(request, schedules)
     appended = await schedules.promote(request.namespace, request.number)
     return Answer(encode_positions(appended.positions))
 

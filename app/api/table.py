@@ -142,6 +142,8 @@ _MANAGE: Final = Needs((Action.MANAGE,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
 _LIST_SUBSCRIPTIONS: Final = Needs((Action.MANAGE, Action.CONSUME), Names.ASKED, _SUBSCRIPTION_ONLY)
 _MANAGE_CHANNEL: Final = Needs((Action.MANAGE,), Names.IN_PATH, _CHANNEL_ONLY)
 _LIST_CHANNELS: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
+_MANAGE_DEAD: Final = Needs((Action.MANAGE,), Names.ASKED, _SUBSCRIPTION_ONLY)
+_MANAGE_LATER: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
 _MANAGE_ALL: Final = Needs((Action.MANAGE,))
 _ADMIN: Final = Needs((Action.ADMIN,))
 _NOTHING: Final = Needs()
@@ -259,19 +261,19 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               operation="extend_any"),
     ),
     "dead letters": (
-        Route("GET", "/v1/dead-letters", dead_letters.list_dead_letters, _MANAGE_ALL,
+        Route("GET", "/v1/dead-letters", dead_letters.list_dead_letters, _MANAGE_DEAD,
               {200: returns("A page of dead letters.", dead_letters.DeadLetterPage)},
               query=dead_letters.DeadLettersQuery),
-        Route("GET", "/v1/dead-letters/{dead_letter_id}", dead_letters.get_dead_letter, _MANAGE_ALL,
+        Route("GET", "/v1/dead-letters/{dead_letter_id}", dead_letters.get_dead_letter, _MANAGE_DEAD,
               {200: returns("The dead letter.", dead_letters.DeadLetter)}),
-        Route("DELETE", "/v1/dead-letters/{dead_letter_id}", dead_letters.delete_dead_letter, _MANAGE_ALL,
+        Route("DELETE", "/v1/dead-letters/{dead_letter_id}", dead_letters.delete_dead_letter, _MANAGE_DEAD,
               _DELETED),
         Route("POST", "/v1/dead-letters/{dead_letter_id}/replay", dead_letters.replay_dead_letter,
-              _MANAGE_ALL, {200: returns("It was given back.", dead_letters.Replayed)}),
-        Route("POST", "/v1/dead-letters/replay", dead_letters.replay_dead_letters, _MANAGE_ALL,
+              _MANAGE_DEAD, {200: returns("It was given back.", dead_letters.Replayed)}),
+        Route("POST", "/v1/dead-letters/replay", dead_letters.replay_dead_letters, _MANAGE_DEAD,
               {200: returns("How many.", dead_letters.ReplayedAll)}, query=parameters.DryRunQuery,
               body=json_body(dead_letters.ReplayRequest, {"subscription": "billing", "max": 100})),
-        Route("POST", "/v1/dead-letters/purge", dead_letters.purge_dead_letters, _MANAGE_ALL,
+        Route("POST", "/v1/dead-letters/purge", dead_letters.purge_dead_letters, _MANAGE_DEAD,
               {200: returns("How many.", answers.Purged)},
               body=json_body(dead_letters.PurgeRequest, {"older_than": "30d"})),
     ),
@@ -293,13 +295,13 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               query=parameters.DryRunQuery, body=_DOCUMENT, headers=(_IF_MATCH,)),
     ),
     "scheduled": (
-        Route("GET", "/v1/scheduled", scheduled.list_scheduled, _MANAGE_ALL,
+        Route("GET", "/v1/scheduled", scheduled.list_scheduled, _MANAGE_LATER,
               {200: returns("A page of scheduled messages.", scheduled.ScheduledPage)},
               query=scheduled.ScheduledQuery),
-        Route("GET", "/v1/scheduled/{scheduled_id}", scheduled.get_scheduled, _MANAGE_ALL,
+        Route("GET", "/v1/scheduled/{scheduled_id}", scheduled.get_scheduled, _MANAGE_LATER,
               {200: returns("The message.", scheduled.Scheduled)}),
-        Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _MANAGE_ALL, _DELETED),
-        Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled, _MANAGE_ALL,
+        Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _MANAGE_LATER, _DELETED),
+        Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled, _MANAGE_LATER,
               {200: returns("It was published.", answers.Position)}),
     ),
     "operating": (

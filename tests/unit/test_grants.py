@@ -65,6 +65,17 @@ class Consumers:
         raise AssertionError(f"{name} was used")
 
 
+class One:
+    """Has one dead letter, or scheduled message, and says only of what it is."""
+
+    async def get(self, namespace: str, number: int) -> Any:
+        assert (namespace, number) == (NS, 1)
+        return SimpleNamespace(subscription="here", message=SimpleNamespace(channel="here"))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
 class OnlyNames:
     """Dependencies of which a refused request may ask whose receipts it has, and whether the service is
     ready."""
@@ -77,6 +88,7 @@ class OnlyNames:
         self.consumers = consumers
         self.acks = Acks(self.consumers, CODEC)
         self.allow_private = False
+        self.dead_letters = self.schedules = SimpleNamespace(port=One())
         vars(self).update(given)
 
     def __getattr__(self, name: str) -> Any:
@@ -143,6 +155,7 @@ async def test_who_has_the_action_elsewhere_is_refused(route: Route) -> None:
 
 
 RECEIPTS = [("", {"receipts": [RECEIPT]})]
+ONE = [("", None)]
 ASKING: dict[str, list[tuple[str, Any]]] = {
     "/v1/messages": [("", {"messages": [{"channel": "here", "data": 1}]})],
     "/v1/transactions": [
@@ -156,6 +169,14 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     ],
     "/v1/channels": [("?pattern=here", None), ("?pattern=hers.*", None)],
     "/v1/subscriptions": [("?pattern=here", None), ("?pattern=hers.>", None)],
+    "/v1/dead-letters": [("", None), ("?subscription=here", None)],
+    "/v1/dead-letters/{dead_letter_id}": ONE,
+    "/v1/dead-letters/{dead_letter_id}/replay": ONE,
+    "/v1/dead-letters/replay": [("", {}), ("", {"subscription": "here"}), ("", {"ids": [1]})],
+    "/v1/dead-letters/purge": [("", {"older_than": 1}), ("", {"older_than": 1, "subscription": "here"})],
+    "/v1/scheduled": [("", None), ("?channel=here", None)],
+    "/v1/scheduled/{scheduled_id}": ONE,
+    "/v1/scheduled/{scheduled_id}/promote": ONE,
     "/v1/ack": RECEIPTS,
     "/v1/nack": RECEIPTS,
     "/v1/release": RECEIPTS,
