@@ -36,6 +36,6 @@ grant select on gapless.namespaces, gapless.channels, gapless.messages, gapless.
 grant select (singleton, epoch, trimmed_id, created_at) on gapless.log to gapless_reader;
 grant select (id, namespace_id, name, channels, names, regex, start, paused, created_at, ack_wait, max_deliver,
               backoff, max_in_flight, ordering, message_ttl, max_backlog, types, keys, dead_letter,
-              retain, expires)
+              retain, expires, keep)
     on gapless.subscriptions to gapless_reader;
 grant execute on function gapless.tick, gapless.id_before, gapless.seq_at to gapless_reader;

@@ -158,6 +158,16 @@ async def test_a_reader_may_see_what_is_stored_and_no_secret(
                 await session.execute(statement)
 
 
+async def test_a_reader_may_see_each_setting_in_force_of_a_subscription(owner: asyncpg.Connection) -> None:
+    """`own` and `origins` hold what was given, with the secrets of webhooks."""
+    hidden = await owner.fetch(
+        "select column_name from information_schema.columns where table_schema = 'gapless'"
+        " and table_name = 'subscriptions' and not has_column_privilege('gapless_reader',"
+        " 'gapless.subscriptions', column_name, 'select')"
+    )
+    assert {row["column_name"] for row in hidden} == {"own", "origins", "changed_at"}
+
+
 async def test_the_service_may_call_what_it_calls(owner: asyncpg.Connection) -> None:
     """What works only inside another function, in its locks, is not the service's to call."""
     assert await _may_call(owner, "gapless_service") == called() | {"publish"} | OF_BEFORE
