@@ -126,3 +126,26 @@ async def test_a_stream_is_told_what_a_pull_finds(stage: Stage) -> None:
     await asyncio.sleep(0.1)
     assert not left(stage)
     stage.consumers.close(member)
+
+
+@on_stage
+async def test_what_a_stream_was_told_no_pull_is_told_before_the_database_knows(stage: Stage) -> None:
+    stage.queues.subscribe("q", ordering="none")
+    await lose(stage, 5, 2)
+    stage.holds["reported"] = asyncio.Event()
+    member = await stage.consumers.open(NS, "q", 10)
+    await asyncio.sleep(0.1)
+    assert missed(member.losses) == [3]
+    member.reported(list(member.losses))
+    stage.consumers.close(member)
+    await asyncio.sleep(0.1)
+    pulled = await pull(stage)
+    assert left(stage), "the database does not know yet that the stream was told"
+    assert (ids(pulled.deliveries), missed(pulled.losses)) == ([4, 5], [])
+    await lose(stage, 3, 1)
+    pulled = await pull(stage)
+    assert missed(pulled.losses) == [2], "two of the three that came since"
+    stage.holds.pop("reported").set()
+    stage.consumers.reported(pulled)
+    await asyncio.sleep(0.1)
+    assert not left(stage)

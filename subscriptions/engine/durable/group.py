@@ -60,7 +60,7 @@ class Group:
         """Message id → the member that it was dealt to last."""
         self.gone = False
         self.losses = Losses(deps.port, subscription.id)
-        self.pulled_losses = PulledLosses(deps.port, subscription.id)
+        self.pulled_losses = PulledLosses(deps.port, subscription.id, self.losses)
         self._deps = deps
         self._pulls: dict[Pull, None] = {}
         self._wake = asyncio.Event()

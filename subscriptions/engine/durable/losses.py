@@ -1,14 +1,15 @@
 """Losses: messages that retention removed before the subscription settled them. Each stream of deliveries in
-this process is told of them once, and so is one pull.
+this process is told of them once, and so is one pull, unless a stream was told before.
 
-The database keeps a loss until a member was told: if this process dies before, another one tells it.
+The database keeps a loss until it knows that a member was told: if this process dies before, another one
+tells it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from subscriptions.domain.delivery import Loss
@@ -28,14 +29,17 @@ class Losses:
         self._subscription_id = subscription_id
         self._given: dict[int, Loss] = {}
         """Channel id → the last loss given here."""
+        self.told: dict[int, Loss] = {}
+        """Channel id → the last loss that a member was told. The database may not know it yet."""
         self._confirmed: set[tuple[int, int]] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def news(self, losses: Sequence[Loss]) -> list[Loss]:
-        """The part of these losses that was not given here yet."""
+    def news(self, losses: Sequence[Loss], told: Mapping[int, Loss] | None = None) -> list[Loss]:
+        """The part of these losses that was not given here yet, nor `told` elsewhere."""
         found = []
         for loss in losses:
-            before = self._given.get(loss.channel_id)
+            known = [each.get(loss.channel_id) for each in (self._given, told or {})]
+            before = max(filter(None, known), key=lambda last: last.number, default=None)
             if before is not None and before.number >= loss.number:
                 continue
             if before is not None and before.number >= loss.since:
@@ -49,6 +53,7 @@ class Losses:
 
     def reported(self) -> None:
         """A member was told all given losses: the database need not keep them."""
+        self.told = dict(self._given)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._confirm())
 
@@ -73,15 +78,16 @@ class Losses:
 
 class PulledLosses:
     """Losses for pulls. All pulls count as one member, so only one is told. While its answer is on the way no
-    other pull is told; if the answer fails, the next one is."""
+    other pull is told; if the answer fails, the next one is. None is told what `streams` were told."""
 
-    def __init__(self, port: DeliveryPort, subscription_id: int) -> None:
+    def __init__(self, port: DeliveryPort, subscription_id: int, streams: Losses) -> None:
         self._losses = Losses(port, subscription_id)
+        self._streams = streams
         self._out = False
 
     def give(self, losses: Sequence[Loss]) -> list[Loss]:
         """The part of these losses to tell a pull now; `reported` or `take_back` has to follow."""
-        news = [] if self._out else self._losses.news(losses)
+        news = [] if self._out else self._losses.news(losses, self._streams.told)
         self._out = self._out or bool(news)
         return news
 
