@@ -94,7 +94,8 @@ class Companion:
 @contextmanager
 def on_stop(tell: Callable[[], None]) -> Iterator[None]:
     """Calls `tell` in the running loop whenever SIGINT or SIGTERM asks this process to stop. A server waits
-    for open streams then, and would not tell them. Its own handlers are called as before.
+    for open streams then, and would not tell them; and it closes WebSockets with a code of its own. So its
+    handlers are called when the tasks that `tell` made have begun: what they send first is sent by then.
 
     Outside the main thread there are no signals, and nothing is done.
     """
@@ -104,11 +105,15 @@ def on_stop(tell: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(tell)
         handler = before[number]
-        if callable(handler):
-            handler(number, frame)
-        elif handler is signal.SIG_DFL:
+
+        def stop() -> None:
+            tell()
+            if callable(handler):
+                loop.call_soon(handler, number, frame)
+
+        loop.call_soon_threadsafe(stop)
+        if handler is signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
