@@ -114,4 +114,4 @@ def test_pairs_with_a_folder_that_is_no_checkout_have_no_verdict(tmp_path: Path)
 def test_a_checkout_is_compared_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = [word for kind in pairs.KINDS for word in ("--only", kind)]
     assert pairs.main([str(CHECKOUT), "--pairs", "1", "--speed", "0.01", "--cpu", "100", *kinds]) == CLEAN
-    assert "publish over a WebSocket, CPU with databases" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("pair 1: ") == len(pairs.KINDS)
