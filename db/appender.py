@@ -75,6 +75,11 @@ class Appender:
             except _RETRY_WHOLE:
                 if attempt >= ATTEMPTS:
                     raise unavailable("too many concurrent writers; nothing was stored") from None
+            except asyncpg.ForeignKeyViolationError:
+                # A namespace was removed after its id was read.
+                self._namespaces = {}
+                if attempt >= ATTEMPTS:
+                    raise unavailable("a namespace is removed and made again; nothing was stored") from None
             except _LOST as error:
                 self.terminate()
                 if attempt >= ATTEMPTS or not all(a.idempotency_key for a in batch):

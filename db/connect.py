@@ -130,6 +130,8 @@ def translate(error: BaseException) -> GaplessError:
         return GaplessError(Code.RATE_LIMITED, str(error), retry_after=60)
     if getattr(error, "sqlstate", None) == "GL500":
         return unavailable(str(error))
+    if isinstance(error, asyncpg.ForeignKeyViolationError):
+        return GaplessError(Code.NOT_FOUND, "the namespace does not exist any more; nothing was stored")
     if isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
         return GaplessError(
             Code.STORAGE_FULL, "the database is out of space; nothing was stored", retry_after=5

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from db.connect import Pool
 from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import Code, GaplessError
+
+SOME = 100
+"""How many rows of a kind one statement removes from a namespace."""
+
+Limits = Mapping[str, float]
+"""Limits of a namespace by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace. `shared`: every process serves it; otherwise those whose setting names it."""
+
+    name: str
+    limits: Limits
+    shared: bool
 
 
 class _Published(msgspec.Struct):
@@ -30,12 +46,14 @@ def unknown_namespace(name: str) -> GaplessError:
 
 
 class Namespaces:
-    """Caches the namespaces it has read: in one history of the log none is ever renamed or removed."""
+    """Caches the namespaces it has read. None is ever renamed. One that was removed since may still be
+    cached: rows that refer to it are then refused by the database."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._ids: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._shared: frozenset[str] = frozenset()
 
     async def id(self, name: str) -> int:
         """The id of this namespace. Raises GaplessError `not_found`, or `unavailable`."""
@@ -45,9 +63,17 @@ class Namespaces:
             raise unknown_namespace(name)
         return self._ids[name]
 
-    async def ids(self, names: Iterable[str]) -> list[int]:
-        """The ids of these namespaces. Raises GaplessError `not_found`, or `unavailable`."""
-        return [await self.id(name) for name in names]
+    async def ids(self, names: Collection[str]) -> list[int]:
+        """The ids of those of these namespaces that exist. Raises GaplessError `unavailable`."""
+        if any(name not in self._ids for name in names):
+            await self._read()
+        return [self._ids[name] for name in names if name in self._ids]
+
+    async def shared(self) -> frozenset[str]:
+        """The names, read anew, of the namespaces that every process serves. Raises GaplessError
+        `unavailable`."""
+        await self._read()
+        return self._shared
 
     async def name(self, namespace_id: int) -> str:
         """The name of this namespace. Raises GaplessError `unavailable`."""
@@ -57,11 +83,57 @@ class Namespaces:
 
     def forget(self) -> None:
         """Read them again: in another history of the log the ids may mean other namespaces."""
-        self._ids, self._names = {}, {}
+        self._ids, self._names, self._shared = {}, {}, frozenset()
 
     async def ensure(self, name: str) -> int:
         """Create the namespace if it is missing; returns its id."""
         return int(await self._pool.fetchval("ensure_namespace", name))
+
+    async def put(self, name: str, limits: Limits | None) -> bool:
+        """Make a namespace that every process serves, or make an existing one such, and set its limits unless
+        None. Returns whether it was made. Raises GaplessError `rate_limited` when there are too many, or
+        `unavailable`."""
+        text = None if limits is None else msgspec.json.encode(limits).decode()
+        return bool(await self._pool.fetchval("put_namespace", name, text))
+
+    async def get(self, name: str) -> Namespace:
+        """Raises GaplessError `not_found`, or `unavailable`."""
+        for namespace in await self.all():
+            if namespace.name == name:
+                return namespace
+        raise unknown_namespace(name)
+
+    async def all(self) -> list[Namespace]:
+        """All of them, by name. Raises GaplessError `unavailable`."""
+        rows = await self._pool.fetch("described_namespaces")
+        return [Namespace(r["name"], msgspec.json.decode(r["limits"]), r["shared"]) for r in rows]
+
+    async def empty_some(self, name: str) -> int:
+        """Remove some of what a namespace holds; returns how much it was, 0 once it is empty. Raises
+        GaplessError `not_found`, or `unavailable`.
+
+        Subscriptions go first, so that nothing becomes a dead letter meanwhile. Deleted channels leave their
+        messages to maintenance, and keys of idempotency end by age."""
+        namespace_id = await self.id(name)
+        emptied = 0
+        for row in await self._pool.fetch("subscriptions", namespace_id, None, "", SOME):
+            emptied += 1
+            await self._pool.fetchval("remove_subscription", namespace_id, row["name"], False, False, None)
+        emptied += int(await self._pool.fetchval("empty_namespace", namespace_id, SOME))
+        for row in (await self._pool.fetch("policies", namespace_id))[:SOME]:
+            emptied += 1
+            await self._pool.fetchval("delete_policy", namespace_id, row["name"], None)
+        emptied += int(await self._pool.fetchval("delete_some_channels", namespace_id, SOME))
+        nothing = [None] * 5
+        return emptied + int(await self._pool.fetchval("purge_dead_letters", namespace_id, *nothing, SOME))
+
+    async def remove(self, name: str) -> bool:
+        """Remove a namespace that is empty; returns whether it was. Raises GaplessError `not_found`, or
+        `unavailable`."""
+        removed = bool(await self._pool.fetchval("remove_namespace", await self.id(name)))
+        if removed:
+            self.forget()
+        return removed
 
     async def set_auto_create(self, on: bool) -> None:
         """Set for every namespace whether a publish in SQL creates its channel."""
@@ -80,3 +152,4 @@ class Namespaces:
         rows = await self._pool.fetch("namespaces")
         self._ids = {row["name"]: row["id"] for row in rows}
         self._names = {row["id"]: row["name"] for row in rows}
+        self._shared = frozenset(row["name"] for row in rows if row["shared"])

@@ -205,7 +205,7 @@ async def delete_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters
 async def replay_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters, gate: Gate) -> Answer:
     """Give a dead letter back to the subscription that failed it. If it is replayed twice, the second replay
     gets 404."""
-    gate.require()
+    gate.require(request.namespace)
     await _require_one(request, dead_letters)
     name, message_id = await dead_letters.replay(request.namespace, request.number)
     return Answer(msgspec.json.encode(Replayed(request.number, name, message_id)))
@@ -232,7 +232,7 @@ async def replay_dead_letters(
 ) -> Answer:
     """Give back all dead letters that match, at most `max`. Dead letters that another replay holds are
     skipped. With a `rate` they become due one after the other, that many per second."""
-    gate.require()
+    gate.require(request.namespace)
     asked = parse_replay(request.namespace, await read_json(request))
     _require(request, asked.which.subscription)
     dry_run = request.query.dry_run

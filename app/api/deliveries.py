@@ -99,7 +99,7 @@ def parse_pull(body: bytes) -> Pull:
 async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gate: Gate) -> Answer:
     """Lease up to `max` messages, waiting up to `wait` seconds for the first. With `"ack": "auto"` they are
     settled before they are answered, so each is handed out at most once."""
-    gate.require()
+    gate.require(request.namespace)
     connection = request.connection
     asked = parse_pull(await _body(request, optional=True))
     pulling = consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
@@ -134,28 +134,28 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
 
 async def ack(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Ack deliveries of the subscription in the path, or of any. The answer comes after the commit."""
-    gate.require()
+    gate.require(request.namespace)
     body = await _body(request)
     return Answer(await acks.ack(body, request.principal, request.name or None))
 
 
 async def nack(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Give deliveries back, to be delivered later or as dead letters."""
-    gate.require()
+    gate.require(request.namespace)
     body = await _body(request)
     return Answer(await acks.nack(body, request.principal, request.name or None))
 
 
 async def release(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Give deliveries back that were not worked on, as if they had not been handed out."""
-    gate.require()
+    gate.require(request.namespace)
     body = await _body(request)
     return Answer(await acks.release(body, request.principal, request.name or None))
 
 
 async def extend(request: Plain, acks: Acks, gate: Gate) -> Answer:
     """Move the deadlines of deliveries. The new ones count from now."""
-    gate.require()
+    gate.require(request.namespace)
     body = await _body(request)
     return Answer(await acks.extend(body, request.principal, request.name or None))
 

@@ -130,7 +130,7 @@ async def _later(
     schedules: AnnouncingSchedule,
     gate: Gate,
 ) -> Answer:
-    gate.require()
+    gate.require(request.namespace)
     printed = b"" if head.idempotency_key is None else fingerprint(request.path, head, body)
     key = request.principal.own_key(head.idempotency_key)
     scheduled, replayed = await schedules.schedule(

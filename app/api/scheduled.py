@@ -73,14 +73,14 @@ async def list_scheduled(
     query = request.query
     name = check_channel(query.channel) if isinstance(query.channel, str) else None
     _require(request, name)
-    gate.require()
+    gate.require(request.namespace)
     read = partial(schedules.port.page, request.namespace, name)
     return await page_by_id(ScheduledPage, read, encode_scheduled, query.cursor, query.limit)
 
 
 async def get_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Get one scheduled message."""
-    gate.require()
+    gate.require(request.namespace)
     found = await schedules.port.get(request.namespace, request.number)
     _require(request, found.message.channel)
     return Answer(encode_scheduled(found))
@@ -88,7 +88,7 @@ async def get_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gat
 
 async def cancel_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Cancel a scheduled message: it is never published."""
-    gate.require()
+    gate.require(request.namespace)
     await _require_one(request, schedules)
     await schedules.port.cancel(request.namespace, request.number)
     return NO_CONTENT
@@ -96,7 +96,7 @@ async def cancel_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: 
 
 async def promote_scheduled(request: Plain, schedules: AnnouncingSchedule, gate: Gate) -> Answer:
     """Publish a scheduled message now."""
-    gate.require()
+    gate.require(request.namespace)
     await _require_one(request, schedules)
     appended = await schedules.promote(request.namespace, request.number)
     return Answer(encode_positions(appended.positions))

@@ -370,7 +370,7 @@ async def purge_subscription(request: Plain, subscriptions: AnnouncingSubscripti
     """Remove all ready, delayed and waiting messages from a subscription, for good. Messages in flight stay,
     and the log keeps all."""
     tags = if_match(request.headers)
-    gate.require()
+    gate.require(request.namespace)
     purged = await subscriptions.purge(request.namespace, request.name, if_match=tags)
     return Answer(msgspec.json.encode(answers.Purged(purged)))
 

@@ -107,7 +107,7 @@ async def transact(
     gate: Gate,
 ) -> Answer:
     """Publish and ack, all of it or nothing. A consumer that also publishes has its effect exactly once."""
-    gate.require()
+    gate.require(request.namespace)
     head = read_head(request.scope["headers"])
     refuse_unfit(head)
     body = await read_body(request.receive, head)

@@ -29,10 +29,11 @@ _NO_ARCHIVE = ("-c", "restore_command=false", "-c", "hot_standby=off")
 
 
 @contextmanager
-def at_hand(home: Path) -> Iterator[EmbeddedPostgres]:
-    """The embedded Postgres of a home with data: the running one, else one that is started for the block."""
+def at_hand(home: Path, *, make: bool = False) -> Iterator[EmbeddedPostgres]:
+    """The embedded Postgres of a home with data: the running one, else one that is started for the block.
+    With `make` a home without data gets some."""
     server = EmbeddedPostgres(home)
-    if cluster.major_of(server.data) is None:
+    if not make and cluster.major_of(server.data) is None:
         raise EmbeddedError(f"{server.home} holds no data of an embedded Postgres yet")
     lock = HomeLock(server.home)
     try:

@@ -1,10 +1,11 @@
-"""Opens the readiness gate once the schema is there and all definitions are loaded."""
+"""Opens the readiness gate once the schema is there and the definitions of a namespace are loaded."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,16 +16,42 @@ from db.migrate import migrations
 from db.namespaces import Namespaces
 from db.policies import Policies
 from subscriptions.domain.errors import GaplessError, unavailable
+from subscriptions.domain.names import is_channel
 from subscriptions.engine.gate import Gate
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+FOLLOW_S = 1.0
+"""How soon a process serves a namespace that was made."""
 CHECK_S = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Which definitions a process loads: `path` is a file for its own namespace, or a folder with a file
+    `<namespace>.json` for each."""
+
+    own: str
+    path: Path | None
+
+    def file_of(self, namespace: str) -> Path | None:
+        """The definitions of a namespace; None: it has no file."""
+        if self.path is None or not self.path.is_dir():
+            return self.path if namespace == self.own else None
+        file = self.path / f"{namespace}.json"
+        return file if file.exists() else None
+
+    def named(self) -> set[str]:
+        """The other namespaces for which the folder has a file. Raises OSError."""
+        if self.path is None or not self.path.is_dir():
+            return set()
+        return {name.stem for name in self.path.glob("*.json") if is_channel(name.stem)} - {self.own}
+
+
 class Gatekeeper:
-    """Loads the definitions, which must be there before any message may expire, and then opens the gate."""
+    """Opens the gate for each namespace once its definitions are loaded: they must be there before any
+    message may expire. It closes it for a namespace that was removed."""
 
     def __init__(
         self,
@@ -33,8 +60,7 @@ class Gatekeeper:
         namespaces: Namespaces,
         policies: Policies,
         *,
-        namespace: str,
-        file: Path | None,
+        served: Served,
         allow_private: bool,
         auto_create: bool,
     ) -> None:
@@ -42,18 +68,18 @@ class Gatekeeper:
         self._maintenance = maintenance
         self._namespaces = namespaces
         self._policies = policies
-        self._namespace = namespace
-        self._file = file
+        self._served = served
         self._allow_private = allow_private
         self._auto_create = auto_create
         self._obstacle = "the definitions are not loaded yet"
+        self._told: dict[str, str] = {}
+        """Why the definitions of another namespace cannot be loaded, as it was last logged."""
 
     async def run(self) -> None:
-        """Tries until the gate is open."""
-        while not self._gate.is_open:
+        """Opens the gate for the process's own namespace, then follows the others until cancelled."""
+        while self._served.own not in self._gate.namespaces:
             try:
-                await self._load()
-                self._gate.open([self._namespace])
+                await self._load_own()
                 log.info("definitions are loaded")
             except (GaplessError, OSError, UnicodeDecodeError) as error:
                 # Any client may ask whether this is ready, so file paths go only into the log.
@@ -61,6 +87,29 @@ class Gatekeeper:
                 self._obstacle = f"the definitions cannot be loaded: {why}"
                 log.warning("the definitions cannot be loaded: %s", error)
                 await asyncio.sleep(RETRY_S)
+        while True:
+            try:
+                await self._follow()
+            except (GaplessError, OSError) as error:
+                log.debug("the namespaces cannot be read: %s", error)
+            await asyncio.sleep(FOLLOW_S)
+
+    async def _follow(self) -> None:
+        """One look at the other namespaces. One whose definitions cannot be loaded stays closed by itself."""
+        named = await asyncio.to_thread(self._served.named)
+        shared = await self._namespaces.shared() | named
+        self._gate.close(self._gate.namespaces - shared - {self._served.own})
+        self._told = {name: why for name, why in self._told.items() if name in shared}
+        for name in sorted(shared - self._gate.namespaces):
+            try:
+                if name in named:
+                    await self._namespaces.put(name, None)
+                await self._load(name)
+                self._gate.open([name])
+            except (GaplessError, OSError, UnicodeDecodeError) as error:
+                if self._told.get(name) != str(error):
+                    self._told[name] = str(error)
+                    log.warning("the definitions of namespace %s cannot be loaded: %s", name, error)
 
     async def check(self) -> None:
         """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable.
@@ -72,7 +121,7 @@ class Gatekeeper:
                 await self._check_schema()
         except TimeoutError:
             raise unavailable(f"the database has not answered for {CHECK_S:.0f} s") from None
-        if not self._gate.is_open:
+        if self._served.own not in self._gate.namespaces:
             raise unavailable(self._obstacle)
 
     async def _check_schema(self) -> None:
@@ -82,16 +131,22 @@ class Gatekeeper:
         if version != len(migrations()):
             raise unavailable(f"the schema is at version {version}, this program needs {len(migrations())}")
 
-    async def _load(self) -> None:
+    async def _load_own(self) -> None:
         await self._check_schema()
-        await self._namespaces.ensure(self._namespace)
+        await self._namespaces.ensure(self._served.own)
         await self._namespaces.set_auto_create(self._auto_create)
         await failpoints.reach("definitions.load")
-        if self._file is not None:
-            text = await asyncio.to_thread(self._file.read_bytes)
+        await self._load(self._served.own)
+        self._gate.open([self._served.own])
+
+    async def _load(self, namespace: str) -> None:
+        """Import the definitions of a namespace, if it has a file."""
+        file = self._served.file_of(namespace)
+        if file is not None:
+            text = await asyncio.to_thread(file.read_bytes)
             wanted = parse_definitions(text, datetime.now(UTC), allow_private=self._allow_private)
             digest = hashlib.sha256(text).digest()
-            changes, same = await self._policies.apply(self._namespace, wanted, dry_run=False, digest=digest)
-            log.info("%s: %d definitions changed, %d unchanged", self._file.name, len(changes), same)
+            changes, same = await self._policies.apply(namespace, wanted, dry_run=False, digest=digest)
+            log.info("%s: %d definitions changed, %d unchanged", file.name, len(changes), same)
         # Decisions read policies in their own transactions. This only shows that policies can be read.
-        await self._policies.all(self._namespace)
+        await self._policies.all(namespace)

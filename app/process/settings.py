@@ -110,7 +110,8 @@ class Settings(BaseSettings):
     )
     definitions: Path | None = Field(
         None,
-        description="JSON file of definitions. A start imports it if it changed, before anything expires.",
+        description="JSON file of definitions, or a folder with a file for each namespace. A start imports it"
+        " if it changed, before anything expires.",
     )
     webhook_allow_private: bool = Field(False, description="Let webhooks reach private addresses.")
     metrics_interval: float = Field(

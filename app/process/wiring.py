@@ -25,7 +25,7 @@ from app.process import failpoints, gauges
 from app.process.dependencies import Dependencies
 from app.process.loops import Loops, Run
 from app.process.pools import Pools
-from app.process.readiness import Gatekeeper
+from app.process.readiness import Gatekeeper, Served
 from app.process.settings import Settings
 from cache.bus import RedisBus
 from cache.presence import RedisPresence
@@ -129,8 +129,7 @@ class Service:
             self._maintenance,
             self._namespaces,
             policies,
-            namespace=settings.namespace,
-            file=settings.definitions,
+            served=Served(settings.namespace, settings.definitions),
             allow_private=settings.webhook_allow_private,
             auto_create=create,
         )

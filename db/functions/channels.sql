@@ -121,25 +121,41 @@ begin
     order by c.id for no key update;
 end $$;
 
--- Deletes a channel under the exclusive publishing lock. Without it, a publisher that finds its channel
--- deleted half way would have to create it again while it holds others, and two such publishers could
--- deadlock.
+-- Deletes a channel; returns whether it was there.
 create or replace function gapless.delete_channel(p_namespace_id integer, p_name text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '1s' as $$
+begin
+    return gapless_internal.delete_channels(p_namespace_id, array[p_name]) > 0;
+end $$;
+
+-- Deletes p_limit channels of a namespace; returns how many there were.
+create or replace function gapless.delete_some_channels(p_namespace_id integer, p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '1s' as $$
+begin
+    return gapless_internal.delete_channels(p_namespace_id, array(
+        select c.name from gapless.channels c where c.namespace_id = p_namespace_id order by c.name limit p_limit));
+end $$;
+
+-- Deletes channels under the exclusive publishing lock; returns how many there were. Without the lock, a publisher that
+-- finds its channel deleted half way would have to create it again while it holds others, and two such publishers could
+-- deadlock.
+create or replace function gapless_internal.delete_channels(p_namespace_id integer, p_names text[]) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    gone record;
+    deleted integer;
 begin
     perform gapless_internal.needs_fresh_snapshots();
     lock table gapless.publishing_lock in exclusive mode;
     perform gapless_internal.share_definitions();
-    delete from gapless.channels c where c.namespace_id = p_namespace_id and c.name = p_name
-    returning c.id, c.last_id into gone;
-    if gone.id is null then
-        return false;
-    end if;
-    insert into gapless.deleted_channels (channel_id, last_id) values (gone.id, gone.last_id);
-    return true;
+    with gone as (
+        delete from gapless.channels c where c.namespace_id = p_namespace_id and c.name = any(p_names)
+        returning c.id, c.last_id
+    )
+    insert into gapless.deleted_channels (channel_id, last_id) select g.id, g.last_id from gone g;
+    get diagnostics deleted = row_count;
+    return deleted;
 end $$;
 
 -- The last id that was taken when a channel of this name was last deleted; 0 if none was. If the name may have been

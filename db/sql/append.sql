@@ -4,6 +4,3 @@ select a.ids, a.seqs, a.channel_ids, a.last_ids, a.last_seqs, a.statuses, a.answ
        a.fences, f.epoch::text as epoch, f.base
 from gapless.append($1, $2, $3, $4, $5, $6, $7, $8, $9::text::integer[], $10::text::integer[], $11, $12, $13, $14, $15, $16, $17) a
 left join gapless.fences f on f.number = a.fences
-
--- name: namespaces
-select id, name from gapless.namespaces

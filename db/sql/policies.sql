@@ -1,5 +1,5 @@
 -- calls: put_policy(7), lock_defined_subscriptions(2), lock_definitions(0), import_once(2)
--- calls: lock_defined_channels(3), ensure_namespace(1), set_auto_create(1)
+-- calls: lock_defined_channels(3), set_auto_create(1)
 
 -- name: put_policy_if
 -- $8 tags, one of which it must have (null: any), $9 whether it must not exist. Checked first, under its

@@ -32,6 +32,7 @@ COMMANDS = [
     "bench",
     "migrate",
     "version",
+    "namespaces",
 ]
 JOBS = ["export", "analyze"]  # programs of the Spark package, with examples and exit codes of their own
 NOWHERE = "http://127.0.0.1:1"
@@ -49,6 +50,7 @@ INNER = {
     "scheduled": ["list", "show", "cancel", "promote"],
     "policies": ["list", "show", "put", "delete"],
     "definitions": ["export", "import"],
+    "namespaces": ["list", "put", "delete"],
 }
 
 

@@ -17,7 +17,8 @@ alter table gapless.subscriptions drop column keep;
 alter table gapless.dead_letters drop column remove_at;
 alter table gapless.fences drop column recovered;
 alter table gapless.channels drop column deletion_id;
-alter table gapless.namespaces drop column deletions, drop column forgotten_id;
+alter table gapless.namespaces drop column deletions, drop column forgotten_id, drop column shared,
+    drop column limits;
 drop table gapless.deleted_names;
 delete from gapless.migrations where version > 6;
 delete from gapless.function_files where name = 'channels';

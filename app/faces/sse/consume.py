@@ -52,7 +52,7 @@ async def consume(
     """Stream deliveries as server-sent events, at most `prefetch` of them unsettled. Acks go to `ack`; leases
     end with the stream. It ends if the client leaves or is too slow, or if the subscription is deleted."""
     check_deliveries(request.headers.get("accept", ""))
-    gate.require()
+    gate.require(request.namespace)
     if request.scope["method"] == "HEAD":
         await consumers.find(request.namespace, request.name, fresh=True)
         await request.send(_start(request))

@@ -63,7 +63,7 @@ class Members:
     def take(self, id_: int, method: str, body: bytes) -> None:
         """Carry out one of `COMMANDS`. Raises the errors of its body, and `unavailable` before the service is
         ready."""
-        self._queues.gate.require()
+        self._queues.gate.require(self._principal.namespace)
         match method:
             case "consume":
                 self._consume(id_, body)
