@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import msgspec
 
 from db.connect import Pool
 from subscriptions.domain.delivery import Touched
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.namespace import Limits, Namespace
 
 SOME = 100
 """How many rows of a kind one statement removes from a namespace."""
-
-Limits = Mapping[str, float]
-"""Limits of a namespace by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """A namespace. `shared`: every process serves it; otherwise those whose setting names it."""
-
-    name: str
-    limits: Limits
-    shared: bool
 
 
 class _Published(msgspec.Struct):
@@ -108,7 +96,7 @@ class Namespaces:
         rows = await self._pool.fetch("described_namespaces")
         return [Namespace(r["name"], msgspec.json.decode(r["limits"]), r["shared"]) for r in rows]
 
-    async def empty_some(self, name: str) -> int:
+    async def purge(self, name: str) -> int:
         """Remove some of what a namespace holds; returns how much it was, 0 once it is empty. Raises
         GaplessError `not_found`, or `unavailable`.
 

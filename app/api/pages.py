@@ -13,6 +13,8 @@ from starlette.staticfiles import StaticFiles
 from app.api import asyncapi
 from app.launch import CHECKOUT
 
+DOCUMENTS: Final = frozenset({"/openapi.json", "/asyncapi.json"})
+"""Once credentials are required, these need one; the pages do not."""
 _BROWSER_PAGE: Final = CHECKOUT / "docs" / "browser.html"
 _SCRIPTS: Final = "/static-offline-docs"
 _ICON_PATH: Final = "/favicon.svg"

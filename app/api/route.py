@@ -61,15 +61,23 @@ class Names(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the credential of a request has to grant: one of the actions, on these names. Without actions:
-    nothing, anybody may ask."""
+    """What the credential of a request has to grant: one of the actions, on these names; or it has to be an
+    operator's. Without both: nothing, anybody may ask."""
 
     actions: tuple[Action, ...] = ()
     names: Names = Names.ALL
     nouns: tuple[Noun, ...] = (Noun.CHANNEL, Noun.SUBSCRIPTION)
+    operator: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        """Whether anybody may ask."""
+        return not self.actions and not self.operator
 
     def require(self, principal: Principal, name: str) -> None:
         """Raises `forbidden`. `name` is that in the path."""
+        if self.operator:
+            principal.require_operator()
         if not self.actions:
             return
         if self.names is Names.ASKED:

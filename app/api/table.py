@@ -17,7 +17,9 @@ from app.api import (
     definitions,
     deliveries,
     history,
+    keys,
     lists,
+    namespaces,
     operate,
     policies,
     presence,
@@ -146,7 +148,27 @@ _MANAGE_DEAD: Final = Needs((Action.MANAGE,), Names.ASKED, _SUBSCRIPTION_ONLY)
 _MANAGE_LATER: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
 _MANAGE_ALL: Final = Needs((Action.MANAGE,))
 _ADMIN: Final = Needs((Action.ADMIN,))
+_OPERATE: Final = Needs(operator=True)
+_ANYTHING: Final = Needs(tuple(Action), Names.ASKED)
 _NOTHING: Final = Needs()
+_NAMESPACE: Final = {200: returns("The namespace.", namespaces.Namespace)}
+_KEY_BODY: Final = json_body(
+    keys.KeyRequest,
+    {"name": "shop", "grants": [{"actions": ["publish", "subscribe"], "channels": ["orders.>"]}]},
+)
+
+WEBSOCKET: Final = Route(
+    "GET",
+    "/v1/ws",
+    websocket,
+    _CLIENT,
+    {
+        101: Returns("Frames of the client protocol, both ways."),
+        426: Returns("This is no WebSocket.", {"application/problem+json": answers.Problem}),
+    },
+    face="websocket",
+    takes_connection=True,
+)
 
 # fmt: off
 TABLE: Final[dict[str, tuple[Route, ...]]] = {
@@ -171,10 +193,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, goodbye.",
                             {_STREAM: str})},
               query=SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse", hot=True),
-        Route("GET", "/v1/ws", websocket, _CLIENT,
-              {101: Returns("Frames of the client protocol, both ways."),
-               426: Returns("This is no WebSocket.", {"application/problem+json": answers.Problem})},
-              face="websocket", takes_connection=True),
+        WEBSOCKET,
         Route("POST", "/v1/ws/http_stream", connect_http_stream, _CLIENT,
               {200: Returns("Replies and pushes, one on each line.", {NDJSON: str})},
               body=json_body(FirstCommand, {"id": 1, "connect": {}}), face="websocket"),
@@ -303,6 +322,18 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("DELETE", "/v1/scheduled/{scheduled_id}", scheduled.cancel_scheduled, _MANAGE_LATER, _DELETED),
         Route("POST", "/v1/scheduled/{scheduled_id}/promote", scheduled.promote_scheduled, _MANAGE_LATER,
               {200: returns("It was published.", answers.Position)}),
+    ),
+    "credentials": (
+        Route("GET", "/v1/whoami", keys.whoami, _ANYTHING, {200: returns("Who asks.", keys.Who)}),
+        Route("GET", "/v1/keys", keys.list_keys, _ADMIN, {200: returns("All keys.", keys.Keys)}),
+        Route("POST", "/v1/keys", keys.create_key, _ADMIN,
+              {201: returns("The key, told once.", keys.NewKey)}, body=_KEY_BODY),
+        Route("DELETE", "/v1/keys/{key}", keys.revoke_key, _ADMIN, _DELETED),
+        Route("GET", "/v1/namespaces/{namespace}", namespaces.get_namespace, _OPERATE, _NAMESPACE),
+        Route("PUT", "/v1/namespaces/{namespace}", namespaces.put_namespace, _OPERATE,
+              {**_NAMESPACE, 201: returns("The namespace was made.", namespaces.Namespace)},
+              body=json_body(namespaces.NamespaceRequest, {"limits": {"streams": 500}})),
+        Route("DELETE", "/v1/namespaces/{namespace}", namespaces.delete_namespace, _OPERATE, _DELETED),
     ),
     "operating": (
         Route("GET", "/healthz", operate.healthz, _NOTHING, {200: returns("It is alive.", operate.Alive)}),

@@ -6,7 +6,7 @@ from gapless_cli import options
 from gapless_cli.__main__ import add_commands, command_line, run
 from gapless_cli.helping import Command
 
-from app.cli import backup, bench, namespaces, serve, spark, version
+from app.cli import backup, bench, keys, namespaces, serve, spark, version
 from app.cli.address import served_at
 from app.cli.doctor import command as doctor
 from app.cli.importing import command as importing
@@ -24,9 +24,9 @@ A queue:
   gapless consume billing --exec ./charge
 
 gapless COMMAND --help shows examples of a command. All commands except serve, migrate, doctor, backup,
-restore, psql, namespaces, bench, export and analyze talk to the server at --url or GAPLESS_URL. Without these
-they use the address of serve from GAPLESS_HOST, GAPLESS_PORT and gapless.toml. GAPLESS_TOKEN holds their
-token.
+restore, psql, keys, namespaces, bench, export and analyze talk to the server at --url or GAPLESS_URL. Without
+these they use the address of serve from GAPLESS_HOST, GAPLESS_PORT and gapless.toml. GAPLESS_TOKEN holds
+their key.
 """
 
 app = command_line(EXAMPLES)
@@ -76,6 +76,7 @@ app.command(
     epilog=bench.EXAMPLES,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )(bench.bench)
+app.add_typer(keys.app, name="keys")
 app.add_typer(namespaces.app, name="namespaces")
 app.command(
     "migrate",

@@ -13,7 +13,7 @@ from app.cli.on_database import Home, on_database
 
 if TYPE_CHECKING:
     from db.connect import Pool
-    from db.namespaces import Namespace
+    from subscriptions.domain.namespace import Namespace
 
 EXAMPLES = """
 Examples:
@@ -107,7 +107,7 @@ def delete(context: typer.Context, name: Name, yes: Yes = False, home: Home = No
         there = Namespaces(pool)
         for _ in range(MAX_ROUNDS):
             total = 0
-            while emptied := await there.empty_some(name):
+            while emptied := await there.purge(name):
                 total += emptied
                 if total % 1000 < emptied:
                     say(f"removed {total:,} channels, subscriptions and dead letters")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from app.message.deliveries import encode_delivery
@@ -13,6 +14,7 @@ from app.metrics.registry import CUT_OFF, DELIVERED, SETTLED
 from subscriptions.domain.delivery import Delivery, Loss, Receipt
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.goodbye import Goodbye
+from subscriptions.domain.principal import Lifetime
 from subscriptions.domain.selection import select
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.member import Member
@@ -42,6 +44,8 @@ class MemberQuery:
     prefetch: int
     settles: bool
     silence_s: float | None
+    lifetime: Lifetime = field(default_factory=Lifetime)
+    """That of the credential with which it was asked for, unless its connection watches it."""
 
 
 class MemberFace(Protocol):
@@ -78,7 +82,8 @@ async def stream_member(parts: MemberDependencies, query: MemberQuery, face: Mem
     hand = settling(consumers) if query.settles else leasing(parts.receipts)
     try:
         await face.opened(member)
-        await _write_deliveries(member, face, hand, parts.read, query.silence_s)
+        with query.lifetime.watched(partial(member.leave, Goodbye.CREDENTIAL_EXPIRED)):
+            await _write_deliveries(member, face, hand, parts.read, query.silence_s)
     except ConnectionResetError:
         pass
     except Exception:  # noqa: BLE001 — the face logs it, with what it knows of the request

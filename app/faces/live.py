@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from app.metrics.registry import CUT_OFF, STREAMS
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo
+from subscriptions.domain.principal import Lifetime
 from subscriptions.domain.selection import Selection
 from subscriptions.engine.entry import Wire
 from subscriptions.engine.live.engine import LiveEngine
@@ -39,6 +42,8 @@ class LiveQuery:
     messages: Wire
     client: ClientInfo
     joins: PresenceWire | None
+    lifetime: Lifetime = field(default_factory=Lifetime)
+    """That of the credential with which it was asked for, unless its connection watches it."""
 
 
 class LiveFace(Protocol):
@@ -75,7 +80,8 @@ async def stream_live(parts: LiveDependencies, query: LiveQuery, face: LiveFace)
     try:
         await face.opened(subscription)
         subscription.write = face.write
-        await _write_events(subscription, parts.read, face)
+        with query.lifetime.watched(partial(subscription.dismiss, Goodbye.CREDENTIAL_EXPIRED)):
+            await _write_events(subscription, parts.read, face)
     except ConnectionResetError:
         pass
     except Exception:  # noqa: BLE001 — the face logs it, with what it knows of the request

@@ -41,6 +41,12 @@ IN_PATH: Final[Mapping[str, Any]] = {
         str, Meta(description=f"Channel name: {_RULE}", examples=["chat.lobby"], extra_json_schema=_NAME)
     ],
     "name": Annotated[str, Meta(description=f"Name: {_RULE}", examples=["billing"], extra_json_schema=_NAME)],
+    "namespace": Annotated[
+        str, Meta(description=f"Namespace: {_RULE}", examples=["acme"], extra_json_schema=_NAME)
+    ],
+    "key": Annotated[
+        str, Meta(description="The key's id.", examples=["3k9x2m7q1b5d"], extra_json_schema=_NAME)
+    ],
     "message_id": Annotated[Id, Meta(description="Message id.", examples=[1042])],
     "dead_letter_id": Annotated[Id, Meta(description="Dead letter id.", examples=[3])],
     "scheduled_id": Annotated[Id, Meta(description="The scheduled_id.", examples=[7])],

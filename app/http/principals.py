@@ -1,26 +1,159 @@
-"""From the credential of a request to who asks: the one place that knows of credentials."""
+"""From the credential of a request to who asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from subscriptions.domain.errors import unauthenticated
+from subscriptions.domain.errors import GaplessError, unauthenticated, unavailable
+from subscriptions.domain.key import Key, digest_of, read_key
 from subscriptions.domain.principal import Principal
+from subscriptions.engine.single_flight import SingleFlight
+from subscriptions.ports import Credentials, KeyPort
+
+log = logging.getLogger(__name__)
+
+FOLLOW_S: Final = 1.0
+"""How soon a process knows of a key that was revoked."""
+PACE_S: Final = 0.1
+"""Unknown keys make a process look for new ones at most this often."""
+NO_GRANTS: Final = ()
+OPEN: Final = Credentials(required=False, version=0, keys=())
+"""An installation in which no key was made."""
 
 
 class Principals:
-    """Says who asks. There are no credentials yet: everybody may do everything in one namespace, and each
-    credential is refused with `unauthenticated`, since nothing can check it."""
+    """Says who asks. Until it has learned the keys, nobody is known: requests wait for them.
 
-    def __init__(self, namespace: str) -> None:
+    While no credentials are required, everybody may do everything in one namespace, and each credential is
+    refused, since nothing can check it.
+    """
+
+    def __init__(self, namespace: str, now_us: Callable[[], int], found: Credentials | None = None) -> None:
+        self._namespace = namespace
+        self._now_us = now_us
         self._anonymous = Principal(namespace)
+        self._stranger = Principal(namespace, grants=NO_GRANTS)
+        self._known: Credentials | None = None
+        self._keys: dict[str, tuple[Key, Principal]] = {}
+        self._port: KeyPort | None = None
+        self._look = SingleFlight(self._read)
+        self._look.pace_s = PACE_S
+        if found is not None:
+            self.learn(found)
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
-        """Who sends these headers (names in lower case)."""
-        if b"authorization" in [name for name, _ in headers]:
-            raise unauthenticated("the header Authorization")
-        return self._anonymous
+    def __repr__(self) -> str:
+        return f"Principals({len(self._keys)} keys)"
+
+    @property
+    def required(self) -> bool:
+        """Whether every request needs a credential; also while that is not known."""
+        return self._known is None or self._known.required
+
+    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal | None:
+        """Who sends these headers (names in lower case). None: that is not known here yet; `find` looks for
+        it. Raises `unauthenticated`."""
+        sent = [value for name, value in headers if name == b"authorization"]
+        if self._known is None:
+            return None
+        if not sent:
+            if self._known.required:
+                raise unauthenticated("this needs a credential: send Authorization: Bearer with a key")
+            return self._anonymous
+        if not self._known.required:
+            return None  # Another process may have made the first key.
+        scheme, _, text = sent[0].decode("latin-1").partition(" ")
+        if len(sent) > 1 or scheme.lower() != "bearer":
+            raise unauthenticated("the header Authorization must be once, and Bearer with a key")
+        if (read := read_key(text.strip())) is None:
+            raise unauthenticated("the credential is not a key")
+        return self._holder(*read)
+
+    async def find(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
+        """As `of`, after a look for new keys."""
+        try:
+            await self._look()
+        except GaplessError as error:
+            raise unavailable("the credentials cannot be read now; nothing was done") from error
+        if (found := self.of(headers)) is not None:
+            return found
+        if self.required:
+            raise unauthenticated("the key is unknown, or it has expired or was revoked")
+        raise unauthenticated(
+            "no keys were made here, so nothing can check this one: leave out the header Authorization"
+        )
+
+    def stranger(self) -> Principal:
+        """Who asks for what needs no grant and sends no credential."""
+        return self._stranger if self.required else self._anonymous
 
     def with_ticket(self, ticket: str) -> Principal:
         """Who was given this ticket."""
-        raise unauthenticated("the ticket")
+        raise unauthenticated("there are no tickets yet: leave out the ticket")
+
+    def _holder(self, key_id: str, secret: bytes) -> Principal | None:
+        key, principal = self._keys.get(key_id, (None, None))
+        if key is None or principal is None or principal.lifetime.over:
+            return None
+        if not hmac.compare_digest(key.digest, digest_of(secret)):
+            raise unauthenticated("the key is unknown, or it has expired or was revoked")
+        if key.expires_at_us is not None and key.expires_at_us <= self._now_us():
+            principal.lifetime.end()
+            return None
+        return principal
+
+    # --- what is known
+
+    def bind(self, port: KeyPort) -> None:
+        """Where the keys are. Those of another run of the service are forgotten."""
+        self._port, self._known, self._keys = port, None, {}
+
+    async def run(self) -> None:
+        """Follow the keys until cancelled. While the database is away, those that are known stay good."""
+        while True:
+            try:
+                await self._look()
+            except GaplessError as error:
+                log.debug("the keys cannot be read: %s", error.detail)
+            self._end_expired()
+            await asyncio.sleep(FOLLOW_S)
+
+    async def look(self) -> None:
+        """Look for the keys now, because one was made or revoked. Raises `unavailable`."""
+        await self._look()
+
+    async def _read(self) -> None:
+        if self._port is None:
+            raise unavailable("the service is not running")
+        found = await self._port.credentials(None if self._known is None else self._known.version)
+        if found is not None:
+            self.learn(found)
+
+    def learn(self, found: Credentials) -> None:
+        """These are the keys: what others, or nobody, opened before ends."""
+        before, self._known = self._keys, found
+        self._keys = {}
+        for key in found.keys:
+            known, principal = before.get(key.id, (None, None))
+            if known == key and principal is not None:
+                del before[key.id]
+            else:
+                principal = key.principal()
+            self._keys[key.id] = key, principal
+        for _, principal in before.values():
+            principal.lifetime.end()
+        if found.required and not self._anonymous.lifetime.over:
+            self._anonymous.lifetime.end()
+            log.info("every request needs a credential from now on")
+        elif not found.required and self._anonymous.lifetime.over:
+            self._anonymous = Principal(self._namespace)
+        self._end_expired()
+
+    def _end_expired(self) -> None:
+        now_us = self._now_us()
+        for key, principal in self._keys.values():
+            if key.expires_at_us is not None and key.expires_at_us <= now_us and not principal.lifetime.over:
+                principal.lifetime.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -13,10 +14,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.api import openapi, pages
 from app.api.router import PreflightRoute, Rows, request_id
-from app.api.table import ROUTES
+from app.api.table import ROUTES, WEBSOCKET
 from app.faces.websocket.framing import LINES
 from app.faces.websocket.sessions import SUBPROTOCOLS
 from app.http import problem
+from app.http.answers import answer
 from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
 from app.http.browsers.rules import Browsers
@@ -28,8 +30,6 @@ from app.process.standalone import Companion, on_stop
 from app.process.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.principal import Principal
-
-WEBSOCKET_PATH = "/v1/ws"
 
 
 class GaplessApp(FastAPI):
@@ -48,7 +48,7 @@ class GaplessApp(FastAPI):
         self.service: Service | None = None
         self._settings = settings
         self._stands_alone = stands_alone
-        self._principals = Principals(settings.namespace)
+        self._principals = Principals(settings.namespace, lambda: time.time_ns() // 1000)
         self._rows = Rows(ROUTES, self._principals)
         self._guard = Guard(
             self._answer,
@@ -89,6 +89,13 @@ class GaplessApp(FastAPI):
             await self._rows.answer(found, scope, receive, send)
             return
         identified = _Identified(scope, send)
+        if get_route_path(scope) in pages.DOCUMENTS and self._principals.required:
+            try:
+                await self._who(scope)
+            except GaplessError as error:
+                status, headers, body = problem.render(error)
+                await answer(identified, status, headers, body)
+                return
         if self.user_middleware:
             # It may hold what was sent before, so nothing is written beside it.
             scope["state"]["through"] = True
@@ -102,7 +109,7 @@ class GaplessApp(FastAPI):
     async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Opens one that another server passes on."""
         try:
-            principal = self._admit(scope)
+            principal = await self._admit(scope)
         except GaplessError as error:
             status, headers, body = problem.render(error)
             REQUESTS.labels("websocket", status).inc()
@@ -120,14 +127,19 @@ class GaplessApp(FastAPI):
         self.service.dependencies.sessions.open(connection, principal, LINES)
         await connection.run()
 
-    def _admit(self, scope: Scope) -> Principal:
+    async def _admit(self, scope: Scope) -> Principal:
         """Who opens a WebSocket. Raises why it is not opened, as the row of its path would."""
-        if get_route_path(scope) != WEBSOCKET_PATH:
+        if get_route_path(scope) != WEBSOCKET.path:
             raise GaplessError(Code.NOT_FOUND, "Not Found")
-        principal = self._principals.of(scope["headers"])
+        principal = await self._who(scope)
+        WEBSOCKET.needs.require(principal, "")
         if self.service is None:
             raise unavailable("the service is not running")
         return principal
+
+    async def _who(self, scope: Scope) -> Principal:
+        headers = scope["headers"]
+        return self._principals.of(headers) or await self._principals.find(headers)
 
     @asynccontextmanager
     async def _serve(self, _: FastAPI) -> AsyncIterator[None]:
@@ -135,7 +147,7 @@ class GaplessApp(FastAPI):
             settings = self._settings
             if self._stands_alone:
                 settings = await self._prepare(stack)
-            service = self.service = Service(settings)
+            service = self.service = Service(settings, self._principals)
             self._rows.bind(service.dependencies)
             await service.start()
             try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.api.operate import Readiness
 from app.faces.acks import Acks
 from app.faces.websocket.sessions import Sessions
+from app.http.principals import Principals
 from app.message.receipts import ReceiptCodec
 from subscriptions.engine.durable.announcing import (
     AnnouncingDeadLetters,
@@ -21,7 +22,7 @@ from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
-from subscriptions.ports import ChannelPort, HistoryPort, ReadPort
+from subscriptions.ports import ChannelPort, HistoryPort, KeyPort, NamespacePort, ReadPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +48,8 @@ class Dependencies:
     sessions: Sessions
     gate: Gate
     readiness: Readiness
+    keys: KeyPort
+    namespaces: NamespacePort
+    principals: Principals
     allow_private: bool
     """Whether webhooks may have private addresses."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +64,9 @@ class Gatekeeper:
         served: Served,
         allow_private: bool,
         auto_create: bool,
+        credentials: Callable[[], Awaitable[None]],
     ) -> None:
+        """`credentials` reads who may do what, which must be known as well."""
         self._gate = gate
         self._maintenance = maintenance
         self._namespaces = namespaces
@@ -71,6 +74,7 @@ class Gatekeeper:
         self._served = served
         self._allow_private = allow_private
         self._auto_create = auto_create
+        self._credentials = credentials
         self._obstacle = "the definitions are not loaded yet"
         self._told: dict[str, str] = {}
         """Why the definitions of another namespace cannot be loaded, as it was last logged."""
@@ -133,6 +137,7 @@ class Gatekeeper:
 
     async def _load_own(self) -> None:
         await self._check_schema()
+        await self._credentials()
         await self._namespaces.ensure(self._served.own)
         await self._namespaces.set_auto_create(self._auto_create)
         await failpoints.reach("definitions.load")

@@ -17,6 +17,7 @@ from app.faces.webhooks.sender import Sender
 from app.faces.websocket.consuming import Queues
 from app.faces.websocket.session import Parts
 from app.faces.websocket.sessions import Sessions
+from app.http.principals import Principals
 from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
 from app.metrics import measuring
@@ -35,6 +36,7 @@ from db.connect import DatabaseConfig
 from db.dead_letters import DeadLetters
 from db.deliveries import Deliveries
 from db.history import History
+from db.keys import Keys
 from db.liveness import Liveness
 from db.maintenance import Maintenance as MaintenanceAdapter
 from db.namespaces import Namespaces
@@ -71,14 +73,17 @@ class Service:
     """The parts of one worker. Faces use its `dependencies`. `start` returns at once; the gate opens once the
     service works in full."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, principals: Principals) -> None:
         assert settings.database_url, "the supervisor has filled this in"
         self._settings = settings
+        self._principals = principals
         self._pools = pools = Pools(settings.database_url)
         self._reader = Reader(pools.pages, pools.control, pools.ticks)
         self._maintenance = MaintenanceAdapter(pools.maintenance)
         self._gate = Gate()
         self._namespaces = Namespaces(pools.defining)
+        self._keys = Keys(pools.control, self._namespaces)
+        principals.bind(self._keys)
         self._deliveries = Deliveries(pools.deciding, self._namespaces)
         self._live = LiveEngine(
             self._reader,
@@ -132,6 +137,7 @@ class Service:
             served=Served(settings.namespace, settings.definitions),
             allow_private=settings.webhook_allow_private,
             auto_create=create,
+            credentials=self._principals.look,
         )
         changed = asyncio.Event()
         subscriptions = AnnouncingSubscriptions(
@@ -149,10 +155,9 @@ class Service:
         )
         transactions = Transactions(pools.deciding, self._namespaces, create_channels=create)
         schedule = Schedule(pools.deciding, self._namespaces, create_channels=create)
-        touched = self._exchange.touched
+        touched, history = self._exchange.touched, History(pools.history)
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
         dead_letters = DeadLetters(pools.deciding, self._namespaces)
-        history = History(pools.history)
         acks = Acks(self._consumers, self._receipts)
         members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
@@ -186,6 +191,9 @@ class Service:
             gate=self._gate,
             readiness=self._gatekeeper,
             allow_private=settings.webhook_allow_private,
+            keys=self._keys,
+            namespaces=self._namespaces,
+            principals=self._principals,
         )
 
     def __repr__(self) -> str:
@@ -217,6 +225,7 @@ class Service:
             ("heartbeats", self._live.beat),
             ("maintenance", housekeeping.run),
             ("identify", self._identify),
+            ("credentials", self._principals.run),
             ("liveness", self._liveness.run),
             ("presence", self._presence.run),
             (

@@ -38,13 +38,13 @@ begin
     return made;
 end $$;
 
--- Removes up to p_limit rows of each kind that no lock guards: what is scheduled, what Spark left, the names of deleted
--- channels. Returns how many there were. Keys of idempotency go by age.
+-- Removes all keys, and up to p_limit rows of each kind that no lock guards: what is scheduled, what Spark left, the
+-- names of deleted channels. Returns how many there were. Keys of idempotency go by age.
 create or replace function gapless.empty_namespace(p_namespace_id integer, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     removed integer;
-    total integer := 0;
+    total integer := gapless_internal.revoke_keys(p_namespace_id);
 begin
     with gone as (
         select x.id from gapless.scheduled x where x.namespace_id = p_namespace_id limit p_limit for update skip locked

@@ -97,12 +97,9 @@ def invalid(field: str, message: str) -> GaplessError:
     return GaplessError(Code.INVALID_REQUEST, f"{field}: {message}", errors=(FieldError(field, message),))
 
 
-def unauthenticated(where: str) -> GaplessError:
-    """A credential came, and nothing here can check it. `where`: what held it."""
-    return GaplessError(
-        Code.UNAUTHENTICATED,
-        f"this service has no credentials yet, so it cannot check this one: leave out {where}",
-    )
+def unauthenticated(why: str) -> GaplessError:
+    """No credential came, or one that is not good. `why`: what is wrong, and what to do."""
+    return GaplessError(Code.UNAUTHENTICATED, why)
 
 
 def internal() -> GaplessError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from subscriptions.domain.errors import Code, GaplessError
@@ -45,13 +46,55 @@ class Grant:
         return any(covers(pattern, name) for pattern in self.patterns(noun))
 
 
+class Lifetime:
+    """Whether a credential is still good. What goes on for longer than a request watches it."""
+
+    __slots__ = ("_watchers", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+        self._watchers: dict[object, Callable[[], None]] = {}
+
+    def __repr__(self) -> str:
+        return f"Lifetime({'over' if self.over else f'{len(self._watchers)} watch it'})"
+
+    def watch(self, end: Callable[[], None]) -> Callable[[], None]:
+        """Have `end` called when the credential ends; at once if it has ended. Returns what stops that."""
+        watcher = object()
+        if self.over:
+            end()
+        else:
+            self._watchers[watcher] = end
+        return lambda: self._watchers.pop(watcher, None) and None
+
+    @contextmanager
+    def watched(self, end: Callable[[], None]) -> Iterator[None]:
+        """As `watch`, until the block ends."""
+        stop = self.watch(end)
+        try:
+            yield
+        finally:
+            stop()
+
+    def end(self) -> None:
+        """The credential is not good any more."""
+        self.over = True
+        watchers, self._watchers = self._watchers, {}
+        for end in watchers.values():
+            end()
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: the subject of a credential, in one namespace. `grants` None: everything in the namespace."""
+    """Who asks: the subject of a credential, in one namespace. `grants` None: everything in the namespace. An
+    operator is an admin of all namespaces."""
 
     namespace: str
     subject: str | None = None
     grants: tuple[Grant, ...] | None = None
+    operator: bool = False
+    expires_at_us: int | None = None
+    lifetime: Lifetime = field(default_factory=Lifetime, compare=False)
 
     def may(self, actions: Sequence[Action], noun: Noun, name: str) -> bool:
         """Whether a grant has one of the actions on all that `name`, a name or a pattern, stands for."""
@@ -87,6 +130,18 @@ class Principal:
         if self.grants is None or any(not grant.actions.isdisjoint(actions) for grant in self.grants):
             return
         raise forbidden(actions, "anything")
+
+    def require_operator(self) -> None:
+        """Raises `forbidden` unless it is one."""
+        if not self.operator:
+            raise GaplessError(Code.FORBIDDEN, "only an operator may do this")
+
+    def require_grants(self, grants: Iterable[Grant]) -> None:
+        """Raises `forbidden` about the first of these grants that is more than it has itself."""
+        for grant in grants:
+            for action in sorted(grant.actions):
+                for noun in Noun:
+                    self.require((action,), noun, grant.patterns(noun))
 
     def own_key(self, key: str | None) -> str | None:
         """An idempotency key as it is stored: two subjects with the same key do not meet. A key of a request

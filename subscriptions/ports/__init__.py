@@ -3,6 +3,7 @@
 Adapters (`db`, `cache`) implement them; `tests/contract` runs one suite over every implementation.
 """
 
+from subscriptions.ports.credentials import Credentials, KeyPort, NamespacePort
 from subscriptions.ports.defining import PolicyPort, SubscriptionPort
 from subscriptions.ports.delivering import (
     AttendancePort,
@@ -36,6 +37,7 @@ __all__ = [
     "AttendancePort",
     "ChannelPort",
     "Clock",
+    "Credentials",
     "DeadLetterPort",
     "DeliveryPort",
     "DeparturePort",
@@ -43,8 +45,10 @@ __all__ = [
     "HintBus",
     "HistoryPort",
     "HistoryQuery",
+    "KeyPort",
     "Lost",
     "MaintenancePort",
+    "NamespacePort",
     "Page",
     "Place",
     "PolicyPort",

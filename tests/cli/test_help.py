@@ -32,6 +32,7 @@ COMMANDS = [
     "bench",
     "migrate",
     "version",
+    "keys",
     "namespaces",
 ]
 JOBS = ["export", "analyze"]  # programs of the Spark package, with examples and exit codes of their own
@@ -50,6 +51,7 @@ INNER = {
     "scheduled": ["list", "show", "cancel", "promote"],
     "policies": ["list", "show", "put", "delete"],
     "definitions": ["export", "import"],
+    "keys": ["list", "create", "revoke", "open"],
     "namespaces": ["list", "put", "delete"],
 }
 

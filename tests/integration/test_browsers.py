@@ -76,7 +76,7 @@ def test_a_credential_that_nothing_can_check_is_refused(
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.document["code"] == "unauthenticated"
-    assert "no credentials yet" in answer.document["detail"]
+    assert "no keys were made here" in answer.document["detail"]
 
 
 @pytest.mark.parametrize("target", ["/v1/subscribe?channel=a", "/v1/subscriptions/browsers/consume?"])

@@ -96,6 +96,21 @@ def schedule(call: Documented, a: dict[str, Any]) -> None:
     call("DELETE", "/v1/scheduled/{scheduled_id}", 204, values=cancelled)
 
 
+OF_OPERATORS = {(method, "/v1/namespaces/{namespace}") for method in ("GET", "PUT", "DELETE")}
+"""They are called in tests/integration/test_keys.py."""
+
+
+def make_keys(call: Documented) -> None:
+    """With the first one, every request needs one."""
+    for path in ("/healthz", "/readyz", "/v1/whoami"):
+        call("GET", path)
+    grants = [{"actions": ["admin"], "channels": [">"], "subscriptions": [">"]}]
+    made = call("POST", "/v1/keys", 201, json={"name": "root", "grants": grants})
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    call("GET", "/v1/keys", headers=headers)
+    call("DELETE", "/v1/keys/{key}", 204, values={"key": made["id"]}, headers=headers)
+
+
 def test_answers_are_as_documented(client: httpx.Client) -> None:
     call = Documented(client)
     name: dict[str, Any] = {"values": {"name": "s"}}
@@ -163,9 +178,8 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("DELETE", "/v1/policies/{name}", 204, values={"name": "p"})
     call("DELETE", "/v1/subscriptions/{name}", 204, **name)
     call("DELETE", "/v1/channels/{channel}", 204, **a)
-    call("GET", "/healthz")
-    call("GET", "/readyz")
-    assert call.answers - call.called == set()
+    make_keys(call)
+    assert call.answers - call.called == OF_OPERATORS
 
 
 def test_every_route_refuses_a_parameter_that_it_does_not_have(client: httpx.Client) -> None:
@@ -181,6 +195,8 @@ def test_every_route_refuses_a_parameter_that_it_does_not_have(client: httpx.Cli
 def test_a_body_is_read_as_the_struct_that_is_documented(client: httpx.Client) -> None:
     """Of each member a value that no member takes: what is refused is the value, not the member."""
     for method, path, media_type, member in Documented(client).bodies():
+        if path.startswith("/v1/namespaces/"):
+            continue  # Only an operator is told.
         target = path.replace("{channel}", "a").replace("{name}", "a")
         text = json.dumps({member: [[[]]]})
         answer = client.request(method, target, content=text, headers={"Content-Type": media_type})

@@ -37,7 +37,8 @@ LATE = [
 ]
 HIDE_SECRET = [
     "revoke select on gapless.log from gapless_service",
-    "grant select (singleton, epoch, trimmed_id, created_at) on gapless.log to gapless_service",
+    "grant select (singleton, epoch, trimmed_id, created_at, credentials_required, keys_version)"
+    " on gapless.log to gapless_service",
 ]
 ROUTE = {"name": "route", "pattern": ">", "applies_to": "subscriptions"}
 

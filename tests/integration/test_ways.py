@@ -39,6 +39,8 @@ PASSING = ("middleware", "function", "uvicorn-middleware")
 PLACES = {
     "channel": "orders.eu",
     "name": "billing",
+    "namespace": "acme",
+    "key": "3k9x2m7q1b5d",
     "message_id": 1,
     "dead_letter_id": 1,
     "scheduled_id": 1,
@@ -110,8 +112,10 @@ def said_of(route: Route, case: str, answer: httpx.Response, text: str) -> Said:
 
 
 def in_order() -> Iterator[Route]:
-    """All rows: those that create first, and those that delete last."""
-    yield from sorted(ROUTES, key=lambda route: ("PUT", route.method, "DELETE").index(route.method))
+    """All rows: those that create first, and those that delete last. One is left out: with a key, all others
+    would need one."""
+    rows = [route for route in ROUTES if route.name != "create_key"]
+    yield from sorted(rows, key=lambda route: ("PUT", route.method, "DELETE").index(route.method))
 
 
 def endless(route: Route, case: str) -> bool:
@@ -149,7 +153,7 @@ def test_every_row_answers_alike(served: dict[str, str]) -> None:
     for way, url in served.items():
         with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             said[way] = [ask(client, route, case) for case in reversed(CASES) for route in in_order()]
-    assert len(said["alone"]) == len(ROUTES) * len(CASES)
+    assert len(said["alone"]) == (len(ROUTES) - 1) * len(CASES)
     for way in WAYS:
         for one, other in zip(said["alone"], said[way], strict=True):
             assert (other, other.body) == (one, one.body), way
@@ -180,7 +184,7 @@ def test_every_row_answers_alike_in_the_same_process(
         httpx.Client(base_url=url, timeout=PATIENCE_S) as outside,
     ):
         expected = [ask(outside, route, case) for case, route in asked]
-    assert len(said) == len(ROUTES) * len(CASES) - len(ENDLESS)
+    assert len(said) == (len(ROUTES) - 1) * len(CASES) - len(ENDLESS)
     for one, other in zip(expected, said, strict=True):
         assert (other, other.body) == (one, one.body)
 

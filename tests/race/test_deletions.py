@@ -19,6 +19,8 @@ alter table gapless.fences drop column recovered;
 alter table gapless.channels drop column deletion_id;
 alter table gapless.namespaces drop column deletions, drop column forgotten_id, drop column shared,
     drop column limits;
+drop table gapless.keys;
+alter table gapless.log drop column credentials_required, drop column keys_version;
 drop table gapless.deleted_names;
 delete from gapless.migrations where version > 6;
 delete from gapless.function_files where name = 'channels';

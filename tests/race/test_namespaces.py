@@ -52,7 +52,7 @@ async def fill(queues: Queues) -> None:
 
 
 async def remove(namespaces: Namespaces) -> bool:
-    while await namespaces.empty_some(ACME):
+    while await namespaces.purge(ACME):
         pass
     return await namespaces.remove(ACME)
 

@@ -37,7 +37,7 @@ NS = "tenant"
 CODEC = ReceiptCodec(b"s" * 32)
 RECEIPT = CODEC.encode(Receipt(1, 1, 1))
 ACTIONS = frozenset(Action)
-GUARDED = [route for route in ROUTES if route.needs.actions]
+GUARDED = [route for route in ROUTES if not route.needs.nothing]
 
 
 def name_of(route: Route) -> str:
@@ -154,6 +154,12 @@ async def test_who_has_the_action_elsewhere_is_refused(route: Route) -> None:
     assert [answer.status_code for answer in answers] == [403] * len(answers)
 
 
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.needs.operator], ids=name_of)
+async def test_only_an_operator_has_to_do_with_namespaces(route: Route) -> None:
+    assert (await ask(Principal(NS), route)).status_code == 403
+    assert (await ask(granted(ACTIONS, ">"), route)).status_code == 403
+
+
 RECEIPTS = [("", {"receipts": [RECEIPT]})]
 ONE = [("", None)]
 ASKING: dict[str, list[tuple[str, Any]]] = {
@@ -181,6 +187,8 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     "/v1/nack": RECEIPTS,
     "/v1/release": RECEIPTS,
     "/v1/extend": RECEIPTS,
+    # Whoever is granted anything may ask who they are.
+    "/v1/whoami": [],
     # Commands of such a client are looked at one by one, below.
     "/v1/ws": [],
     "/v1/ws/http_stream": [],

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.route import Needs, Returns, Route
 from app.api.router import PreflightRoute, Rows, Table
 from app.api.table import ROUTES
-from app.http.principals import Principals
+from app.http.principals import OPEN, Principals
 from app.http.request import NO_CONTENT, Answer, Request
 from app.process.dependencies import Dependencies
 from subscriptions.domain.errors import Code, GaplessError
@@ -83,7 +83,7 @@ ROWS = (
 
 
 async def call(method: str, target: str) -> httpx.Response:
-    rows = Rows(ROWS, Principals("tenant"))
+    rows = Rows(ROWS, Principals("tenant", lambda: 0, OPEN))
     rows.bind(SimpleNamespace(parts=["a part"], unused=1))
     app = Starlette(routes=[PreflightRoute(), *rows.paths(), Mount("/", pages)])
     async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
@@ -179,7 +179,7 @@ async def test_what_no_row_has_is_handed_on(path: str) -> None:
 
 
 async def test_before_the_service_runs_it_is_unavailable() -> None:
-    app = Starlette(routes=[*Rows(ROWS, Principals("tenant")).paths()])
+    app = Starlette(routes=[*Rows(ROWS, Principals("tenant", lambda: 0, OPEN)).paths()])
     async with http_client("http://test", transport=httpx.ASGITransport(app)) as client:
         answer = await client.get("/things")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")

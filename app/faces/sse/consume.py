@@ -61,7 +61,12 @@ async def consume(
     # Half a second early rather than late: clients count the seconds too.
     silence_s = request.query.heartbeat - 0.5
     query = MemberQuery(
-        request.namespace, request.name, request.query.prefetch, request.query.ack == "auto", silence_s
+        request.namespace,
+        request.name,
+        request.query.prefetch,
+        request.query.ack == "auto",
+        silence_s,
+        request.principal.lifetime,
     )
     await stream_member(MemberDependencies(consumers, receipts, read), query, _Sse(request))
 

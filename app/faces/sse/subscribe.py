@@ -52,7 +52,8 @@ async def subscribe(
         return
     client = ClientInfo(str(uuid.uuid4()), request.principal.subject, time.time_ns() // 1000)
     joins = _PRESENCE if request.query.presence else None
-    query = LiveQuery(selection, start, float(request.query.heartbeat), messages, client, joins)
+    lifetime = request.principal.lifetime
+    query = LiveQuery(selection, start, float(request.query.heartbeat), messages, client, joins, lifetime)
     await stream_live(LiveDependencies(live, read, presence), query, _Sse(request))
 
 

@@ -67,6 +67,7 @@ INSUFFICIENT_STATE: Final = Ending(2500, "insufficient state")
 """Messages are gone, or the channel is another one: the client subscribes again from where it is."""
 
 SHUTDOWN: Final = Ending(3001, "shutdown")
+CREDENTIAL_EXPIRED: Final = Ending(3005, "connection expired")
 SERVER_ERROR: Final = Ending(3004, "internal server error")
 SLOW: Final = Ending(3008, "slow")
 NO_PONG: Final = Ending(3012, "no pong")
@@ -79,6 +80,6 @@ TOO_MANY_COMMANDS: Final = Ending(1008, "too many commands in a message")
 GOODBYES: Final = {
     Goodbye.SHUTDOWN: SHUTDOWN,
     Goodbye.SLOW_CONSUMER: SLOW,
-    Goodbye.CREDENTIAL_EXPIRED: Ending(3005, "connection expired"),
+    Goodbye.CREDENTIAL_EXPIRED: CREDENTIAL_EXPIRED,
 }
 """The endings of connections by reason. For other reasons only the subscription ends."""

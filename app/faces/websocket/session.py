@@ -99,6 +99,7 @@ class Session:
         "_replies",
         "_strikes",
         "_subscribing",
+        "_unwatch",
         "_writing",
         "began_at",
         "connected",
@@ -139,6 +140,7 @@ class Session:
             LiveDependencies(parts.live, parts.read, parts.presence),
         )
         self._members: Members | None = None
+        self._unwatch: Callable[[], None] = lambda: None
         self._strikes = 0
         self._reading: asyncio.Lock | None = None
         self._writing: asyncio.Lock | None = None
@@ -163,7 +165,12 @@ class Session:
                 continue
             self._carry_out(command, line)
 
+    def begun(self) -> None:
+        """Its connection is there: it ends with the credential."""
+        self._unwatch = self._principal.lifetime.watch(partial(self.close, codes.CREDENTIAL_EXPIRED))
+
     def dropped(self) -> None:
+        self._unwatch()
         self._subscribing.stop()
         if self._members is not None:
             self._members.stop()
@@ -249,7 +256,7 @@ class Session:
     def _begin(self, command: Command, method: str, line: bytes) -> None:
         id_, parts, replies, principal = command.id or 0, self._parts, self._replies, self._principal
         if method in WITH_TOKENS and holds_token(command):
-            raise unauthenticated("the token")
+            raise unauthenticated("tokens in commands are not read yet: leave out the token")
         match method:
             case "connect" if command.connect is not UNSET:
                 self._connect(id_, command.connect)

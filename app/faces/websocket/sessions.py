@@ -49,6 +49,7 @@ class Sessions:
         session = Session(connection, framing, self._parts, principal, self._forget)
         self._sessions[session] = None
         connection.begin(session)
+        session.begun()
 
     def open_stream(self, connection: StreamConnection, principal: Principal, framing: Framing) -> Session:
         """Begin a session on a streamed answer. The reply to its connect tells where to send commands."""
@@ -63,6 +64,7 @@ class Sessions:
         self._sessions[session] = None
         self._streams[name] = session
         connection.begin(session)
+        session.begun()
         if self._stopping:
             asyncio.get_running_loop().call_soon(session.stop)
         return session

@@ -1,0 +1,62 @@
+"""`gapless keys`, on a database of one's own and on an embedded one that has never run."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import asyncpg
+import httpx
+
+from tests.cli.conftest import Run
+from tests.conftest import Database, Serve
+
+KEY = re.compile(r"gapless_[a-z0-9]{12}_[0-9a-f]{64}\n")
+
+
+def test_made_listed_revoked_and_opened(
+    run: Run, serve: Serve, database: Database, owner: asyncpg.Connection
+) -> None:
+    url = serve().url
+
+    def ask(*arguments: str, code: int = 0) -> Any:
+        urls = {"GAPLESS_DATABASE_URL": database.service_url, "GAPLESS_MIGRATE_URL": database.owner_url}
+        return run("keys", *arguments, code=code, **urls)
+
+    def status(key: str | None) -> int:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return httpx.get(f"{url}/v1/whoami", headers=headers, timeout=None).status_code
+
+    made = ask("create", "ann", "--grant", "publish,subscribe:chat.>", "--expires", "90d")
+    assert KEY.fullmatch(made.stdout)
+    assert "every request needs a key from now on" in made.stderr
+    ann = made.stdout.strip()
+    ops = ask("create", "ops", "--operator").stdout.strip()
+    assert [status(ann), status(ops)] == [200, 200]
+    first, second = [json.loads(line) for line in ask("list").stdout.splitlines()]
+    assert (first["name"], first["grants"], first["id"]) == (
+        "ann",
+        [{"actions": ["publish", "subscribe"], "channels": ["chat.>"], "subscriptions": ["chat.>"]}],
+        ann.split("_")[1],
+    )
+    assert (second["name"], second["operator"]) == ("ops", True)
+    assert ann not in json.dumps(first)
+    assert run("publish", "chat.a", "1", url=url, GAPLESS_TOKEN=ann).returncode == 0
+    assert "forbidden" in run("publish", "other", "1", url=url, GAPLESS_TOKEN=ann, code=1).stderr
+    ask("revoke", first["id"])
+    assert "does not exist" in ask("revoke", first["id"], code=1).stderr
+    assert "needs --yes" in ask("open", code=2).stderr
+    ask("open", "--yes")
+    assert ask("list").stdout == ""
+    assert "the actions before the colon are" in ask("create", "x", "--grant", "fly:>", code=2).stderr
+    assert "say what it may do" in ask("create", "x", code=2).stderr
+    assert (
+        "namespace acme does not exist"
+        in ask("create", "x", "--namespace", "acme", "--operator", code=1).stderr
+    )
+
+
+def test_the_first_key_before_the_first_start(run: Run) -> None:
+    assert KEY.fullmatch(run("keys", "create", "ops", "--operator").stdout)
+    assert json.loads(run("keys").stdout)["name"] == "ops"

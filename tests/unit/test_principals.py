@@ -1,0 +1,199 @@
+"""Who asks, from what a request brings."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from app.http.principals import OPEN, Principals
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.key import Key, digest_of, read_key, written
+from subscriptions.domain.principal import Action, Grant, Principal
+from subscriptions.ports import Credentials
+
+SECRET = b"\xab" * 32
+GRANTS = (Grant(frozenset({Action.PUBLISH}), ("a.>",)),)
+
+
+def key(id_: str = "a" * 12, *, expires_at_us: int | None = None, secret: bytes = SECRET) -> Key:
+    return Key(id_, "acme", "shop", digest_of(secret), GRANTS, False, 0, expires_at_us)
+
+
+def bearer(text: str) -> list[tuple[bytes, bytes]]:
+    return [(b"host", b"x"), (b"authorization", b"Bearer " + text.encode())]
+
+
+class Stored:
+    """The keys as the database has them."""
+
+    def __init__(self, *keys: Key) -> None:
+        self.now = Credentials(bool(keys), 1, keys)
+        self.asked = 0
+
+    def set(self, *keys: Key, required: bool = True) -> None:
+        self.now = Credentials(required, self.now.version + 1, keys)
+
+    async def credentials(self, known: int | None = None) -> Credentials | None:
+        self.asked += 1
+        return None if known == self.now.version else self.now
+
+    async def put(self, key: Key) -> int:
+        raise AssertionError
+
+    async def delete(self, namespace: str | None, key_id: str) -> bool:
+        raise AssertionError
+
+
+def refused(principals: Principals, headers: list[tuple[bytes, bytes]]) -> Code:
+    with pytest.raises(GaplessError) as error:
+        principals.of(headers)
+    return error.value.code
+
+
+async def test_an_open_installation_lets_everybody_in_and_believes_no_credential() -> None:
+    stored = Stored()
+    principals = Principals("default", lambda: 0, OPEN)
+    principals.bind(stored)
+    await principals.look()
+    assert principals.of([]) == Principal("default")
+    headers = bearer(written("a" * 12, SECRET))
+    assert principals.of(headers) is None
+    with pytest.raises(GaplessError, match="no keys were made here"):
+        await principals.find(headers)
+    stored.set(key())
+    assert await principals.find(headers) == Principal("acme", "shop", GRANTS)
+
+
+@pytest.mark.parametrize("headers", [[], bearer(written("a" * 12, SECRET))])
+async def test_nobody_is_known_before_the_keys_are(headers: list[tuple[bytes, bytes]]) -> None:
+    principals = Principals("default", lambda: 0)
+    assert principals.required
+    assert principals.of(headers) is None
+    with pytest.raises(GaplessError) as refusal:
+        await principals.find(headers)
+    assert refusal.value.code is Code.UNAVAILABLE
+
+
+def test_a_key_is_who_it_was_made_for() -> None:
+    principals = Principals("default", lambda: 0, Credentials(True, 1, (key(),)))
+    assert principals.of(bearer(written("a" * 12, SECRET))) == Principal("acme", "shop", GRANTS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"Basic YTpi",
+        b"Bearer x",
+        b"Bearer gapless_" + b"a" * 12,
+        b"Bearer gapless_" + b"a" * 12 + b"_" + b"0" * 64,
+        b"Bearer gapless_" + b"a" * 12 + b"_" + SECRET.hex().upper().encode(),
+        b"Bearer " + written("A" * 12, SECRET).encode(),
+        b"Bearer " + written("a" * 12, SECRET).encode() + b"0",
+        b"Bearer \xff\xfe",
+    ],
+)
+def test_what_is_no_key_is_refused(value: bytes) -> None:
+    principals = Principals("default", lambda: 0, Credentials(True, 1, (key(),)))
+    assert refused(principals, [(b"authorization", value)]) is Code.UNAUTHENTICATED
+
+
+def test_two_credentials_are_refused() -> None:
+    principals = Principals("default", lambda: 0, Credentials(True, 1, (key(),)))
+    assert refused(principals, bearer(written("a" * 12, SECRET)) * 2) is Code.UNAUTHENTICATED
+    assert refused(principals, [(b"x-api-key", b"x")]) is Code.UNAUTHENTICATED
+
+
+async def test_a_key_that_another_process_made_is_found() -> None:
+    stored = Stored(key())
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored)
+    await principals.look()
+    stored.set(key(), key("b" * 12, secret=b"t" * 32))
+    headers = bearer(written("b" * 12, b"t" * 32))
+    assert principals.of(headers) is None
+    assert (await principals.find(headers)).namespace == "acme"
+
+
+async def test_unknown_keys_do_not_make_it_ask_each_time() -> None:
+    stored = Stored(key())
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored)
+    await principals.look()
+    before = stored.asked
+    found = await asyncio.gather(
+        *[principals.find(bearer(written(f"{n:012}", SECRET))) for n in range(500)], return_exceptions=True
+    )
+    assert all(isinstance(one, GaplessError) and one.code is Code.UNAUTHENTICATED for one in found)
+    assert stored.asked - before <= 2
+
+
+async def test_what_a_key_opened_ends_with_it() -> None:
+    now = [0]
+    stored = Stored(key(), key("b" * 12), key("c" * 12, expires_at_us=10))
+    principals = Principals("default", lambda: now[0])
+    principals.bind(stored)
+    await principals.look()
+    ended: list[str] = []
+    holders = {}
+    for letter in "abc":
+        holder = holders[letter] = principals.of(bearer(written(letter * 12, SECRET)))
+        assert holder is not None
+        holder.lifetime.watch(lambda letter=letter: ended.append(letter))  # type: ignore[misc]
+    stored.set(key(), key("c" * 12, expires_at_us=10))
+    await principals.look()
+    assert ended == ["b"]
+    assert principals.of(bearer(written("a" * 12, SECRET))) is holders["a"]
+    now[0] = 10
+    assert principals.of(bearer(written("c" * 12, SECRET))) is None
+    assert ended == ["b", "c"]
+
+
+async def test_a_key_that_means_something_else_now_ends_what_it_opened() -> None:
+    """As after a restore: the same id with other grants."""
+    stored = Stored(key())
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored)
+    await principals.look()
+    headers = bearer(written("a" * 12, SECRET))
+    before = principals.of(headers)
+    assert before is not None
+    stored.set(dataclasses.replace(key(), grants=()))
+    await principals.look()
+    assert before.lifetime.over
+    assert principals.of(headers) == Principal("acme", "shop", ())
+
+
+async def test_the_first_key_ends_what_nobody_opened_and_losing_it_opens_nothing() -> None:
+    stored = Stored()
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored)
+    await principals.look()
+    anybody = principals.of([])
+    assert anybody is not None
+    ended: list[str] = []
+    with anybody.lifetime.watched(lambda: ended.append("stream")):
+        stored.set(key())
+        await principals.look()
+        assert ended == ["stream"]
+    assert refused(principals, []) is Code.UNAUTHENTICATED
+    stored.set()
+    await principals.look()
+    assert refused(principals, []) is Code.UNAUTHENTICATED
+    stored.set(required=False)
+    await principals.look()
+    again = principals.of([])
+    assert again == anybody
+    assert again is not None
+    assert not again.lifetime.over
+    anybody.lifetime.watch(lambda: ended.append("late"))
+    assert ended == ["stream", "late"]
+
+
+def test_a_key_is_written_and_read() -> None:
+    assert read_key(written("a1b2c3d4e5f6", SECRET)) == ("a1b2c3d4e5f6", SECRET)
+    assert "digest" not in repr(key())
