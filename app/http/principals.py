@@ -21,6 +21,7 @@ FOLLOW_S: Final = 1.0
 PACE_S: Final = 0.1
 """Unknown keys make a process look for new ones at most this often."""
 NO_GRANTS: Final = ()
+NO_KEYS: Final = "no keys were made here, so nothing can check this one: leave out the header Authorization"
 OPEN: Final = Credentials(required=False, version=0, keys=())
 """An installation in which no key was made."""
 
@@ -63,13 +64,12 @@ class Principals:
             if self._known.required:
                 raise unauthenticated("this needs a credential: send Authorization: Bearer with a key")
             return self._anonymous
-        if not self._known.required:
-            return None  # Another process may have made the first key.
         scheme, _, text = sent[0].decode("latin-1").partition(" ")
-        if len(sent) > 1 or scheme.lower() != "bearer":
-            raise unauthenticated("the header Authorization must be once, and Bearer with a key")
-        if (read := read_key(text.strip())) is None:
-            raise unauthenticated("the credential is not a key")
+        read = read_key(text.strip()) if len(sent) == 1 and scheme.lower() == "bearer" else None
+        if read is None and self._known.required:
+            raise unauthenticated("the header Authorization must be there once, as Bearer with a key")
+        if read is None:
+            raise unauthenticated(NO_KEYS)
         return self._holder(*read)
 
     async def find(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
@@ -82,9 +82,7 @@ class Principals:
             return found
         if self.required:
             raise unauthenticated("the key is unknown, or it has expired or was revoked")
-        raise unauthenticated(
-            "no keys were made here, so nothing can check this one: leave out the header Authorization"
-        )
+        raise unauthenticated(NO_KEYS)
 
     def stranger(self) -> Principal:
         """Who asks for what needs no grant and sends no credential."""
