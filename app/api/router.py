@@ -26,7 +26,6 @@ from app.http.problem import Headers
 from app.http.request import Answer, Request
 from app.metrics.registry import REQUESTS, count
 from subscriptions.domain.errors import Code, GaplessError, internal, unavailable
-from subscriptions.domain.principal import Principal
 
 logger = logging.getLogger("gapless.http")
 
@@ -112,12 +111,14 @@ class Rows:
         try:
             if route is None:
                 raise GaplessError(Code.METHOD_NOT_ALLOWED, "the route does not have this method")
-            principal = await self._who(route, scope["headers"])
+            headers, principals = scope["headers"], self._principals
+            needed = not route.needs.nothing
+            principal = principals.of(headers, needed=needed) or await principals.find(headers)
             text = scope["query_string"]  # Nearly no request of a hot route has one.
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = self._read_path(route, found[1])
             if ticket := getattr(query, "ticket", ""):
-                principal = self._principals.with_ticket(ticket)
+                principal = principals.with_ticket(ticket)
             if principal.grants is not None or route.needs.operator:
                 route.needs.require(principal, name)
             request = Request(principal, scope, receive, send, id_, name, number, query)
@@ -135,12 +136,6 @@ class Rows:
         except Exception:
             logger.exception("unhandled error", extra={"request_id": id_.decode(), "path": scope["path"]})
             await _refuse(internal(), face, scope, send, [])
-
-    async def _who(self, route: Route, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
-        principals = self._principals
-        if route.needs.nothing and principals.required and b"authorization" not in dict(headers):
-            return principals.stranger()
-        return principals.of(headers) or await principals.find(headers)
 
 
 class PathRoute(BaseRoute):

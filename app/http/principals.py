@@ -20,7 +20,6 @@ FOLLOW_S: Final = 1.0
 """How soon a process knows of a key that was revoked."""
 PACE_S: Final = 0.1
 """Unknown keys make a process look for new ones at most this often."""
-NO_GRANTS: Final = ()
 NO_KEYS: Final = "no keys were made here, so nothing can check this one: leave out the header Authorization"
 OPEN: Final = Credentials(required=False, version=0, keys=())
 """An installation in which no key was made."""
@@ -37,12 +36,13 @@ class Principals:
         self._namespace = namespace
         self._now_us = now_us
         self._anonymous = Principal(namespace)
-        self._stranger = Principal(namespace, grants=NO_GRANTS)
+        self._stranger = Principal(namespace, grants=())
         self._known: Credentials | None = None
         self._keys: dict[str, tuple[Key, Principal]] = {}
         self._port: KeyPort | None = None
         self._look = SingleFlight(self._read)
-        self._look.pace_s = PACE_S
+        self._look_for_unknown = SingleFlight(self._look)
+        self._look_for_unknown.pace_s = PACE_S
         if found is not None:
             self.learn(found)
 
@@ -54,10 +54,12 @@ class Principals:
         """Whether every request needs a credential; also while that is not known."""
         return self._known is None or self._known.required
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal | None:
+    def of(self, headers: Iterable[tuple[bytes, bytes]], *, needed: bool = True) -> Principal | None:
         """Who sends these headers (names in lower case). None: that is not known here yet; `find` looks for
-        it. Raises `unauthenticated`."""
+        it. A credential that is not `needed` may be left out. Raises `unauthenticated`."""
         sent = [value for name, value in headers if name == b"authorization"]
+        if not needed and not sent and self.required:
+            return self._stranger
         if self._known is None:
             return None
         if not sent:
@@ -75,7 +77,7 @@ class Principals:
     async def find(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
         """As `of`, after a look for new keys."""
         try:
-            await self._look()
+            await self._look_for_unknown()
         except GaplessError as error:
             raise unavailable("the credentials cannot be read now; nothing was done") from error
         if (found := self.of(headers)) is not None:
@@ -83,10 +85,6 @@ class Principals:
         if self.required:
             raise unauthenticated("the key is unknown, or it has expired or was revoked")
         raise unauthenticated(NO_KEYS)
-
-    def stranger(self) -> Principal:
-        """Who asks for what needs no grant and sends no credential."""
-        return self._stranger if self.required else self._anonymous
 
     def with_ticket(self, ticket: str) -> Principal:
         """Who was given this ticket."""
@@ -110,14 +108,15 @@ class Principals:
         self._port, self._known, self._keys = port, None, {}
 
     async def run(self) -> None:
-        """Follow the keys until cancelled. While the database is away, those that are known stay good."""
+        """Follow the keys until cancelled; whoever opens the gate has looked for them. While the database is
+        away, those that are known stay good."""
         while True:
+            await asyncio.sleep(FOLLOW_S)
             try:
                 await self._look()
             except GaplessError as error:
                 log.debug("the keys cannot be read: %s", error.detail)
             self._end_expired()
-            await asyncio.sleep(FOLLOW_S)
 
     async def look(self) -> None:
         """Look for the keys now, because one was made or revoked. Raises `unavailable`."""

@@ -91,7 +91,7 @@ class GaplessApp(FastAPI):
         identified = _Identified(scope, send)
         if get_route_path(scope) in pages.DOCUMENTS and self._principals.required:
             try:
-                await self._who(scope)
+                _ = self._principals.of(scope["headers"]) or await self._principals.find(scope["headers"])
             except GaplessError as error:
                 status, headers, body = problem.render(error)
                 await answer(identified, status, headers, body)
@@ -131,15 +131,12 @@ class GaplessApp(FastAPI):
         """Who opens a WebSocket. Raises why it is not opened, as the row of its path would."""
         if get_route_path(scope) != WEBSOCKET.path:
             raise GaplessError(Code.NOT_FOUND, "Not Found")
-        principal = await self._who(scope)
+        headers = scope["headers"]
+        principal = self._principals.of(headers) or await self._principals.find(headers)
         WEBSOCKET.needs.require(principal, "")
         if self.service is None:
             raise unavailable("the service is not running")
         return principal
-
-    async def _who(self, scope: Scope) -> Principal:
-        headers = scope["headers"]
-        return self._principals.of(headers) or await self._principals.find(headers)
 
     @asynccontextmanager
     async def _serve(self, _: FastAPI) -> AsyncIterator[None]:

@@ -101,7 +101,7 @@ class Known(Principals):
     def __init__(self, who: Principal) -> None:
         self.who = who
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
+    def of(self, headers: Iterable[tuple[bytes, bytes]], *, needed: bool = True) -> Principal:
         return self.who
 
 
