@@ -33,6 +33,18 @@ async def migrate_now(url: str, admin_url: str | None = None) -> list[str]:
         raise DatabaseUnavailableError(_reason(error)) from error
 
 
+async def requires_credentials(url: str) -> bool:
+    """Whether every request needs a credential here. Raises DatabaseUnavailableError."""
+    try:
+        connection = await asyncpg.connect(url, timeout=CONNECT_TIMEOUT_S)
+        try:
+            return bool(await connection.fetchval("select credentials_required from gapless.log"))
+        finally:
+            await connection.close(timeout=CONNECT_TIMEOUT_S)
+    except FAILURES as error:
+        raise DatabaseUnavailableError(_reason(error)) from error
+
+
 def passes(error: BaseException | None) -> bool:
     """Whether an error of the driver or of the connection may be gone at a retry."""
     if isinstance(error, asyncpg.PostgresError):

@@ -24,7 +24,8 @@ class DatabaseFacts:
     `schema_wanted`: the version of this program. `max_locks`: how many locks for each transaction the shared
     lock table has room for; a statement over the whole log locks each of its `segments`. `hidden`:
     connections to this database whose details the role may not see. `pooled`: connections change their server
-    process between statements. `ids_left`: ids above the last one taken; None before the first migration.
+    process between statements. `credentials_required`: every request needs a credential. `ids_left`: ids
+    above the last one taken; None before the first migration.
     """
 
     version: str
@@ -54,6 +55,7 @@ class DatabaseFacts:
     writable_tables: tuple[str, ...]
     unreadable_tables: tuple[str, ...]
     uncallable_functions: tuple[str, ...]
+    credentials_required: bool
     ids_left: int | None
 
 
@@ -78,10 +80,13 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
     version: int | None = None
     rights: asyncpg.Record | dict[str, list[str]] = {"writable": [], "unreadable": [], "uncallable": []}
     ids_left: int | None = None
+    required = False
     if server["migrated"] and role_error is None:
         version = await connection.fetchval(blocks["schema_version"])
         rights = await connection.fetchrow(blocks["doctor_rights"]) or rights
         ids_left = await connection.fetchval(blocks["doctor_ids_left"])
+        if version == len(migrations()):
+            required = await connection.fetchval(blocks["keys_state"])
     return DatabaseFacts(
         version=server["version"],
         major=server["number"] // 10000,
@@ -110,6 +115,7 @@ async def _facts(url: str, connection: asyncpg.Connection, role_error: str | Non
         writable_tables=tuple(rights["writable"]),
         unreadable_tables=tuple(rights["unreadable"]),
         uncallable_functions=tuple(rights["uncallable"]),
+        credentials_required=required,
         ids_left=ids_left,
     )
 

@@ -24,7 +24,8 @@ from app.message.refusals import decode_flat
 from app.message.settlement import Ack
 from app.metrics.registry import DELIVERED, SETTLED
 from subscriptions.domain.delivery import Receipt
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import Code, GaplessError, credential_ended
+from subscriptions.domain.principal import Lifetime
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
 
@@ -101,12 +102,13 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
     settled before they are answered, so each is handed out at most once."""
     gate.require(request.namespace)
     connection = request.connection
+    lifetime = request.principal.lifetime
     asked = parse_pull(await _body(request, optional=True))
     pulling = consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
-    pulled = await _unless_lost(connection, pulling)
-    if connection.is_closing:
+    pulled = await _unless_ended(connection, lifetime, pulling)
+    if connection.is_closing or lifetime.over:
         consumers.take_back(pulled)
-        raise ClientDisconnect
+        raise credential_ended() if lifetime.over else ClientDisconnect
     subscription, found, losses = pulled
     if asked.auto:
         try:
@@ -117,9 +119,11 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
         SETTLED.labels("acked").inc(len(found))
         content = encode_deliveries(((d, None) for d in found), losses)
     else:
-        content = encode_deliveries(
-            ((d, receipts.encode(Receipt(subscription.id, d.message.id, d.lease))) for d in found), losses
-        )
+        leased = [Receipt(subscription.id, d.message.id, d.lease) for d in found]
+        if found:
+            consumers.leases.hold(lifetime, leased, max(d.deadline_us for d in found))
+        texts = map(receipts.encode, leased)
+        content = encode_deliveries(zip(found, texts, strict=True), losses)
     DELIVERED.inc(len(found))
 
     def on_sent(came: bool) -> None:
@@ -160,25 +164,27 @@ async def extend(request: Plain, acks: Acks, gate: Gate) -> Answer:
     return Answer(await acks.extend(body, request.principal, request.name or None))
 
 
-async def _unless_lost(connection: Connection, asking: Coroutine[Any, Any, T]) -> T:
-    """Awaits the result while the client is connected. Raises ClientDisconnect once it has left, so that
-    nothing stays leased to it."""
+async def _unless_ended(connection: Connection, lifetime: Lifetime, asking: Coroutine[Any, Any, T]) -> T:
+    """Awaits the result while the client is connected and its credential is good. After that it raises
+    ClientDisconnect or `unauthenticated`, so that nothing stays leased to it."""
     task = asyncio.ensure_future(asking)
-    lost = False
+    ended: Exception | None = None
 
-    def give_up() -> None:
-        nonlocal lost
-        lost = True
+    def give_up(why: Exception) -> None:
+        nonlocal ended
+        ended = why
         task.cancel()
 
-    connection.on_lost = give_up
+    connection.on_lost = lambda: give_up(ClientDisconnect())
+    stop_watching = lifetime.watch(lambda: give_up(credential_ended()))
     try:
         return await task
     except asyncio.CancelledError:
-        if lost:
-            raise ClientDisconnect from None
+        if ended is not None:
+            raise ended from None
         raise
     finally:
+        stop_watching()
         connection.on_lost = None
 
 

@@ -22,7 +22,7 @@ from app.message.message import encode_message
 from app.message.times import parse_since
 from app.metrics.registry import REQUESTS
 from subscriptions import ports
-from subscriptions.domain.errors import GaplessError, unauthenticated
+from subscriptions.domain.errors import GaplessError, credential_ended
 from subscriptions.domain.model import MAX_ID, Message
 from subscriptions.domain.selection import select
 from subscriptions.ports import HistoryPort, Lost, ReadPort
@@ -155,7 +155,7 @@ async def _stream(
             # A reader may be slow: nothing but the lines is held for it meanwhile.
             while (batch := await anext(batches, None)) is not None:
                 if request.principal.lifetime.over:
-                    raise unauthenticated("the credential has ended")
+                    raise credential_ended()
                 text, batch = _lines(batch, encode), None
                 yield text
                 del text

@@ -111,9 +111,8 @@ class Rows:
         try:
             if route is None:
                 raise GaplessError(Code.METHOD_NOT_ALLOWED, "the route does not have this method")
-            headers, principals = scope["headers"], self._principals
-            needed = not route.needs.nothing
-            principal = principals.of(headers, needed=needed) or await principals.find(headers)
+            principals = self._principals
+            principal = principals.of(scope, needed=not route.needs.nothing) or await principals.find(scope)
             text = scope["query_string"]  # Nearly no request of a hot route has one.
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = self._read_path(route, found[1])

@@ -28,7 +28,7 @@ class Preparation:
     async def __call__(self, endpoints: Endpoints) -> None:
         """Raises `NotYetError` for passing troubles, `MigrationError` and `Failure` for lasting ones."""
         from app.supervisor.waiting import NotYetError
-        from db.availability import DatabaseUnavailableError, migrate_now
+        from db.availability import DatabaseUnavailableError, migrate_now, requires_credentials
 
         if not self._looked_at_redis:
             self._looked_at_redis = True
@@ -37,6 +37,8 @@ class Preparation:
             _make_metrics_folder(self._settings)
             url = self._settings.migrate_url or endpoints.owner_url
             migrated = await migrate_now(url, endpoints.admin_url)
+            if not (self._settings.loopback_only or self._settings.allow_anonymous):
+                _refuse_open(self._settings, await requires_credentials(url))
         except DatabaseUnavailableError as error:
             raise NotYetError(str(error)) from None
         for name in migrated:
@@ -49,6 +51,15 @@ def needed(settings: Settings) -> str:
 
     url = settings.migrate_url or settings.database_url
     return "its database" if url is None else f"the database at {without_password(url)}"
+
+
+def _refuse_open(settings: Settings, required: bool) -> None:
+    if not required:
+        raise usage(
+            f"{settings.host} can be reached from other machines and there are no credentials: everybody"
+            " there could read and write. Make a key with gapless keys create, listen on 127.0.0.1, or set"
+            " GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the network keeps others out."
+        )
 
 
 async def _tell_of_silent_redis(url: str) -> None:

@@ -62,7 +62,6 @@ def serve(
     file = os.environ.get("GAPLESS_CONFIG")
     if file is not None and not Path(file).is_file():
         raise usage(f"GAPLESS_CONFIG names {file}, which is not there")
-    _refuse_open(settings)
     _tell_of_unknown_names(settings)
     # The owner's credentials are for the migration only: workers do not inherit them.
     os.environ.pop("GAPLESS_MIGRATE_URL", None)
@@ -130,16 +129,6 @@ def _tell_of_unknown_names(settings: Settings) -> None:
     check = check_names(settings)
     if check.word is not Word.OK:
         say(check.detail)
-
-
-def _refuse_open(settings: Settings) -> None:
-    if settings.loopback_only or settings.allow_anonymous:
-        return
-    raise usage(
-        f"{settings.host} can be reached from other machines and there are no credentials: everybody there"
-        " could read and write. Listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the"
-        " network keeps others out."
-    )
 
 
 def _environment(settings: Settings) -> dict[str, str]:

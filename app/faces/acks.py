@@ -9,7 +9,7 @@ from app.message.receipts import ReceiptCodec
 from app.message.settlement import parse_extend, parse_nack, parse_receipts, parse_release
 from app.metrics.registry import SETTLED
 from subscriptions.domain.delivery import Receipt, Settled
-from subscriptions.domain.principal import Action, Noun, Principal
+from subscriptions.domain.principal import Action, Lifetime, Noun, Principal
 from subscriptions.engine.durable.consumers import Consumers
 
 
@@ -46,7 +46,17 @@ class Acks:
     async def extend(self, body: bytes, principal: Principal, name: str | None) -> bytes:
         texts, ack_wait_s = parse_extend(body)
         receipts = await self._read(texts, principal, name)
-        return _results(texts, await self._consumers.extend(principal.namespace, name, receipts, ack_wait_s))
+        settled = await self._consumers.extend(principal.namespace, name, receipts, ack_wait_s)
+        self._hold(principal.lifetime, receipts, settled)
+        return _results(texts, settled)
+
+    def _hold(
+        self, lifetime: Lifetime, receipts: Sequence[Receipt | None], settled: Sequence[Settled]
+    ) -> None:
+        """Have the leases of pulls that were extended end with the credential."""
+        extended = {r: s.deadline_us for r, s in zip(receipts, settled, strict=True) if r and not r.holder}
+        until = {r: deadline_us for r, deadline_us in extended.items() if deadline_us is not None}
+        self._consumers.leases.hold(lifetime, list(until), max(until.values(), default=0))
 
     async def _read(
         self, texts: Sequence[str], principal: Principal, name: str | None

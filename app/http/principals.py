@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from subscriptions.domain.errors import GaplessError, unauthenticated, unavailable
+from starlette.types import Scope
+
+from app.http.local import is_local
+from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 from subscriptions.domain.key import Key, digest_of, read_key
 from subscriptions.domain.principal import Principal
 from subscriptions.engine.single_flight import SingleFlight
@@ -21,6 +24,11 @@ FOLLOW_S: Final = 1.0
 PACE_S: Final = 0.1
 """Unknown keys make a process look for new ones at most this often."""
 NO_KEYS: Final = "no keys were made here, so nothing can check this one: leave out the header Authorization"
+TOO_OPEN: Final = (
+    "this address can be reached from other machines and there are no credentials: make one with gapless keys"
+    " create, listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the network keeps others"
+    " out"
+)
 OPEN: Final = Credentials(required=False, version=0, keys=())
 """An installation in which no key was made."""
 
@@ -28,12 +36,21 @@ OPEN: Final = Credentials(required=False, version=0, keys=())
 class Principals:
     """Says who asks. Until it has learned the keys, nobody is known: requests wait for them.
 
-    While no credentials are required, everybody may do everything in one namespace, and each credential is
-    refused, since nothing can check it.
+    While no credentials are required, everybody on this machine may do everything in one namespace; with
+    `anywhere`, so may those that come over an address that other machines can reach. Each credential is
+    refused then, since nothing can check it.
     """
 
-    def __init__(self, namespace: str, now_us: Callable[[], int], found: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        now_us: Callable[[], int],
+        found: Credentials | None = None,
+        *,
+        anywhere: bool = False,
+    ) -> None:
         self._namespace = namespace
+        self._anywhere = anywhere
         self._now_us = now_us
         self._anonymous = Principal(namespace)
         self._stranger = Principal(namespace, grants=())
@@ -54,10 +71,15 @@ class Principals:
         """Whether every request needs a credential; also while that is not known."""
         return self._known is None or self._known.required
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]], *, needed: bool = True) -> Principal | None:
-        """Who sends these headers (names in lower case). None: that is not known here yet; `find` looks for
-        it. A credential that is not `needed` may be left out. Raises `unauthenticated`."""
-        sent = [value for name, value in headers if name == b"authorization"]
+    @property
+    def known_required(self) -> bool:
+        """Whether this process has learned that every request needs a credential."""
+        return self._known is not None and self._known.required
+
+    def of(self, scope: Scope, *, needed: bool = True) -> Principal | None:
+        """Who sends this request. None: that is not known here yet; `find` looks for it. A credential that is
+        not `needed` may be left out. Raises `unauthenticated`, `forbidden`."""
+        sent = [value for name, value in scope["headers"] if name == b"authorization"]
         if not needed and not sent and self.required:
             return self._stranger
         if self._known is None:
@@ -65,6 +87,8 @@ class Principals:
         if not sent:
             if self._known.required:
                 raise unauthenticated("this needs a credential: send Authorization: Bearer with a key")
+            if needed and not self._anywhere and not is_local(scope):
+                raise GaplessError(Code.FORBIDDEN, TOO_OPEN)
             return self._anonymous
         scheme, _, text = sent[0].decode("latin-1").partition(" ")
         read = read_key(text.strip()) if len(sent) == 1 and scheme.lower() == "bearer" else None
@@ -74,13 +98,13 @@ class Principals:
             raise unauthenticated(NO_KEYS)
         return self._holder(*read)
 
-    async def find(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
+    async def find(self, scope: Scope) -> Principal:
         """As `of`, after a look for new keys."""
         try:
             await self._look_for_unknown()
         except GaplessError as error:
             raise unavailable("the credentials cannot be read now; nothing was done") from error
-        if (found := self.of(headers)) is not None:
+        if (found := self.of(scope)) is not None:
             return found
         if self.required:
             raise unauthenticated("the key is unknown, or it has expired or was revoked")

@@ -48,14 +48,14 @@ class GaplessApp(FastAPI):
         self.service: Service | None = None
         self._settings = settings
         self._stands_alone = stands_alone
-        self._principals = Principals(settings.namespace, lambda: time.time_ns() // 1000)
-        self._rows = Rows(ROUTES, self._principals)
-        self._guard = Guard(
-            self._answer,
-            Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False),
-            slow_reader_s=settings.slow_reader_timeout,
-            anywhere=settings.allow_anonymous,
+        self._principals = principals = Principals(
+            settings.namespace, lambda: time.time_ns() // 1000, anywhere=settings.allow_anonymous
         )
+        self.browsers = Browsers(
+            settings.allowed_hosts, settings.allowed_origins, any_host=lambda: principals.known_required
+        )
+        self._rows = Rows(ROUTES, self._principals)
+        self._guard = Guard(self._answer, self.browsers, slow_reader_s=settings.slow_reader_timeout)
         super().__init__(
             title=openapi.TITLE,
             lifespan=self._serve,
@@ -89,9 +89,9 @@ class GaplessApp(FastAPI):
             await self._rows.answer(found, scope, receive, send)
             return
         identified = _Identified(scope, send)
-        if get_route_path(scope) in pages.DOCUMENTS and self._principals.required:
+        if get_route_path(scope) in pages.DOCUMENTS:
             try:
-                _ = self._principals.of(scope["headers"]) or await self._principals.find(scope["headers"])
+                _ = self._principals.of(scope) or await self._principals.find(scope)
             except GaplessError as error:
                 status, headers, body = problem.render(error)
                 await answer(identified, status, headers, body)
@@ -131,8 +131,7 @@ class GaplessApp(FastAPI):
         """Who opens a WebSocket. Raises why it is not opened, as the row of its path would."""
         if get_route_path(scope) != WEBSOCKET.path:
             raise GaplessError(Code.NOT_FOUND, "Not Found")
-        headers = scope["headers"]
-        principal = self._principals.of(headers) or await self._principals.find(headers)
+        principal = self._principals.of(scope) or await self._principals.find(scope)
         WEBSOCKET.needs.require(principal, "")
         if self.service is None:
             raise unavailable("the service is not running")

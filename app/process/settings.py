@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterable
 from enum import StrEnum
@@ -19,6 +18,7 @@ from pydantic_settings import (
 )
 
 from app.http.browsers.names import allowed_host, allowed_origin
+from app.http.local import is_loopback
 from app.launch import CHECKOUT
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
@@ -150,9 +150,4 @@ class Settings(BaseSettings):
     @property
     def loopback_only(self) -> bool:
         """Whether `host` cannot be reached from another machine."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)

@@ -79,11 +79,8 @@ def _settle_garbage_collection() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def _protocol(settings: Settings) -> type[GaplessHttpProtocol]:
-    """The HTTP protocol with the limits and the rules for browsers. Some file descriptors are reserved.
-
-    Once credentials can be required, `any_host` will say whether they are.
-    """
+def _protocol(settings: Settings, rules: Browsers) -> type[GaplessHttpProtocol]:
+    """The HTTP protocol with the limits and the rules for browsers. Some file descriptors are reserved."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     class Bounded(GaplessHttpProtocol):
@@ -91,7 +88,7 @@ def _protocol(settings: Settings) -> type[GaplessHttpProtocol]:
         max_connections = min(settings.max_connections, max(16, files - OTHER_FILES))
         buffer_bytes = settings.buffer_bytes
         slow_reader_s = settings.slow_reader_timeout
-        browsers = Browsers(settings.allowed_hosts, settings.allowed_origins, any_host=False)
+        browsers = rules
 
     return Bounded
 
@@ -120,7 +117,7 @@ def serve(
     _bound(listening, settings.slow_reader_timeout)
     config = uvicorn.Config(
         application,
-        http=_protocol(settings),
+        http=_protocol(settings, application.browsers),
         headers=list(EVERY_ANSWER),
         ws="none",
         loop="uvloop",

@@ -102,6 +102,11 @@ def unauthenticated(why: str) -> GaplessError:
     return GaplessError(Code.UNAUTHENTICATED, why)
 
 
+def credential_ended() -> GaplessError:
+    """The credential was good when it was sent, and has expired or was revoked since."""
+    return unauthenticated("the credential has ended")
+
+
 def internal() -> GaplessError:
     """`internal`, without details: an unexpected error, which the caller logs."""
     return GaplessError(Code.INTERNAL, "the server failed; what happened is in its log")

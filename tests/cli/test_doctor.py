@@ -13,10 +13,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from app.cli.doctor import server
 from app.cli.doctor.check import Word
 from app.cli.doctor.database import judge
 from app.cli.doctor.redis import judge as judge_redis
 from app.embedded import EmbeddedPostgres
+from app.process.settings import Settings
 from cache.doctor import RedisFacts
 from cache.doctor import examine as examine_redis
 from db.doctor import DatabaseFacts, examine
@@ -161,6 +163,7 @@ SOUND = DatabaseFacts(
     writable_tables=(),
     unreadable_tables=(),
     uncallable_functions=(),
+    credentials_required=False,
     ids_left=7 * 10**15,
 )
 
@@ -204,3 +207,20 @@ def test_redis_is_judged(redis_url: str) -> None:
     assert judge_redis(replace(facts, heard=False), "here").word is Word.FAIL
     old = RedisFacts("Redis 6.2.0", 6, 0.001, True)
     assert judge_redis(old, "here").word is Word.FAIL
+
+
+@pytest.mark.parametrize(
+    ("required", "anonymous", "word", "says"),
+    [
+        (True, False, Word.OK, "who has a credential"),
+        (False, True, Word.WARN, "without credentials"),
+        (False, False, Word.FAIL, "can be reached from other machines"),
+    ],
+)
+def test_who_reaches_another_address_than_loopback(
+    required: bool, anonymous: bool, word: Word, says: str
+) -> None:
+    settings = Settings(host="0.0.0.0", port=0, allow_anonymous=anonymous)
+    access, _ = server.checks(settings, required)
+    assert (access.word, access.name) == (word, "access")
+    assert says in access.detail

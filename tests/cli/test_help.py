@@ -139,7 +139,6 @@ def test_version(run: Run) -> None:
 
 def test_bad_settings_are_named(run: Run) -> None:
     assert "GAPLESS_PORT" in run("serve", code=2, GAPLESS_PORT="many").stderr
-    assert "everybody there could read" in run("serve", "--host", "0.0.0.0", code=2).stderr
     assert "set GAPLESS_DATABASE_URL" in run("migrate", code=2).stderr
 
 

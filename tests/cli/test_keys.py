@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 
 from tests.cli.conftest import Run
 from tests.conftest import Database, Serve
+from tests.patience import wait_until
 
 KEY = re.compile(r"gapless_[a-z0-9]{12}_[0-9a-f]{64}\n")
 
@@ -60,3 +63,31 @@ def test_made_listed_revoked_and_opened(
 def test_the_first_key_before_the_first_start(run: Run) -> None:
     assert KEY.fullmatch(run("keys", "create", "ops", "--operator").stdout)
     assert json.loads(run("keys").stdout)["name"] == "ops"
+
+
+def test_other_machines_are_served_once_a_key_was_made(
+    run: Run, serve: Serve, database: Database, redis_url: str
+) -> None:
+    """`serve` refuses without one. When the installation is opened while it serves, they are refused too."""
+    urls = {"GAPLESS_DATABASE_URL": database.service_url, "GAPLESS_MIGRATE_URL": database.owner_url}
+    refused = run("serve", "--host", "0.0.0.0", "--port", "0", code=2, GAPLESS_REDIS_URL=redis_url, **urls)
+    assert "Make a key with gapless keys create" in refused.stderr
+    key = run("keys", "create", "ops", "--operator", **urls).stdout.strip()
+    port = httpx.URL(serve("--host", "0.0.0.0").url).port
+    with httpx.Client(timeout=None, base_url=f"http://{address_of_this_machine()}:{port}") as client:
+        assert client.get("/v1/whoami").status_code == 401
+        assert client.get("/v1/whoami", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        run("keys", "open", "--yes", **urls)
+        wait_until(lambda: client.get("/v1/whoami").status_code == 403)
+        assert client.get("/healthz").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/whoami", timeout=None).status_code == 200
+
+
+def address_of_this_machine() -> str:
+    """The address under which another machine would reach it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # Sends nothing.
+        except OSError:
+            pytest.skip("no other machine reaches this one")
+        return str(probe.getsockname()[0])

@@ -265,3 +265,43 @@ async def test_an_export_is_cut_off_when_its_key_is_revoked(serve: Serve) -> Non
 
         with pytest.raises(httpx.RemoteProtocolError):
             await revoked_half_way()
+
+
+async def test_what_a_key_pulled_ends_when_it_is_revoked(serve: Serve, owner: asyncpg.Connection) -> None:
+    async with http_client(serve().url) as client:
+        root = (await make(client, "root", EVERYTHING))["key"]
+        made = await make(client, "ann", CHAT, root)
+        ann = bearer(made["key"])
+        for name in ("chat.q", "chat.empty"):
+            queue = {"channels": [name], "ack_wait": 3600}
+            await client.put(f"/v1/subscriptions/{name}", json=queue, headers=bearer(root))
+        body = [{"data": number} for number in range(4)]
+        await client.post("/v1/channels/chat.q/messages", json=body, headers=ann)
+        pulled = await client.post("/v1/subscriptions/chat.q/pull", json={"max": 3}, headers=ann)
+        receipts = [each["receipt"] for each in pulled.json()["deliveries"]]
+        kept = await client.post("/v1/subscriptions/chat.q/pull", json={}, headers=bearer(root))
+        assert len(receipts) == 3
+        await client.post("/v1/ack", json={"receipts": receipts[:1]}, headers=ann)
+        extended = {"receipts": receipts[1:2], "ack_wait": 7200}
+        (result,) = (await client.post("/v1/extend", json=extended, headers=ann)).json()["results"]
+        assert result["status"] == "extended"
+        waiting = asyncio.create_task(
+            client.post("/v1/subscriptions/chat.empty/pull", json={"wait": 30}, headers=ann)
+        )
+
+        await eventually(lambda: owner.fetchval("select count(*) from gapless.attendance"))
+        assert (await client.delete(f"/v1/keys/{made['id']}", headers=bearer(root))).status_code == 204
+        answer = await waiting
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+        again: list[tuple[int, int]] = []
+
+        async def both() -> bool:
+            more = await client.post("/v1/subscriptions/chat.q/pull", json={"max": 5}, headers=bearer(root))
+            again.extend((each["message"]["data"], each["attempt"]) for each in more.json()["deliveries"])
+            return len(again) >= 2
+
+        await eventually(both)
+        assert sorted(again) == [(1, 2), (2, 2)]
+        held = {"receipts": [kept.json()["deliveries"][0]["receipt"]]}
+        (result,) = (await client.post("/v1/ack", json=held, headers=bearer(root))).json()["results"]
+        assert result["status"] == "acked"

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 from starlette.applications import Starlette
+from starlette.types import Scope
 
 from app.api.route import Names, Route
 from app.api.router import Rows
@@ -101,7 +102,7 @@ class Known(Principals):
     def __init__(self, who: Principal) -> None:
         self.who = who
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]], *, needed: bool = True) -> Principal:
+    def of(self, scope: Scope, *, needed: bool = True) -> Principal:
         return self.who
 
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
+from starlette.types import Scope
 
 from app.http.principals import OPEN, Principals
 from subscriptions.domain.errors import Code, GaplessError
@@ -21,8 +22,12 @@ def key(id_: str = "a" * 12, *, expires_at_us: int | None = None, secret: bytes 
     return Key(id_, "acme", "shop", digest_of(secret), GRANTS, False, 0, expires_at_us)
 
 
-def bearer(text: str) -> list[tuple[bytes, bytes]]:
-    return [(b"host", b"x"), (b"authorization", b"Bearer " + text.encode())]
+def sent(*headers: tuple[bytes, bytes], server: tuple[str, int] = ("127.0.0.1", 80)) -> Scope:
+    return {"headers": [(b"host", b"x"), *headers], "server": server}
+
+
+def bearer(text: str) -> Scope:
+    return sent((b"authorization", b"Bearer " + text.encode()))
 
 
 class Stored:
@@ -46,9 +51,9 @@ class Stored:
         raise AssertionError
 
 
-def refused(principals: Principals, headers: list[tuple[bytes, bytes]]) -> Code:
+def refused(principals: Principals, scope: Scope) -> Code:
     with pytest.raises(GaplessError) as error:
-        principals.of(headers)
+        principals.of(scope)
     return error.value.code
 
 
@@ -57,23 +62,23 @@ async def test_an_open_installation_lets_everybody_in_and_believes_no_credential
     principals = Principals("default", lambda: 0, OPEN)
     principals.bind(stored)
     await principals.look()
-    assert principals.of([]) == Principal("default")
-    headers = bearer(written("a" * 12, SECRET))
-    assert principals.of(headers) is None  # Another process may have made the first key.
+    assert principals.of(sent()) == Principal("default")
+    scope = bearer(written("a" * 12, SECRET))
+    assert principals.of(scope) is None  # Another process may have made the first key.
     with pytest.raises(GaplessError, match="no keys were made here"):
-        await principals.find(headers)
+        await principals.find(scope)
     assert refused(principals, bearer("what is no key needs no look")) is Code.UNAUTHENTICATED
     stored.set(key())
-    assert await principals.find(headers) == Principal("acme", "shop", GRANTS)
+    assert await principals.find(scope) == Principal("acme", "shop", GRANTS)
 
 
-@pytest.mark.parametrize("headers", [[], bearer(written("a" * 12, SECRET))])
-async def test_nobody_is_known_before_the_keys_are(headers: list[tuple[bytes, bytes]]) -> None:
+@pytest.mark.parametrize("scope", [sent(), bearer(written("a" * 12, SECRET))])
+async def test_nobody_is_known_before_the_keys_are(scope: Scope) -> None:
     principals = Principals("default", lambda: 0)
     assert principals.required
-    assert principals.of(headers) is None
+    assert principals.of(scope) is None
     with pytest.raises(GaplessError) as refusal:
-        await principals.find(headers)
+        await principals.find(scope)
     assert refusal.value.code is Code.UNAVAILABLE
 
 
@@ -100,13 +105,16 @@ def test_a_key_is_who_it_was_made_for() -> None:
 )
 def test_what_is_no_key_is_refused(value: bytes) -> None:
     principals = Principals("default", lambda: 0, Credentials(True, 1, (key(),)))
-    assert refused(principals, [(b"authorization", value)]) is Code.UNAUTHENTICATED
+    assert refused(principals, sent((b"authorization", value))) is Code.UNAUTHENTICATED
 
 
 def test_two_credentials_are_refused() -> None:
     principals = Principals("default", lambda: 0, Credentials(True, 1, (key(),)))
-    assert refused(principals, bearer(written("a" * 12, SECRET)) * 2) is Code.UNAUTHENTICATED
-    assert refused(principals, [(b"x-api-key", b"x")]) is Code.UNAUTHENTICATED
+    assert (
+        refused(principals, sent(*bearer(written("a" * 12, SECRET))["headers"][1:] * 2))
+        is Code.UNAUTHENTICATED
+    )
+    assert refused(principals, sent((b"x-api-key", b"x"))) is Code.UNAUTHENTICATED
 
 
 async def test_a_key_that_another_process_made_is_found() -> None:
@@ -115,9 +123,9 @@ async def test_a_key_that_another_process_made_is_found() -> None:
     principals.bind(stored)
     await principals.look()
     stored.set(key(), key("b" * 12, secret=b"t" * 32))
-    headers = bearer(written("b" * 12, b"t" * 32))
-    assert principals.of(headers) is None
-    assert (await principals.find(headers)).namespace == "acme"
+    scope = bearer(written("b" * 12, b"t" * 32))
+    assert principals.of(scope) is None
+    assert (await principals.find(scope)).namespace == "acme"
 
 
 async def test_unknown_keys_do_not_make_it_ask_each_time() -> None:
@@ -160,13 +168,13 @@ async def test_a_key_that_means_something_else_now_ends_what_it_opened() -> None
     principals = Principals("default", lambda: 0)
     principals.bind(stored)
     await principals.look()
-    headers = bearer(written("a" * 12, SECRET))
-    before = principals.of(headers)
+    scope = bearer(written("a" * 12, SECRET))
+    before = principals.of(scope)
     assert before is not None
     stored.set(dataclasses.replace(key(), grants=()))
     await principals.look()
     assert before.lifetime.over
-    assert principals.of(headers) == Principal("acme", "shop", ())
+    assert principals.of(scope) == Principal("acme", "shop", ())
 
 
 async def test_the_first_key_ends_what_nobody_opened_and_losing_it_opens_nothing() -> None:
@@ -174,20 +182,20 @@ async def test_the_first_key_ends_what_nobody_opened_and_losing_it_opens_nothing
     principals = Principals("default", lambda: 0)
     principals.bind(stored)
     await principals.look()
-    anybody = principals.of([])
+    anybody = principals.of(sent())
     assert anybody is not None
     ended: list[str] = []
     with anybody.lifetime.watched(lambda: ended.append("stream")):
         stored.set(key())
         await principals.look()
         assert ended == ["stream"]
-    assert refused(principals, []) is Code.UNAUTHENTICATED
+    assert refused(principals, sent()) is Code.UNAUTHENTICATED
     stored.set()
     await principals.look()
-    assert refused(principals, []) is Code.UNAUTHENTICATED
+    assert refused(principals, sent()) is Code.UNAUTHENTICATED
     stored.set(required=False)
     await principals.look()
-    again = principals.of([])
+    again = principals.of(sent())
     assert again == anybody
     assert again is not None
     assert not again.lifetime.over
@@ -198,3 +206,37 @@ async def test_the_first_key_ends_what_nobody_opened_and_losing_it_opens_nothing
 def test_a_key_is_written_and_read() -> None:
     assert read_key(written("a1b2c3d4e5f6", SECRET)) == ("a1b2c3d4e5f6", SECRET)
     assert "digest" not in repr(key())
+
+
+@pytest.mark.parametrize(
+    "server", [("127.0.0.1", 80), ("::1", 80), ("::ffff:127.0.0.1", 80), ("/run/x", None)]
+)
+def test_without_keys_this_machine_is_served(server: tuple[str, int]) -> None:
+    assert Principals("default", lambda: 0, OPEN).of(sent(server=server)) == Principal("default")
+
+
+@pytest.mark.parametrize("server", [("192.0.2.7", 80), ("2001:db8::7", 80), ("gapless.example.org", 80)])
+def test_without_keys_other_machines_are_not(server: tuple[str, int]) -> None:
+    """`GAPLESS_ALLOW_ANONYMOUS` lets them in, and has no effect once there is a key."""
+    scope = sent(server=server)
+    assert refused(Principals("default", lambda: 0, OPEN), scope) is Code.FORBIDDEN
+    assert Principals("default", lambda: 0, OPEN).of(scope, needed=False) == Principal("default")
+    for anywhere, after in ((False, Code.FORBIDDEN), (True, None)):
+        principals = Principals("default", lambda: 0, OPEN, anywhere=anywhere)
+        principals.learn(Credentials(True, 2, (key(),)))
+        assert refused(principals, scope) is Code.UNAUTHENTICATED
+        assert principals.of({**bearer(written("a" * 12, SECRET)), "server": server}) is not None
+        principals.learn(Credentials(False, 3, ()))
+        if after is None:
+            assert principals.of(scope) == Principal("default")
+        else:
+            assert refused(principals, scope) is after
+
+
+def test_any_host_is_good_only_while_a_key_is_known_to_be_needed() -> None:
+    principals = Principals("default", lambda: 0)
+    assert (principals.required, principals.known_required) == (True, False)
+    principals.learn(Credentials(True, 2, (key(),)))
+    assert principals.known_required
+    principals.learn(Credentials(False, 3, ()))
+    assert not principals.known_required

@@ -18,16 +18,16 @@ LOCKS_A_SEGMENT = 4
 """The table and its indexes; a claim over 370 segments was seen to hold 1,130."""
 
 
-def checks(url: str) -> list[Check]:
-    """Connect as the service does and look."""
+def checks(url: str) -> tuple[list[Check], bool]:
+    """Connect as the service does and look. Also whether every request needs a credential."""
     where = without_password(url)
     try:
         facts = asyncio.run(examine(url))
     except ConnectionError as error:
-        return [fail("database", f"{where}: {error}", "start it, or correct GAPLESS_DATABASE_URL")]
+        return [fail("database", f"{where}: {error}", "start it, or correct GAPLESS_DATABASE_URL")], False
     except ValueError as error:
-        return [fail("database", f"{where}: {error}", "correct GAPLESS_DATABASE_URL")]
-    return judge(facts, where)
+        return [fail("database", f"{where}: {error}", "correct GAPLESS_DATABASE_URL")], False
+    return judge(facts, where), facts.credentials_required
 
 
 def judge(facts: DatabaseFacts, where: str) -> list[Check]:

@@ -17,16 +17,17 @@ def examine(settings: Settings) -> list[Check]:
     place = home.read_home(settings.home.absolute())
     if own_postgres or own_redis:
         found += home.checks(place)
-    found += _database(settings, place)
+    judged, required = _database(settings, place)
+    found += judged
     found += _redis(settings, place)
-    return found + server.checks(settings)
+    return found + server.checks(settings, required)
 
 
-def _database(settings: Settings, place: Home) -> list[Check]:
+def _database(settings: Settings, place: Home) -> tuple[list[Check], bool]:
     if settings.database_url is not None:
         return database.checks(settings.database_url)
     if place.holder is None:
-        return [ok("database", "embedded, not running: serve starts it")]
+        return [ok("database", "embedded, not running: serve starts it")], False
     return database.checks(EmbeddedPostgres(place.path).service_url)
 
 

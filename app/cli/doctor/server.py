@@ -13,12 +13,14 @@ from app.process.settings import Settings
 TIMEOUT_S = 3.0
 
 
-def checks(settings: Settings) -> list[Check]:
-    """Who may reach it, and who answers."""
-    return [_openness(settings), _port(settings.host, settings.port)]
+def checks(settings: Settings, required: bool) -> list[Check]:
+    """Who may reach it, and who answers. `required`: every request needs a credential."""
+    return [_openness(settings, required), _port(settings.host, settings.port)]
 
 
-def _openness(settings: Settings) -> Check:
+def _openness(settings: Settings, required: bool) -> Check:
+    if required:
+        return ok("access", f"{settings.host}: who has a credential")
     if settings.loopback_only:
         return ok("access", f"{settings.host}: this machine only")
     if settings.allow_anonymous:
@@ -26,7 +28,10 @@ def _openness(settings: Settings) -> Check:
         return warn(
             "access", f"{settings.host}, without credentials, as GAPLESS_ALLOW_ANONYMOUS says", advice
         )
-    advice = "serve refuses this without credentials: listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1"
+    advice = (
+        "serve refuses this without credentials: make a key with gapless keys create, listen on 127.0.0.1, or"
+        " set GAPLESS_ALLOW_ANONYMOUS=1"
+    )
     return fail("access", f"{settings.host} can be reached from other machines", advice)
 
 

@@ -3,7 +3,6 @@ limits of requests, the headers of every answer."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from typing import Final
 from urllib.parse import quote
@@ -16,7 +15,7 @@ from app.http.asgi.connection import AsgiConnection
 from app.http.browsers.rules import EVERY_ANSWER, Browsers
 from app.http.limits import MAX_FIELDS, MAX_FIELDS_BYTES, MAX_TARGET_BYTES
 from app.http.problem import Headers
-from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.errors import GaplessError
 
 logger = logging.getLogger("gapless.http")
 
@@ -24,16 +23,12 @@ _EVERY_ANSWER: Final = [(name.encode(), value.encode()) for name, value in EVERY
 
 
 class Guard:
-    """Passes requests and WebSockets on to the application, or refuses them. `anywhere`: also those that come
-    over an address that other machines can reach."""
+    """Passes requests and WebSockets on to the application, or refuses them."""
 
-    def __init__(
-        self, application: ASGIApp, browsers: Browsers, *, slow_reader_s: float, anywhere: bool
-    ) -> None:
+    def __init__(self, application: ASGIApp, browsers: Browsers, *, slow_reader_s: float) -> None:
         self._application = application
         self._browsers = browsers
         self._slow_reader_s = slow_reader_s
-        self._anywhere = anywhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
@@ -41,7 +36,7 @@ class Guard:
         # To the rules, an offer of a WebSocket is the GET that it is.
         method = scope.get("method", "GET").encode("latin-1")
         admission = self._browsers.admit(method, target, headers)
-        refusal = self._refusal(scope, method, target, headers) or admission.refusal
+        refusal = _refusal(method, target, headers) or admission.refusal
         every_answer = [*_EVERY_ANSWER, *admission.headers]
         if refusal is not None:
             await _refuse(refusal, every_answer, scope, send)
@@ -66,20 +61,15 @@ class Guard:
         finally:
             await connection.close()
 
-    def _refusal(self, scope: Scope, method: bytes, target: bytes, headers: Headers) -> GaplessError | None:
-        if not (self._anywhere or _is_local(scope)):
-            return GaplessError(
-                Code.FORBIDDEN,
-                "this address can be reached from other machines and there are no credentials: listen on"
-                " 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the network keeps others out",
-            )
-        if method == b"CONNECT":
-            return limits.no_proxy()
-        if len(target) > MAX_TARGET_BYTES:
-            return limits.target_too_long()
-        if len(headers) > MAX_FIELDS or limits.fields_bytes(headers) > MAX_FIELDS_BYTES:
-            return limits.too_many_fields()
-        return None
+
+def _refusal(method: bytes, target: bytes, headers: Headers) -> GaplessError | None:
+    if method == b"CONNECT":
+        return limits.no_proxy()
+    if len(target) > MAX_TARGET_BYTES:
+        return limits.target_too_long()
+    if len(headers) > MAX_FIELDS or limits.fields_bytes(headers) > MAX_FIELDS_BYTES:
+        return limits.too_many_fields()
+    return None
 
 
 def _target(scope: Scope) -> bytes:
@@ -88,18 +78,6 @@ def _target(scope: Scope) -> bytes:
     path: bytes = quote(get_route_path(scope)).encode() if raw is None else raw.removeprefix(root)
     query: bytes = scope.get("query_string", b"")
     return path + b"?" + query if query else path
-
-
-def _is_local(scope: Scope) -> bool:
-    """Whether the request came over an address that other machines cannot reach. A server that names no
-    address is no server of a network."""
-    host, port = scope.get("server") or ("", None)
-    if port is None or host == "localhost":
-        return True  # A socket in the file system has no port.
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def _refuse(error: GaplessError, every_answer: Headers, scope: Scope, send: Send) -> None:

@@ -13,7 +13,7 @@ credentials, so a page can do no more on a machine without them than a stranger 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -112,18 +112,22 @@ class Browsers:
     """Decides about requests. `hosts` and `origins` have the form that `names.allowed_host` and
     `names.allowed_origin` give them.
 
-    `any_host`: every well-formed name is a good `Host`. This is for services that require credentials: a page
-    that rebinds its name has none to send. Nothing else in here changes with credentials.
+    `any_host`: whether every well-formed name is a good `Host` now. It is while credentials are required: a
+    page that rebinds its name has none to send. Nothing else in here changes with credentials.
     """
 
     def __init__(
-        self, hosts: Iterable[str] = (), origins: Iterable[str] = (), *, any_host: bool = False
+        self,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        *,
+        any_host: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hosts = frozenset(hosts)
         self._origins = frozenset(origin.encode() for origin in origins)
         self._any_host = any_host
         # Clients repeat themselves: a host is judged once, and so is what a page's origin is to it.
-        self._answers_to = lru_cache(_REMEMBERED)(self._judge_host)
+        self._judge = lru_cache(_REMEMBERED)(self._judge_host)
 
     def admit(self, method: bytes, target: bytes, headers: Headers) -> Admission:
         """Judge a request by its head; header names are in lower case."""
@@ -152,7 +156,8 @@ class Browsers:
             absolute = _ABSOLUTE.match(target)
             if absolute is not None and absolute[1].lower() != host.lower():
                 return bad_request("the target names another host than the Host header")
-        if self._answers_to(host):
+        verdict = self._judge(host)
+        if verdict or (verdict is False and self._any_host()):
             return None
         return GaplessError(
             Code.HOST_NOT_ALLOWED,
@@ -160,13 +165,14 @@ class Browsers:
             " localhost, or name the host in GAPLESS_ALLOWED_HOSTS",
         )
 
-    def _judge_host(self, host: bytes) -> bool:
+    def _judge_host(self, host: bytes) -> bool | None:
+        """Whether it is an own name; None: no name at all."""
         found = parse_authority(host.decode("latin-1"))
         if found is None:
-            return False
+            return None
         name = found.host
         local = found.is_address or name == "localhost" or name.endswith(".localhost")
-        return local or self._any_host or name in self._hosts
+        return local or name in self._hosts
 
     # Pages.
 

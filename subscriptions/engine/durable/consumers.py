@@ -24,6 +24,7 @@ from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.attendance import WAITS_AFTER_S, Attendance
 from subscriptions.engine.durable.endings import Endings
 from subscriptions.engine.durable.group import Group, GroupDependencies
+from subscriptions.engine.durable.leases import Leases
 from subscriptions.engine.durable.member import Member, MemberGroup
 from subscriptions.engine.durable.neighbours import Announce, Lookup, Port
 from subscriptions.engine.durable.pull import Pull, Pulled
@@ -60,8 +61,11 @@ class Consumers:
         self._tell = tell
         self._touched = touched
         self._max_members = max_members
+        self._endings = Endings(port, touched, self._woke)
+        self.leases = Leases(self._endings.withdraw, now_us)
+        """What pulls hand out. Streams end their leases themselves."""
         self._deps = GroupDependencies(
-            port, self.holder, clock, now_us, read_watermark, self._refresh, touched, self._give_back
+            port, self.holder, clock, now_us, read_watermark, self._refresh, touched, self._endings.give_back
         )
         self._groups: dict[int, Group] = {}
         self._active: dict[int, Group] = {}
@@ -72,7 +76,6 @@ class Consumers:
         self._settler = Settler(port)
         self._members = self._opened = 0
         self._pulling = 0
-        self._endings = Endings(port, touched, self._woke)
         self.stopping = False
 
     def __repr__(self) -> str:
@@ -103,6 +106,7 @@ class Consumers:
         self._known.clear()
         self._owners.clear()
         self._groups.clear()
+        self.leases.forget()
         self.attendance.register_again()
         for group in self._active.values():
             group.dismiss(Goodbye.HISTORY_CHANGED, seen)
@@ -203,7 +207,7 @@ class Consumers:
     def take_back(self, pulled: Pulled) -> None:
         """Give back what was pulled: the answer could not be sent."""
         number = pulled.subscription.id
-        self._give_back([Receipt(number, d.message.id, d.lease) for d in pulled.deliveries])
+        self._endings.give_back([Receipt(number, d.message.id, d.lease) for d in pulled.deliveries])
         if pulled.losses and (group := self._groups.get(number)) is not None:
             group.pulled_losses.take_back(pulled.losses)
 
@@ -257,7 +261,7 @@ class Consumers:
         and the attempt does not count."""
         for delivery in deliveries:
             member.settled(delivery.message.id, delivery.lease)
-        self._give_back([member.group.receipt(delivery) for delivery in deliveries])
+        self._endings.give_back([member.group.receipt(delivery) for delivery in deliveries])
 
     # --- settling
 
@@ -482,10 +486,6 @@ class Consumers:
     async def _refresh(self, subscription_id: int) -> Subscription | None:
         found = await self._lookup.by_id([subscription_id])
         return found[0] if found else None
-
-    def _give_back(self, receipts: list[Receipt]) -> None:
-        """What was never delivered."""
-        self._endings.begin((receipts, False))
 
     def _woke(self, subscription_id: int) -> None:
         self.hear_settled([subscription_id], ())

@@ -44,6 +44,14 @@ class Endings:
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
 
+    def give_back(self, receipts: list[Receipt]) -> None:
+        """End leases of what was never delivered."""
+        self.begin((receipts, False))
+
+    def withdraw(self, receipts: list[Receipt]) -> None:
+        """End leases of what was delivered."""
+        self.begin((receipts, True))
+
     async def stop(self) -> None:
         """Return once all have ended, or could not be ended."""
         while self._tasks:

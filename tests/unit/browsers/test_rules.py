@@ -88,7 +88,7 @@ def test_a_host_that_is_not(host: str) -> None:
 
 
 def test_any_well_formed_host_once_credentials_are_required() -> None:
-    rules = Browsers(any_host=True)
+    rules = Browsers(any_host=lambda: True)
     assert code(admit_by(rules, Host="evil.example:8080")) is None
     for host in filter(None, NO_AUTHORITY):
         if not host.startswith("0x7f0"):
