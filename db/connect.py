@@ -46,8 +46,8 @@ SESSION: Mapping[str, str] = MappingProxyType(
         "extra_float_digits": "1",
         "standard_conforming_strings": "on",
         "search_path": "pg_catalog",
-        # A row-level policy raises an error: rows that it hides would be missing silently.
-        "row_security": "off",
+        # A policy lets the service see all rows where readers see only some.
+        "row_security": "on",
         # How statements are planned.
         "jit": "off",
         "plan_cache_mode": "auto",

@@ -7,12 +7,12 @@ create or replace function gapless_internal.losses(
     p_subscription_id integer, p_channels bigint[], p_trims bigint[], p_from bigint, p_to bigint
 ) returns table (channel_id bigint, first_seq bigint, missed bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select c.id, x.upto + 1, x.upto - gapless.seq_at(c.id, p_from)
+    select c.id, x.upto + 1, x.upto - gapless_internal.seq_below(c.id, p_from)
            - (select count(*) from gapless.settled_ahead a
               where a.subscription_id = p_subscription_id and a.channel_id = c.id
                 and a.message_id > p_from and a.message_id <= least(c.upto, p_to))
     from unnest(p_channels, p_trims) as c (id, upto)
-    cross join lateral (select gapless.seq_at(c.id, least(c.upto, p_to)) as upto) x
+    cross join lateral (select gapless_internal.seq_below(c.id, least(c.upto, p_to)) as upto) x
     where c.upto > p_from
 $$;
 

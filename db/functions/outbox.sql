@@ -25,31 +25,29 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Publishes inside the caller's own transaction: visible if and when it commits, in channel order. The
--- channel is locked only while the transaction commits, so a long transaction blocks no other.
+-- channel is locked only while the transaction commits, so a long transaction blocks no other. Namespace and
+-- sender are those of the role's grant; whoever needs no grant may name a namespace.
 -- Needs: publish on p_channel.
 create or replace function gapless.publish(
     channel text, data jsonb, key text default null, type text default 'message',
-    headers jsonb default null, ttl double precision default null, namespace text default 'default'
+    headers jsonb default null, ttl double precision default null, namespace text default null
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     most_bytes constant bigint := 33554432;
     body constant text := publish.data::text;
-    owner_id integer;
+    g constant gapless.role_grants := gapless_internal.granted_to_publish(publish.namespace);
     bytes bigint;
     bytes_before bigint;
     wrong text;
 begin
-    select n.id into owner_id from gapless.namespaces n where n.name = publish.namespace;
-    if owner_id is null then
-        raise exception 'namespace % does not exist', publish.namespace using errcode = '22023';
-    end if;
     wrong := gapless_internal.flaw(
         publish.channel, publish.type, publish.key, body, null, publish.headers::text, publish.ttl);
     if wrong is not null then
         raise exception '%', wrong using errcode = '22023';
     end if;
-    perform gapless_internal.may_publish_to(array[owner_id], array[publish.channel]);
+    perform gapless_internal.require_channels(g, array[publish.channel]);
+    perform gapless_internal.may_publish_to(array[g.namespace_id], array[publish.channel]);
     select o.bytes into bytes_before from gapless.outbox o
     where o.transaction_id = pg_current_xact_id() order by o.ord desc limit 1;
     bytes := gapless_internal.size_of(body, null, publish.headers::text);
@@ -57,9 +55,9 @@ begin
         raise exception 'the messages of one transaction take at most % bytes', most_bytes
             using errcode = '54000', hint = 'Publish them in several transactions.';
     end if;
-    insert into gapless.outbox (namespace_id, channel, type, key, headers, data, ttl, bytes)
-    values (owner_id, publish.channel, publish.type, publish.key,
-            nullif(publish.headers, '{}'::jsonb)::json, body::json, publish.ttl,
+    insert into gapless.outbox (namespace_id, channel, type, key, headers, data, ttl, sender, bytes)
+    values (g.namespace_id, publish.channel, publish.type, publish.key,
+            nullif(publish.headers, '{}'::jsonb)::json, body::json, publish.ttl, g.sender,
             coalesce(bytes_before, 0) + bytes);
     if bytes_before is null then
         -- The first of the transaction. A savepoint that takes back its row takes back this one too.
@@ -95,7 +93,7 @@ begin
                    array_agg(m.data::text order by m.ord) as data,
                    array_agg(null::bytea order by m.ord) as bin,
                    array_agg(m.headers::text order by m.ord) as headers,
-                   array_agg(null::text order by m.ord) as senders,
+                   array_agg(m.sender order by m.ord) as senders,
                    array_agg(m.ttl order by m.ord) as ttls
             from messages m
         ) a

@@ -25,7 +25,7 @@ end $$;
 
 -- The newest message of a channel that its rules remove; nulls: none. p_retained: some subscription has
 -- `retain`, and the messages that it has not settled stay. Reads the channel by its index: see
--- gapless.seq_at, which also says why this is volatile.
+-- gapless_internal.seq_below, which also says why this is volatile.
 create or replace function gapless_internal.cut_of(
     c gapless.channels, p_retained boolean, out cut_id bigint, out cut_seq bigint
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -114,7 +114,7 @@ end $$;
 
 -- Removes rows of messages that retention already removed, in segments that other channels keep: those of
 -- deleted channels, and of trimmed channels whose floor is above the whole segment. At most p_limit rows.
--- Reads each channel by its index: see gapless.seq_at. The places among the removed rows at which
+-- Reads each channel by its index: see gapless_internal.seq_below. The places among the removed rows at which
 -- subscriptions stand are marked: subscriptions count their losses from there.
 create or replace function gapless.purge_rows(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

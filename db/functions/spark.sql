@@ -1,16 +1,28 @@
 -- Publishing from Spark: staging, binding, publishing. See migrations/0005_spark.sql.
 
--- The id of the namespace of this name. Raises an error if it does not exist.
-create or replace function gapless_internal.spark_namespace(p_name text) returns integer
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The grant under which the session writes a query of the sink. With its first call a role makes the query its own: then
+-- no other role may write it, until the owner revokes what that role was granted.
+create or replace function gapless_internal.spark_grant(p_namespace text, p_query text) returns gapless.role_grants
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    found_id integer;
+    g constant gapless.role_grants := gapless_internal.granted_to_publish(p_namespace);
+    writer name;
 begin
-    select n.id into found_id from gapless.namespaces n where n.name = p_name;
-    if found_id is null then
-        raise exception 'namespace % does not exist', quote_literal(left(p_name, 300)) using errcode = '22023';
+    if g.role is null then
+        return g;
     end if;
-    return found_id;
+    select q.role into writer from gapless.spark_queries q where q.namespace_id = g.namespace_id and q.query = p_query;
+    if not found then
+        insert into gapless.spark_queries (namespace_id, query, role) values (g.namespace_id, p_query, g.role)
+        on conflict do nothing;
+        select q.role into writer from gapless.spark_queries q
+        where q.namespace_id = g.namespace_id and q.query = p_query;
+    end if;
+    if writer is distinct from g.role then
+        raise exception 'another role than % writes this query', g.role
+            using errcode = '42501', hint = 'The owner of the schema ends that: select gapless.revoke(role).';
+    end if;
+    return g;
 end $$;
 
 -- Refuses rows that gapless.publish would refuse, and returns the bytes of the payloads of all rows. The sink
@@ -66,13 +78,16 @@ create or replace function gapless.spark_stage(
 ) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
+    g gapless.role_grants;
+    owner_id integer;
     bytes bigint;
 begin
     if p_query is null or length(p_query) not between 1 and 255 or p_batch is null or p_batch < -1
        or p_run is null or length(p_run) > 255 then
         raise exception 'query, run (1 to 255 characters) or batch does not fit' using errcode = '22023';
     end if;
+    g := gapless_internal.spark_grant(p_namespace, p_query);
+    owner_id := g.namespace_id;
     if exists (select from gapless.spark_batches b
                where b.namespace_id = owner_id and b.query = p_query and b.batch = p_batch) then
         return false;
@@ -85,6 +100,7 @@ begin
             limit 1000 for update skip locked);
     end if;
     bytes := gapless_internal.spark_check(p_names, p_channel, p_types, p_keys, p_data, p_binary, p_headers, p_ttls);
+    perform gapless_internal.require_channels(g, p_names);
     perform gapless_internal.may_publish_to(array_fill(owner_id, array[cardinality(p_names)]), p_names);
     insert into gapless.spark_attempts (id, namespace_id, query, batch, run, row_count, byte_count, channel_count)
     values (p_attempt, owner_id, p_query, p_batch, p_run, 0, 0, 0)
@@ -116,7 +132,7 @@ create or replace function gapless.spark_bind(
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
+    owner_id constant integer := (gapless_internal.spark_grant(p_namespace, p_query)).namespace_id;
     bound_rows bigint;
     newest bigint;
     staged bigint;
@@ -197,7 +213,8 @@ create or replace function gapless.spark_publish(
     out published integer, out partitions integer
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
+    g constant gapless.role_grants := gapless_internal.spark_grant(p_namespace, p_query);
+    owner_id constant integer := g.namespace_id;
     batch gapless.spark_batches;
     last integer;
     rows record;
@@ -228,28 +245,33 @@ begin
     perform gapless_internal.limit_waits();
     perform gapless.append(
         array_fill(owner_id, array[cardinality(rows.names)]), rows.names, true, null, null, null, null, null,
-        rows.request, rows.channel, rows.types, rows.keys, rows.data, rows.bin, rows.headers, null, rows.ttls);
+        rows.request, rows.channel, rows.types, rows.keys, rows.data, rows.bin, rows.headers,
+        case when g.sender is not null then array_fill(g.sender, array[cardinality(rows.channel)]) end, rows.ttls);
     update gapless.spark_batches b set published = last
     where b.namespace_id = owner_id and b.query = p_query and b.batch = p_batch;
     published := last;
 end $$;
 
--- Removes attempts of a batch that failed, unless it is bound to them.
+-- Removes attempts of a batch that failed, unless it is bound to them, or another role writes their query.
 -- Needs: publish on the channels of its rows.
 create or replace function gapless.spark_discard(p_attempts uuid[]) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-    delete from gapless.spark_attempts a where a.id = any(p_attempts) and not a.bound
+    with g as materialized (select (gapless_internal.granted('publisher')).role)
+    delete from gapless.spark_attempts a using g
+    where a.id = any(p_attempts) and not a.bound and (g.role is null or exists (
+        select from gapless.spark_queries q
+        where q.namespace_id = a.namespace_id and q.query = a.query and q.role = g.role))
 $$;
 
 -- After a batch is published: removes what was staged for it and before it, and what is no longer needed. A
 -- query keeps its newest 100 batches; a single write keeps its note for 30 days; an attempt that was never
--- bound keeps its rows for 7 days. Removes at most p_limit of each.
+-- bound keeps its rows for 7 days. Removes at most p_limit of each, in the namespace of the query.
 -- Needs: publish on some channel.
 create or replace function gapless.spark_tidy(p_namespace text, p_query text, p_batch bigint, p_limit integer)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    owner_id constant integer := gapless_internal.spark_namespace(p_namespace);
+    owner_id constant integer := (gapless_internal.spark_grant(p_namespace, p_query)).namespace_id;
 begin
     delete from gapless.spark_attempts a where a.id in (
         select x.id from gapless.spark_attempts x
@@ -261,7 +283,7 @@ begin
     delete from gapless.spark_attempts a where a.id in (
         select x.id from gapless.spark_attempts x
         where x.started_at < now() - case when x.bound then interval '30 days' else interval '7 days' end
-          and (not x.bound or x.batch = -1)
+          and (not x.bound or x.batch = -1) and x.namespace_id = owner_id
         order by x.started_at limit p_limit for update skip locked);
     delete from gapless.spark_batches b where (b.namespace_id, b.query, b.batch) in (
         select x.namespace_id, x.query, x.batch from gapless.spark_batches x
@@ -269,6 +291,12 @@ begin
         order by x.batch limit p_limit for update skip locked);
     delete from gapless.spark_batches b where (b.namespace_id, b.query, b.batch) in (
         select x.namespace_id, x.query, x.batch from gapless.spark_batches x
-        where x.batch = -1 and x.bound_at < now() - interval '30 days'
+        where x.batch = -1 and x.bound_at < now() - interval '30 days' and x.namespace_id = owner_id
         order by x.bound_at limit p_limit for update skip locked);
+    delete from gapless.spark_queries q where (q.namespace_id, q.query) in (
+        select x.namespace_id, x.query from gapless.spark_queries x
+        where x.namespace_id = owner_id and x.claimed_at < now() - interval '30 days'
+          and not exists (select from gapless.spark_batches b where b.namespace_id = owner_id and b.query = x.query)
+          and not exists (select from gapless.spark_attempts a where a.namespace_id = owner_id and a.query = x.query)
+        order by x.claimed_at limit p_limit for update skip locked);
 end $$;

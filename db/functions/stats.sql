@@ -58,7 +58,7 @@ begin
                               where a.subscription_id = s.id and a.message_id = m.id));
     end if;
     return (select greatest(0, coalesce(sum(
-                c.last_seq - greatest(gapless.seq_at(c.id, p_frontier), c.first_seq - 1)), 0) - passed)
+                c.last_seq - greatest(gapless_internal.seq_below(c.id, p_frontier), c.first_seq - 1)), 0) - passed)
             from gapless.channels c
             where c.namespace_id = s.namespace_id and c.last_id > p_frontier
               and (c.name = any(s.names) or c.name ~ s.regex));

@@ -71,8 +71,7 @@ end $$;
 -- It is volatile, like its callers: a stable function keeps its caller's snapshot, which is older than its
 -- wait for a segment that is being dropped. With that snapshot it would find neither the segment nor the
 -- mark.
--- Needs: subscribe on the channel.
-create or replace function gapless.seq_at(p_channel_id bigint, p_id bigint) returns bigint
+create or replace function gapless_internal.seq_below(p_channel_id bigint, p_id bigint) returns bigint
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     select greatest(
         coalesce((select m.seq from gapless.messages m
@@ -84,8 +83,16 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
                   order by t.last_id desc limit 1), 0))
 $$;
 
+-- As gapless_internal.seq_below; null if the session may not know of the channel.
+-- Needs: subscribe on the channel.
+create or replace function gapless.seq_at(p_channel_id bigint, p_id bigint) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select case when gapless.reads_everything() or p_channel_id in (select gapless.readable_channels())
+                then gapless_internal.seq_below(p_channel_id, p_id) end
+$$;
+
 -- The id of a channel's newest message at or below a seq. If retention removed that message, the id of the
--- newest one that it removed. Binary search over the channel's index, with the bounds of gapless.seq_at.
+-- newest one that it removed. Binary search over the channel's index, with the bounds of gapless_internal.seq_below.
 create or replace function gapless.id_at_seq(p_channel_id bigint, p_seq bigint) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare

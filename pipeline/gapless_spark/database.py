@@ -55,7 +55,7 @@ _NO_LOGIN = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist"
     r"|is not permitted to log in|authentication failed"
 )
-_NO_RIGHT = re.compile(r"permission denied")
+_NO_RIGHT = re.compile(r"permission denied|was not granted to|in its own namespace only|writes this query")
 _NO_DATABASE = re.compile(r'database "(.*)" does not exist')
 
 
@@ -176,7 +176,10 @@ def failure(error: Exception) -> GaplessSparkError:
             " pg_hba.conf"
         )
     if _NO_RIGHT.search(text):
-        return AccessDenied(f"Postgres refused: {text}. Use a role that is a member of gapless_reader")
+        return AccessDenied(
+            f"Postgres refused: {text}. The owner of the schema allows it: select"
+            " gapless.grant_reader('<login>')"
+        )
     if _AWAY.search(text):
         return DatabaseUnreachable(
             f"Postgres cannot be reached: {text}. Check that it runs, and that host and port of the URL can"

@@ -6,7 +6,8 @@
 Columns: `data` (the text of a JSON value) or `binary`, exactly one of them in a row; `channel`, unless the
 option of that name gives one for all; optionally `type`, `key`, `headers` (map<string,string>) and `ttl`
 (seconds). Columns that the service sets (`id`, `seq`, `sender`, `created_at`) are ignored; any other column
-is refused. Options: `url` of a login in the role gapless_publisher; `namespace` (`default`); `channel`;
+is refused. Options: `url` of a login with the grant `gapless.grant_publisher`, which also tells the namespace
+and the sender; `namespace`, only for a login that needs no grant (`default`); `channel`;
 `writeId`, by which a batch write is recognised when the job runs again within 30 days (without it each write
 is new); `verifyReruns` (`true`): refuse a repeated batch with another number of rows. In a channel, rows keep
 their order within a partition, and partitions theirs. The sink sends no hints: live readers find the messages
@@ -57,7 +58,7 @@ class Target:
     """The options of a write. `verify` refuses a repeated batch with another number of rows."""
 
     url: str = field(repr=False)
-    namespace: str
+    namespace: str | None
     columns: SinkColumns
     verify: bool
 
@@ -160,7 +161,7 @@ def _target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     if verify not in ("true", "false"):
         raise BadOption(f"verifyReruns: {verify!r} is neither true nor false")
     columns = sink_columns(schema, given.get("channel"))
-    return Target(given["url"], given.get("namespace", "default"), columns, verify == "true")
+    return Target(given["url"], given.get("namespace"), columns, verify == "true")
 
 
 def stage(

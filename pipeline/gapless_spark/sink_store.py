@@ -53,9 +53,10 @@ _TIDY: Final = "select gapless.spark_tidy($1::text, $2::text, $3::bigint, 1000):
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """The identity of a write: a query and its batch, or a write id and -1."""
+    """The identity of a write: a query and its batch, or a write id and -1. Namespace None: the one that the
+    login was granted."""
 
-    namespace: str
+    namespace: str | None
     query: str
     batch: int
 
@@ -207,9 +208,9 @@ def _array(values: list[Any], kind: str) -> pa.Array:
     return pa.array(values, pa.type_for_alias(kind))
 
 
-def _one(*values: str | int) -> dict[str, pa.Array]:
+def _one(*values: str | int | None) -> dict[str, pa.Array]:
     """One row of scalars."""
-    return {f"p{n}": _array([v], "string" if isinstance(v, str) else "int64") for n, v in enumerate(values)}
+    return {f"p{n}": _array([v], "int64" if isinstance(v, int) else "string") for n, v in enumerate(values)}
 
 
 def _may_pass(error: Any) -> bool:
@@ -257,4 +258,4 @@ def _shorter(error: GaplessSparkError) -> GaplessSparkError:
 
 def _denied(error: AccessDenied) -> AccessDenied:
     """The error with the role that the sink needs."""
-    return AccessDenied(str(error).replace("gapless_reader", "gapless_publisher"))
+    return AccessDenied(str(error).replace("grant_reader", "grant_publisher"))

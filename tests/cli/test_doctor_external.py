@@ -42,13 +42,17 @@ async def as_documented(server: EmbeddedPostgres) -> None:
         await admin.execute(f"drop role gapless_{role}")
     await admin.execute("create role shop login")
     [setup] = [found.text for found in fences(OPERATIONS) if "create role gapless_owner" in found.text]
-    for statement in setup.split(";\n"):
+    for statement in setup.strip().removesuffix(";").split(";\n"):
         await admin.execute(statement)
     await migrate(server.owner_url)
-    for found in fences("docs/spark.md"):
-        if "create role reader" in found.text:
-            await admin.execute(found.text)
     await admin.close()
+    inside = await asyncpg.connect(server.admin_url)
+    for page, part in (("docs/spark.md", "create role reader"), (OPERATIONS, "grant_publisher('shop', ")):
+        [granting] = [found.text for found in fences(page) if part in found.text]
+        if page == OPERATIONS:
+            await inside.execute("select gapless.ensure_namespace('acme'); create role spark login")
+        await inside.execute(granting)
+    await inside.close()
 
 
 async def test_what_the_page_says_is_enough_for_everything_to_be_fine(

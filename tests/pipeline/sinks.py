@@ -18,14 +18,18 @@ COLUMNS = SinkColumns(frozenset({"channel", "data"}), None)
 TABLES = ("spark_batches", "spark_attempts", "spark_chunks")
 
 
-async def login(database: Database, role: str) -> str:
-    """The URL of a login that has this role and nothing else."""
-    name = f"test_{role}"
+async def login(database: Database, kind: str, name: str = "", grant: str = "") -> str:
+    """The URL of a login that was granted to be a `publisher` or a `reader` here, and nothing else. `grant`:
+    further arguments of the grant."""
+    name = name or f"test_{kind}"
     admin = await asyncpg.connect(database.admin_url)
     # Roles belong to the whole server: another test may have made it.
     with contextlib.suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
-        await admin.execute(f"create role {name} login in role {role}")
+        await admin.execute(f"create role {name} login")
     await admin.close()
+    owner = await asyncpg.connect(database.owner_url)
+    await owner.execute(f"select gapless.grant_{kind}('{name}'{grant and ', ' + grant})")
+    await owner.close()
     return database.owner_url.replace("gapless_owner@", f"{name}@", 1)
 
 

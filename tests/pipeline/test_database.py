@@ -81,7 +81,7 @@ def test_what_postgres_says_is_put_in_order() -> None:
     )
     assert isinstance(no_connect, AccessDenied)
     assert 'lacks the privilege CONNECT on the database "g"' in str(no_connect)
-    assert "gapless_reader" not in str(no_connect)
+    assert "grant_reader" not in str(no_connect)
     assert "Use the URL of the primary" in str(failure(Exception("ERROR: recovery is in progress")))
     made = failure(
         Exception("NOT_FOUND: [libpq] ERROR:  no such thing\nQuery was: select 1. SQLSTATE: 42P01")
@@ -164,6 +164,6 @@ def test_a_login_that_may_not_connect_is_told_so(plain_log: Log) -> None:
         with pytest.raises(AccessDenied) as caught:
             connect(url)
         assert f'grant connect on database "{name}"' in str(caught.value)
-        assert "gapless_reader" not in str(caught.value)
+        assert "grant_reader" not in str(caught.value)
     finally:
         admin.execute("drop role spark_stranger")

@@ -31,7 +31,7 @@ STORED = (
 @pytest.fixture
 def publisher(log: Log, loop: Loop) -> str:
     """A login that may publish and nothing else."""
-    return loop.run(login(log.database, "gapless_publisher"))
+    return loop.run(login(log.database, "publisher"))
 
 
 def write(frame: DataFrame, url: str, **options: str) -> None:
@@ -72,7 +72,7 @@ def test_every_column_arrives(log: Log, publisher: str, loop: Loop) -> None:
         ("a.b", 2, "message", "2", "[1,\t2]", None, None, None, None),
         ("c", 1, "message", None, None, b"\x00\xff", None, None, None),
     ]
-    reader = loop.run(login(log.database, "gapless_reader"))
+    reader = loop.run(login(log.database, "reader"))
     read = log.read(url=reader, binary="true").orderBy("channel", "seq").collect()
     assert [(row.channel, row.seq, row.data) for row in read] == [
         ("a.b", 1, '{"text": "Grüße 😀\\n"}'),

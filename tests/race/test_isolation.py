@@ -108,7 +108,7 @@ async def test_the_service_has_its_own_settings_whatever_its_role_prefers(
             "bytea_output = 'escape'",
             "synchronous_commit = off",
             "default_transaction_read_only = on",
-            "row_security = on",
+            "row_security = off",
             "search_path = 'public'",
             "jit = on",
         ):

@@ -162,8 +162,11 @@ async def of_before(database: Database, folder: Path) -> AsyncIterator[tuple[Que
     shutil.copytree(migrating.FUNCTIONS_DIR, older)
     for file in older.iterdir():
         file.write_text(file.read_text().replace("gapless_internal.", "gapless."))
+    roles = folder / "roles.sql"
+    roles.write_text(migrating.ROLES_FILE.read_text().replace("gapless_internal.", "gapless."))
     with pytest.MonkeyPatch.context() as before:
         before.setattr(migrating, "FUNCTIONS_DIR", older)
+        before.setattr(migrating, "ROLES_FILE", roles)
         await migrate(database.owner_url)
     async with open_queues(database) as queues:
         await queues.owner.execute("drop schema gapless_internal; select gapless.fence()")
