@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 import msgspec
@@ -47,7 +48,7 @@ class Keys:
                 row["namespace"],
                 row["name"],
                 row["digest"],
-                None if row["grants"] is None else _grants(row["grants"]),
+                None if row["grants"] is None else grants_of(row["grants"]),
                 row["operator"],
                 microseconds(row["created_at"]),
                 None if row["expires_at"] is None else microseconds(row["expires_at"]),
@@ -56,10 +57,7 @@ class Keys:
         )
 
     async def put(self, key: Key) -> int:
-        stored = None
-        if key.grants is not None:
-            grants = [_Grant(sorted(g.actions), list(g.channels), list(g.subscriptions)) for g in key.grants]
-            stored = msgspec.json.encode(grants).decode()
+        stored = None if key.grants is None else grants_json(key.grants).decode()
         expires = None if key.expires_at_us is None else EPOCH + timedelta(microseconds=key.expires_at_us)
         namespace_id = await self._namespaces.id(key.namespace)
         arguments = (key.id, namespace_id, key.name, key.digest, stored, key.operator, expires)
@@ -69,12 +67,23 @@ class Keys:
         namespace_id = None if namespace is None else await self._namespaces.id(namespace)
         return bool(await self._pool.fetchval("revoke_key", namespace_id, key_id))
 
+    async def require_credentials(self) -> None:
+        await self._pool.fetchval("require_credentials")
+
     async def open_installation(self) -> None:
         """Revoke all keys, and let requests come without a credential again."""
         await self._pool.fetchval("open_installation")
 
 
-def _grants(text: str) -> tuple[Grant, ...]:
+def grants_json(grants: Iterable[Grant]) -> bytes:
+    """Grants as they are stored."""
+    return msgspec.json.encode(
+        [_Grant(sorted(g.actions), list(g.channels), list(g.subscriptions)) for g in grants]
+    )
+
+
+def grants_of(text: str | msgspec.Raw) -> tuple[Grant, ...]:
+    """Grants that were stored."""
     return tuple(
         Grant(frozenset(one.actions), tuple(one.channels), tuple(one.subscriptions)) for one in _decode(text)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -16,6 +15,7 @@ from app.http.body import read_json
 from app.http.principals import Principals
 from app.http.request import NO_CONTENT, Answer, Plain
 from app.message import limits
+from app.message.grants import MAX_GRANTS, GrantDocument, grant_documents, read_grants
 from app.message.refusals import decode
 from app.message.times import rfc3339
 from subscriptions.domain import key as domain
@@ -23,29 +23,14 @@ from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.key import SECRET_BYTES, digest_of, written
 from subscriptions.domain.model import microseconds
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
-from subscriptions.domain.pattern import check_budget, check_pattern
-from subscriptions.domain.principal import Action, Grant, Noun
+from subscriptions.domain.principal import Grant
 from subscriptions.ports import KeyPort
 
 audit = logging.getLogger("gapless.audit")
-MAX_GRANTS: Final = 64
-MAX_PATTERNS: Final = 100
 KEY_ID: Final = re.compile(r"[a-z0-9]{12}")
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f]+$")]
-_Pattern = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_CHARACTERS})]
-_Patterns = Annotated[list[_Pattern], Meta(max_length=MAX_PATTERNS)]
-
-
 _Moment = Annotated[datetime, Meta(extra_json_schema={"maxLength": 64})]
-
-
-class GrantDocument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Actions on all channels and subscriptions whose names one of the patterns matches."""
-
-    actions: Annotated[list[Action], Meta(min_length=1, max_length=len(Action))]
-    channels: _Patterns = []
-    subscriptions: _Patterns = []
 
 
 class KeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -100,7 +85,7 @@ async def whoami(request: Plain) -> Answer:
     found = Who(
         subject=who.subject,
         namespace=who.namespace,
-        grants=_documents(who.grants),
+        grants=grant_documents(who.grants),
         operator=who.operator,
         expires_at=expires_at,
     )
@@ -161,23 +146,6 @@ def new_key(
     return domain.Key(id_, namespace, name, digest_of(secret), grants, operator, 0, expires_us), secret
 
 
-def read_grants(documents: Sequence[GrantDocument]) -> tuple[Grant, ...]:
-    """Checked grants. Raises `invalid_request`."""
-    grants = []
-    for number, one in enumerate(documents):
-        for noun in ("channels", "subscriptions"):
-            for place, pattern in enumerate(getattr(one, noun)):
-                check_pattern(pattern, f"grants[{number}].{noun}[{place}]")
-        if not one.channels and not one.subscriptions:
-            raise invalid(f"grants[{number}]", "names no channels and no subscriptions")
-        grants.append(Grant(frozenset(one.actions), tuple(one.channels), tuple(one.subscriptions)))
-    patterns = [pattern for grant in grants for noun in Noun for pattern in grant.patterns(noun)]
-    if len(patterns) > MAX_PATTERNS:
-        raise invalid("grants", f"have more than {MAX_PATTERNS} patterns together")
-    check_budget(patterns, "grants")
-    return tuple(grants)
-
-
 def as_document(key: domain.Key) -> dict[str, Any]:
     """A key as JSON, without its secret."""
     found: dict[str, Any] = msgspec.to_builtins(_shown(key, key.created_at_us))
@@ -199,25 +167,12 @@ def _expiry(expires_at: datetime | UnsetType | None) -> int | None:
     return microseconds(expires_at.astimezone(UTC))
 
 
-def _documents(grants: tuple[Grant, ...] | None) -> list[GrantDocument] | None:
-    if grants is None:
-        return None
-    return [
-        GrantDocument(
-            actions=sorted(grant.actions),
-            channels=list(grant.channels),
-            subscriptions=list(grant.subscriptions),
-        )
-        for grant in grants
-    ]
-
-
 def _shown(key: domain.Key, created_us: int) -> Key:
     return Key(
         id=key.id,
         name=key.name,
         namespace=key.namespace,
-        grants=_documents(key.grants),
+        grants=grant_documents(key.grants),
         operator=key.operator,
         created_at=_time(created_us),
         expires_at=None if key.expires_at_us is None else _time(key.expires_at_us),

@@ -62,12 +62,14 @@ class Names(Enum):
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What the credential of a request has to grant: one of the actions, on these names; or it has to be an
-    operator's. Without both: nothing, anybody may ask."""
+    operator's. Without both: nothing, anybody may ask. `later`: it may also come with the first command of a
+    session, and who sends none may do nothing in it."""
 
     actions: tuple[Action, ...] = ()
     names: Names = Names.ALL
     nouns: tuple[Noun, ...] = (Noun.CHANNEL, Noun.SUBSCRIPTION)
     operator: bool = False
+    later: bool = False
 
     @property
     def nothing(self) -> bool:
@@ -78,7 +80,7 @@ class Needs:
         """Raises `forbidden`. `name` is that in the path."""
         if self.operator:
             principal.require_operator()
-        if not self.actions:
+        if not self.actions or (self.later and principal.is_stranger):
             return
         if self.names is Names.ASKED:
             principal.require_any(self.actions)

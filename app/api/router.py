@@ -112,12 +112,14 @@ class Rows:
             if route is None:
                 raise GaplessError(Code.METHOD_NOT_ALLOWED, "the route does not have this method")
             principals = self._principals
-            principal = principals.of(scope, needed=not route.needs.nothing) or await principals.find(scope)
             text = scope["query_string"]  # Nearly no request of a hot route has one.
+            if b"ticket=" in text and (ticket := getattr(read_query(text, route.query), "ticket", "")):
+                principal = await principals.with_ticket(ticket)
+            else:
+                needed = not (route.needs.nothing or route.needs.later)
+                principal = principals.of(scope, needed=needed) or await principals.find(scope)
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = self._read_path(route, found[1])
-            if ticket := getattr(query, "ticket", ""):
-                principal = principals.with_ticket(ticket)
             if principal.grants is not None or route.needs.operator:
                 route.needs.require(principal, name)
             request = Request(principal, scope, receive, send, id_, name, number, query)

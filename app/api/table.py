@@ -26,6 +26,7 @@ from app.api import (
     publish,
     scheduled,
     subscriptions,
+    tickets,
     transactions,
 )
 from app.api.channels import MERGE_PATCH, ChannelRequest
@@ -45,6 +46,7 @@ from app.faces.websocket.emulation import (
     connect_sse,
     emulation,
 )
+from app.faces.websocket.session import ACTIONS as CLIENT_ACTIONS
 from app.faces.websocket.sessions import websocket
 from app.http import parameters
 from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON
@@ -136,7 +138,7 @@ _PUBLISH_ASKED: Final = Needs((Action.PUBLISH,), Names.ASKED, _CHANNEL_ONLY)
 _TRANSACT: Final = Needs((Action.PUBLISH, Action.CONSUME), Names.ASKED)
 _READ: Final = Needs((Action.SUBSCRIBE,), Names.IN_PATH, _CHANNEL_ONLY)
 _READ_ASKED: Final = Needs((Action.SUBSCRIBE,), Names.ASKED, _CHANNEL_ONLY)
-_CLIENT: Final = Needs((Action.SUBSCRIBE, Action.PUBLISH, Action.CONSUME), Names.ASKED)
+_CLIENT: Final = Needs(CLIENT_ACTIONS, Names.ASKED, later=True)
 _CONSUME: Final = Needs((Action.CONSUME,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
 _CONSUME_ASKED: Final = Needs((Action.CONSUME,), Names.ASKED, _SUBSCRIPTION_ONLY)
 _SEE: Final = Needs((Action.MANAGE, Action.CONSUME), Names.IN_PATH, _SUBSCRIPTION_ONLY)
@@ -156,6 +158,8 @@ _KEY_BODY: Final = json_body(
     keys.KeyRequest,
     {"name": "shop", "grants": [{"actions": ["publish", "subscribe"], "channels": ["orders.>"]}]},
 )
+_OPEN_STREAM: Final = Needs((Action.SUBSCRIBE, Action.CONSUME), Names.ASKED)
+_TICKET_BODY: Final = json_body(tickets.TicketRequest, {"channels": ["chat.lobby"]})
 
 WEBSOCKET: Final = Route(
     "GET",
@@ -325,6 +329,8 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     ),
     "credentials": (
         Route("GET", "/v1/whoami", keys.whoami, _ANYTHING, {200: returns("Who asks.", keys.Who)}),
+        Route("POST", "/v1/tickets", tickets.create_ticket, _OPEN_STREAM,
+              {201: returns("The ticket, for one stream.", tickets.Ticket)}, body=_TICKET_BODY),
         Route("GET", "/v1/keys", keys.list_keys, _ADMIN, {200: returns("All keys.", keys.Keys)}),
         Route("POST", "/v1/keys", keys.create_key, _ADMIN,
               {201: returns("The key, told once.", keys.NewKey)}, body=_KEY_BODY),

@@ -105,7 +105,7 @@ def create(
     expires_us = None
     if expires is not None:
         expires_us = time.time_ns() // 1000 + int(seconds(expires, "--expires") * 1_000_000)
-    grants = None if not grant else _grants(grant)
+    grants = None if not grant else grants_of(grant)
     try:
         key, secret = new_key(namespace, name, grants, operator=operator, expires_us=expires_us)
     except GaplessError as error:
@@ -174,8 +174,9 @@ def _list(home: Any, *, as_json: bool) -> None:
     show(found, as_document, columns, as_json=as_json)
 
 
-def _grants(texts: list[str]) -> tuple[Grant, ...]:
-    from app.api.keys import GrantDocument, read_grants
+def grants_of(texts: list[str]) -> tuple[Grant, ...]:
+    """Grants as a person writes them: actions, a colon, patterns. Raises `Failure`."""
+    from app.message.grants import GrantDocument, read_grants
     from subscriptions.domain.errors import GaplessError
     from subscriptions.domain.principal import Action
 

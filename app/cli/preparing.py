@@ -37,7 +37,7 @@ class Preparation:
             _make_metrics_folder(self._settings)
             url = self._settings.migrate_url or endpoints.owner_url
             migrated = await migrate_now(url, endpoints.admin_url)
-            if not (self._settings.loopback_only or self._settings.allow_anonymous):
+            if not self._settings.may_be_open:
                 _refuse_open(self._settings, await requires_credentials(url))
         except DatabaseUnavailableError as error:
             raise NotYetError(str(error)) from None

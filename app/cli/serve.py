@@ -63,6 +63,7 @@ def serve(
     if file is not None and not Path(file).is_file():
         raise usage(f"GAPLESS_CONFIG names {file}, which is not there")
     _tell_of_unknown_names(settings)
+    _check_token_keys(settings)
     # The owner's credentials are for the migration only: workers do not inherit them.
     os.environ.pop("GAPLESS_MIGRATE_URL", None)
     raise typer.Exit(_run(settings))
@@ -129,6 +130,16 @@ def _tell_of_unknown_names(settings: Settings) -> None:
     check = check_names(settings)
     if check.word is not Word.OK:
         say(check.detail)
+
+
+def _check_token_keys(settings: Settings) -> None:
+    from app.http.token_keys import TokenKeyError, load_keys
+
+    if settings.jwt_keys is not None:
+        try:
+            load_keys(settings.jwt_keys)
+        except TokenKeyError as error:
+            raise usage(f"GAPLESS_JWT_KEYS: {settings.jwt_keys} {error}") from None
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from starlette.types import Scope
 
 from app.http.local import is_local
+from app.http.token_keys import REFRESH_S
+from app.http.tokens import Tokens, is_token
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 from subscriptions.domain.key import Key, digest_of, read_key
-from subscriptions.domain.principal import Principal
+from subscriptions.domain.principal import Lifetime, Principal
 from subscriptions.engine.single_flight import SingleFlight
-from subscriptions.ports import Credentials, KeyPort
+from subscriptions.ports import Credentials, KeyPort, TicketPort
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +27,12 @@ FOLLOW_S: Final = 1.0
 """How soon a process knows of a key that was revoked."""
 PACE_S: Final = 0.1
 """Unknown keys make a process look for new ones at most this often."""
+RETRY_S: Final = 5.0
+"""How often keys of tokens are asked for that were never read."""
+TICKET_BYTES: Final = 32
+MALFORMED: Final = "the header Authorization must be there once, as Bearer with a credential"
+UNREADABLE: Final = "the credential must be a key or a token that this service can check"
+UNKNOWN: Final = "the credential is unknown, or it has expired or was revoked"
 NO_KEYS: Final = "no keys were made here, so nothing can check this one: leave out the header Authorization"
 TOO_OPEN: Final = (
     "this address can be reached from other machines and there are no credentials: make one with gapless keys"
@@ -38,7 +48,7 @@ class Principals:
 
     While no credentials are required, everybody on this machine may do everything in one namespace; with
     `anywhere`, so may those that come over an address that other machines can reach. Each credential is
-    refused then, since nothing can check it.
+    refused then, since nothing can check it. With `tokens`, credentials are required from the start.
     """
 
     def __init__(
@@ -48,15 +58,18 @@ class Principals:
         found: Credentials | None = None,
         *,
         anywhere: bool = False,
+        tokens: Tokens | None = None,
     ) -> None:
         self._namespace = namespace
         self._anywhere = anywhere
         self._now_us = now_us
+        self._tokens = tokens
         self._anonymous = Principal(namespace)
         self._stranger = Principal(namespace, grants=())
         self._known: Credentials | None = None
         self._keys: dict[str, tuple[Key, Principal]] = {}
         self._port: KeyPort | None = None
+        self._tickets: TicketPort | None = None
         self._look = SingleFlight(self._read)
         self._look_for_unknown = SingleFlight(self._look)
         self._look_for_unknown.pace_s = PACE_S
@@ -64,72 +77,131 @@ class Principals:
             self.learn(found)
 
     def __repr__(self) -> str:
-        return f"Principals({len(self._keys)} keys)"
+        return f"Principals({len(self._keys)} keys, {self._tokens!r})"
 
     @property
     def required(self) -> bool:
         """Whether every request needs a credential; also while that is not known."""
-        return self._known is None or self._known.required
+        return self._tokens is not None or self._known is None or self._known.required
 
     @property
     def known_required(self) -> bool:
         """Whether this process has learned that every request needs a credential."""
-        return self._known is not None and self._known.required
+        return self._tokens is not None or (self._known is not None and self._known.required)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the keys are known."""
+        return self._known is not None
 
     def of(self, scope: Scope, *, needed: bool = True) -> Principal | None:
         """Who sends this request. None: that is not known here yet; `find` looks for it. A credential that is
         not `needed` may be left out. Raises `unauthenticated`, `forbidden`."""
         sent = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not needed and not sent and self.required:
+        if not sent and not needed and self.required:
             return self._stranger
         if self._known is None:
             return None
-        if not sent:
-            if self._known.required:
-                raise unauthenticated("this needs a credential: send Authorization: Bearer with a key")
-            if needed and not self._anywhere and not is_local(scope):
-                raise GaplessError(Code.FORBIDDEN, TOO_OPEN)
-            return self._anonymous
-        scheme, _, text = sent[0].decode("latin-1").partition(" ")
-        read = read_key(text.strip()) if len(sent) == 1 and scheme.lower() == "bearer" else None
-        if read is None and self._known.required:
-            raise unauthenticated("the header Authorization must be there once, as Bearer with a key")
+        if sent:
+            scheme, _, text = sent[0].decode("latin-1").partition(" ")
+            if len(sent) == 1 and scheme.lower() == "bearer":
+                return self.of_text(text.strip())
+            raise unauthenticated(MALFORMED if self.required else NO_KEYS)
+        if self.required:
+            raise unauthenticated("this needs a credential: send Authorization: Bearer with a key or a token")
+        if needed and not self._anywhere and not is_local(scope):
+            raise GaplessError(Code.FORBIDDEN, TOO_OPEN)
+        return self._anonymous
+
+    def of_text(self, text: str) -> Principal | None:
+        """As `of`, for the credential itself."""
+        if self._tokens is not None and is_token(text):
+            return self._tokens.read(text)
+        read = read_key(text)
         if read is None:
-            raise unauthenticated(NO_KEYS)
+            raise unauthenticated(UNREADABLE if self.required else NO_KEYS)
         return self._holder(*read)
 
     async def find(self, scope: Scope) -> Principal:
-        """As `of`, after a look for new keys."""
+        """As `of`, after a look for what is new."""
+        await self._look_around()
+        found = self.of(scope)
+        if found is None:
+            raise unauthenticated(UNKNOWN if self.required else NO_KEYS)
+        return found
+
+    async def find_text(self, text: str) -> Principal:
+        """As `find`, for the credential itself."""
+        if self._known is not None and (found := self.of_text(text)) is not None:
+            return found
+        await self._look_around()
+        found = self.of_text(text)
+        if found is None:
+            raise unauthenticated(UNKNOWN if self.required else NO_KEYS)
+        return found
+
+    async def _look_around(self) -> None:
         try:
             await self._look_for_unknown()
         except GaplessError as error:
             raise unavailable("the credentials cannot be read now; nothing was done") from error
-        if (found := self.of(scope)) is not None:
-            return found
-        if self.required:
-            raise unauthenticated("the key is unknown, or it has expired or was revoked")
-        raise unauthenticated(NO_KEYS)
-
-    def with_ticket(self, ticket: str) -> Principal:
-        """Who was given this ticket."""
-        raise unauthenticated("there are no tickets yet: leave out the ticket")
+        if self._tokens is not None:
+            await self._tokens.keys.refresh()
+            if not self._tokens.keys.known:
+                raise unavailable("the keys of tokens cannot be read now; nothing was done")
 
     def _holder(self, key_id: str, secret: bytes) -> Principal | None:
         key, principal = self._keys.get(key_id, (None, None))
         if key is None or principal is None or principal.lifetime.over:
             return None
         if not hmac.compare_digest(key.digest, digest_of(secret)):
-            raise unauthenticated("the key is unknown, or it has expired or was revoked")
+            raise unauthenticated(UNKNOWN)
         if key.expires_at_us is not None and key.expires_at_us <= self._now_us():
             principal.lifetime.end()
             return None
         return principal
 
+    # --- tickets
+
+    async def give_ticket(self, holder: Principal, seconds: float) -> tuple[str, int]:
+        """A ticket, and when it ends, in microseconds. Raises `unavailable`."""
+        if self._tickets is None:
+            raise unavailable("the service is not running")
+        ticket = secrets.token_urlsafe(TICKET_BYTES)
+        return ticket, await self._tickets.put(digest_of(ticket.encode()), holder, seconds)
+
+    async def with_ticket(self, ticket: str) -> Principal:
+        """Who was given this ticket, which is used up now. Raises `unauthenticated`, `unavailable`."""
+        if self._tickets is None:
+            raise unavailable("the service is not running")
+        holder = await self._tickets.delete(digest_of(ticket.encode()))
+        if holder is None:
+            raise unauthenticated("the ticket was used, or it has expired: ask for another one")
+        if holder.key_id is not None:
+            if holder.key_id not in self._keys:
+                await self._look_around()
+            _, of_key = self._keys.get(holder.key_id, (None, None))
+            if of_key is None or of_key.lifetime.over:
+                raise unauthenticated("the key that asked for the ticket has expired or was revoked")
+            return replace(holder, lifetime=of_key.lifetime)
+        if holder.subject is not None:
+            return replace(holder, lifetime=self._lifetime_until(holder.expires_at_us))
+        if self.required:
+            raise unauthenticated("the ticket is of nobody, and credentials are needed now")
+        return replace(holder, lifetime=self._anonymous.lifetime)
+
+    def _lifetime_until(self, expires_at_us: int | None) -> Lifetime:
+        """That of a token."""
+        lifetime = Lifetime()
+        left_s = ((expires_at_us or 0) - self._now_us()) / 1e6
+        asyncio.get_running_loop().call_later(max(0.0, left_s), lifetime.end)
+        return lifetime
+
     # --- what is known
 
-    def bind(self, port: KeyPort) -> None:
-        """Where the keys are. Those of another run of the service are forgotten."""
-        self._port, self._known, self._keys = port, None, {}
+    def bind(self, keys: KeyPort, tickets: TicketPort) -> None:
+        """Where keys and tickets are. Those of another run of the service are forgotten."""
+        self._port, self._tickets, self._known, self._keys = keys, tickets, None, {}
 
     async def run(self) -> None:
         """Follow the keys until cancelled; whoever opens the gate has looked for them. While the database is
@@ -140,10 +212,12 @@ class Principals:
                 await self._look()
             except GaplessError as error:
                 log.debug("the keys cannot be read: %s", error.detail)
+            if self._tokens is not None:
+                await self._tokens.keys.refresh(pace_s=REFRESH_S if self._tokens.keys.known else RETRY_S)
             self._end_expired()
 
     async def look(self) -> None:
-        """Look for the keys now, because one was made or revoked. Raises `unavailable`."""
+        """Look for the keys now: at the start, and when one was made or revoked. Raises `unavailable`."""
         await self._look()
 
     async def _read(self) -> None:
@@ -151,6 +225,8 @@ class Principals:
             raise unavailable("the service is not running")
         found = await self._port.credentials(None if self._known is None else self._known.version)
         if found is not None:
+            if self._tokens is not None and not found.required:
+                await self._port.require_credentials()
             self.learn(found)
 
     def learn(self, found: Credentials) -> None:
@@ -166,10 +242,10 @@ class Principals:
             self._keys[key.id] = key, principal
         for _, principal in before.values():
             principal.lifetime.end()
-        if found.required and not self._anonymous.lifetime.over:
+        if self.required and not self._anonymous.lifetime.over:
             self._anonymous.lifetime.end()
             log.info("every request needs a credential from now on")
-        elif not found.required and self._anonymous.lifetime.over:
+        elif not self.required and self._anonymous.lifetime.over:
             self._anonymous = Principal(self._namespace)
         self._end_expired()
 
@@ -178,3 +254,5 @@ class Principals:
         for key, principal in self._keys.values():
             if key.expires_at_us is not None and key.expires_at_us <= now_us and not principal.lifetime.over:
                 principal.lifetime.end()
+        if self._tokens is not None:
+            self._tokens.end_expired()

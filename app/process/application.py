@@ -23,6 +23,8 @@ from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
 from app.http.browsers.rules import Browsers
 from app.http.principals import Principals
+from app.http.token_keys import TokenKeys, load_keys
+from app.http.tokens import TokenRules, Tokens
 from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
 from app.process.settings import Settings
@@ -49,7 +51,7 @@ class GaplessApp(FastAPI):
         self._settings = settings
         self._stands_alone = stands_alone
         self._principals = principals = Principals(
-            settings.namespace, lambda: time.time_ns() // 1000, anywhere=settings.allow_anonymous
+            settings.namespace, _now_us, anywhere=settings.allow_anonymous, tokens=_tokens(settings)
         )
         self.browsers = Browsers(
             settings.allowed_hosts, settings.allowed_origins, any_host=lambda: principals.known_required
@@ -131,7 +133,8 @@ class GaplessApp(FastAPI):
         """Who opens a WebSocket. Raises why it is not opened, as the row of its path would."""
         if get_route_path(scope) != WEBSOCKET.path:
             raise GaplessError(Code.NOT_FOUND, "Not Found")
-        principal = self._principals.of(scope) or await self._principals.find(scope)
+        principals = self._principals
+        principal = principals.of(scope, needed=False) or await principals.find(scope)
         WEBSOCKET.needs.require(principal, "")
         if self.service is None:
             raise unavailable("the service is not running")
@@ -176,6 +179,21 @@ class GaplessApp(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The document that the table of routes makes."""
         return openapi.document()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _tokens(settings: Settings) -> Tokens | None:
+    """What checks JWTs; None: nothing does. Raises TokenKeyError."""
+    if not settings.takes_tokens:
+        return None
+    own = () if settings.jwt_keys is None else load_keys(settings.jwt_keys)
+    rules = TokenRules(
+        settings.namespace, settings.jwt_issuer, settings.jwt_audience, settings.jwt_max_lifetime
+    )
+    return Tokens(TokenKeys(own, settings.jwks_url), rules, _now_us)
 
 
 class _Identified:

@@ -80,6 +80,13 @@ class Settings(BaseSettings):
         description="Prefix that a proxy takes off each path: /events.",
     )
     allow_anonymous: bool = Field(False, description="Serve beyond loopback without credentials.")
+    jwks_url: str | None = Field(
+        None, pattern=r"^https?://", description="Where the keys of JWTs are published, as a JWK set."
+    )
+    jwt_keys: Path | None = Field(None, description="File with keys of JWTs, as a JWK set.")
+    jwt_issuer: str | None = Field(None, min_length=1, description="What the iss of a JWT must be.")
+    jwt_audience: str | None = Field(None, min_length=1, description="What the aud of a JWT must name.")
+    jwt_max_lifetime: float = Field(86_400.0, gt=0, description="Most seconds that a JWT may be good for.")
     allowed_hosts: _Hosts = Field(
         (), description="Host names it answers to, with commas; also always addresses and localhost."
     )
@@ -146,6 +153,16 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = Path(os.environ.get("GAPLESS_CONFIG", "gapless.toml"))
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether JWTs can be checked, so that every request needs a credential."""
+        return self.jwks_url is not None or self.jwt_keys is not None
+
+    @property
+    def may_be_open(self) -> bool:
+        """Whether it may serve without an API key."""
+        return self.loopback_only or self.allow_anonymous or self.takes_tokens
 
     @property
     def loopback_only(self) -> bool:

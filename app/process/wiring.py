@@ -44,6 +44,7 @@ from db.policies import Policies
 from db.reader import Reader
 from db.scheduled import Schedule
 from db.subscriptions import Subscriptions
+from db.tickets import Tickets
 from db.transactions import Transactions
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.presence import Clients
@@ -83,7 +84,7 @@ class Service:
         self._gate = Gate()
         self._namespaces = Namespaces(pools.defining)
         self._keys = Keys(pools.control, self._namespaces)
-        principals.bind(self._keys)
+        principals.bind(self._keys, Tickets(pools.control, self._namespaces))
         self._deliveries = Deliveries(pools.deciding, self._namespaces)
         self._live = LiveEngine(
             self._reader,
@@ -166,9 +167,7 @@ class Service:
                 self._reader,
                 self._publisher,
                 self._exchange,
-                history,
-                self._presence,
-                Queues(members, acks, self._gate),
+                *(history, self._presence, Queues(members, acks, self._gate), self._principals),
             )
         )
         return Dependencies(

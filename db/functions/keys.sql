@@ -51,6 +51,13 @@ begin
     return revoked;
 end $$;
 
+-- Has every request need a credential from now on, because one can be checked that is no key.
+create or replace function gapless.require_credentials() returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    update gapless.log l set credentials_required = true, keys_version = gapless_internal.new_version()
+    where not l.credentials_required
+$$;
+
 -- Revokes all keys and lets requests come without a credential again. Only the owner may call it.
 create or replace function gapless.open_installation() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -1,4 +1,4 @@
--- calls: create_key(7), revoke_key(2), open_installation(0)
+-- calls: create_key(7), revoke_key(2), require_credentials(0), open_installation(0)
 
 -- name: keys_state
 select l.credentials_required, l.keys_version from gapless.log l

@@ -29,7 +29,7 @@ class Key:
 
     def principal(self) -> Principal:
         """Who asks with it."""
-        return Principal(self.namespace, self.name, self.grants, self.operator, self.expires_at_us)
+        return Principal(self.namespace, self.name, self.grants, self.operator, self.expires_at_us, self.id)
 
 
 def written(id_: str, secret: bytes) -> str:

@@ -58,6 +58,11 @@ class Lifetime:
     def __repr__(self) -> str:
         return f"Lifetime({'over' if self.over else f'{len(self._watchers)} watch it'})"
 
+    @property
+    def watched_by_nobody(self) -> bool:
+        """Whether nothing goes on that watches it."""
+        return not self._watchers
+
     def watch(self, end: Callable[[], None]) -> Callable[[], None]:
         """Have `end` called when the credential ends; at once if it has ended. Returns what stops that."""
         watcher = object()
@@ -87,14 +92,20 @@ class Lifetime:
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who asks: the subject of a credential, in one namespace. `grants` None: everything in the namespace. An
-    operator is an admin of all namespaces."""
+    operator is an admin of all namespaces. `key_id`: the API key, if it is one."""
 
     namespace: str
     subject: str | None = None
     grants: tuple[Grant, ...] | None = None
     operator: bool = False
     expires_at_us: int | None = None
+    key_id: str | None = field(default=None, compare=False)
     lifetime: Lifetime = field(default_factory=Lifetime, compare=False)
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether nobody knows who it is: it may do nothing but what anybody may."""
+        return self.grants == () and self.subject is None
 
     def may(self, actions: Sequence[Action], noun: Noun, name: str) -> bool:
         """Whether a grant has one of the actions on all that `name`, a name or a pattern, stands for."""

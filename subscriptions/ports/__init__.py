@@ -3,7 +3,7 @@
 Adapters (`db`, `cache`) implement them; `tests/contract` runs one suite over every implementation.
 """
 
-from subscriptions.ports.credentials import Credentials, KeyPort, NamespacePort
+from subscriptions.ports.credentials import Credentials, KeyPort, NamespacePort, TicketPort
 from subscriptions.ports.defining import PolicyPort, SubscriptionPort
 from subscriptions.ports.delivering import (
     AttendancePort,
@@ -61,6 +61,7 @@ __all__ = [
     "SchedulePort",
     "Span",
     "SubscriptionPort",
+    "TicketPort",
     "TransactionPort",
     "Trim",
 ]

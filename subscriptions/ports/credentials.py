@@ -7,6 +7,7 @@ from typing import Protocol
 
 from subscriptions.domain.key import Key
 from subscriptions.domain.namespace import Limits, Namespace
+from subscriptions.domain.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,20 @@ class KeyPort(Protocol):
 
     async def delete(self, namespace: str | None, key_id: str) -> bool:
         """Remove a key of this namespace, or of any (None). Returns whether it was there."""
+
+    async def require_credentials(self) -> None:
+        """Have every request need a credential from now on."""
+
+
+class TicketPort(Protocol):
+    """Stores tickets by their digests. Each method raises GaplessError `unavailable`."""
+
+    async def put(self, digest: bytes, holder: Principal, seconds: float) -> int:
+        """Store a ticket; returns when it ends, in microseconds. Raises `not_found` (the namespace)."""
+
+    async def delete(self, digest: bytes) -> Principal | None:
+        """Remove a ticket; returns its holder, whose lifetime is not that of the credential. None: it was
+        removed before, it has ended, or there is none."""
 
 
 class NamespacePort(Protocol):

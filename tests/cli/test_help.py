@@ -30,6 +30,7 @@ COMMANDS = [
     "restore",
     "psql",
     "bench",
+    "token",
     "migrate",
     "version",
     "keys",

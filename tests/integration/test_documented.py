@@ -105,6 +105,7 @@ def make_keys(call: Documented) -> None:
     for path in ("/healthz", "/readyz", "/v1/whoami"):
         call("GET", path)
     grants = [{"actions": ["admin"], "channels": [">"], "subscriptions": [">"]}]
+    call("POST", "/v1/tickets", 201, json={"channels": ["a"]})
     made = call("POST", "/v1/keys", 201, json={"name": "root", "grants": grants})
     headers = {"Authorization": f"Bearer {made['key']}"}
     call("GET", "/v1/keys", headers=headers)

@@ -185,7 +185,7 @@ async def test_what_a_key_opened_ends_when_it_is_revoked(serve: Serve) -> None:
             assert (await client.delete(f"/v1/keys/{made['id']}", headers=bearer(root))).status_code == 204
             await eventually(lambda: said_goodbye(stream) and said_goodbye(member))
             with pytest.raises(websockets.ConnectionClosed) as closed:
-                await in_time(_read_on(socket))
+                await in_time(read_on(socket))
             assert closed.value.rcvd is not None
             assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (3005, "connection expired")
             after = await client.post("/v1/channels/chat.a/messages", json={"data": 2}, headers=bearer(root))
@@ -205,7 +205,8 @@ async def test_what_a_key_opened_ends_when_it_is_revoked(serve: Serve) -> None:
         assert (await client.delete(f"/v1/keys/{made['id']}", headers=bearer(root))).status_code == 404
 
 
-async def _read_on(socket: Any) -> None:
+async def read_on(socket: Any) -> None:
+    """Until it is closed."""
     while True:
         await socket.recv()
 

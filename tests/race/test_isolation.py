@@ -60,6 +60,7 @@ RIGHT_ANYWHERE = {
     "remove_aged_letters": "called by purge_rows",
     "empty_namespace": "what somebody took is passed over; remove_namespace finds by itself what is left",
     "purge_idempotency": "what somebody took is passed over",
+    "put_ticket": "what somebody took is passed over",
     "spark_stage": "what somebody took is passed over",
     "spark_publish": "the batch's row is locked, and one that changed since is a serialization failure",
     "spark_tidy": "what somebody took is passed over",

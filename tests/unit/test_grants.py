@@ -174,6 +174,11 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
         ("?channel=elsewhere.a&channel=here", None),
         ("?channel=hers.>", None),
     ],
+    "/v1/tickets": [
+        ("", {"channels": ["here"]}),
+        ("", {"channels": ["elsewhere.a", "here"]}),
+        ("", {"channels": ["elsewhere.a"], "subscription": "here"}),
+    ],
     "/v1/channels": [("?pattern=here", None), ("?pattern=hers.*", None)],
     "/v1/subscriptions": [("?pattern=here", None), ("?pattern=hers.>", None)],
     "/v1/dead-letters": [("", None), ("?subscription=here", None)],
@@ -352,7 +357,7 @@ async def test_a_command_about_what_is_not_granted_is_refused(method: str) -> No
     untouched: Any = Untouched()
     members = SimpleNamespace(consumers=given.consumers, receipts=CODEC, read=untouched)
     queues: Any = Queues(members, given.acks, given.gate)  # type: ignore[arg-type]
-    parts = Parts(*[*[untouched] * 6, queues])
+    parts = Parts(*[*[untouched] * 6, queues, untouched])
     wire: Any = Wire()
     session = Session(wire, FRAMES, parts, granted(ACTIONS, "elsewhere.>", "her", "here.>"), lambda _: None)
     session.received(b'{"id":1,"connect":{}}')
@@ -367,7 +372,7 @@ async def test_a_command_about_what_is_not_granted_is_refused(method: str) -> No
 async def test_a_subscription_of_a_connect_that_is_not_granted_is_left_out() -> None:
     untouched: Any = Untouched()
     wire: Any = Wire()
-    parts = Parts(*[untouched] * 7)
+    parts = Parts(*[untouched] * 8)
     session = Session(wire, FRAMES, parts, granted(ACTIONS, "elsewhere"), lambda _: None)
     session.received(b'{"id":1,"connect":{"subs":{"here":{}}}}')
     for _ in range(10):

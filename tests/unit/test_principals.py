@@ -11,7 +11,7 @@ from starlette.types import Scope
 from app.http.principals import OPEN, Principals
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.key import Key, digest_of, read_key, written
-from subscriptions.domain.principal import Action, Grant, Principal
+from subscriptions.domain.principal import Action, Grant, Lifetime, Principal
 from subscriptions.ports import Credentials
 
 SECRET = b"\xab" * 32
@@ -47,8 +47,25 @@ class Stored:
     async def put(self, key: Key) -> int:
         raise AssertionError
 
+    async def require_credentials(self) -> None:
+        self.now = Credentials(True, self.now.version + 1, self.now.keys)
+
     async def delete(self, namespace: str | None, key_id: str) -> bool:
         raise AssertionError
+
+
+class StoredTickets:
+    """Tickets in memory."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[bytes, Principal] = {}
+
+    async def put(self, digest: bytes, holder: Principal, seconds: float) -> int:
+        self._tickets[digest] = dataclasses.replace(holder, lifetime=Lifetime())
+        return 0
+
+    async def delete(self, digest: bytes) -> Principal | None:
+        return self._tickets.pop(digest, None)
 
 
 def refused(principals: Principals, scope: Scope) -> Code:
@@ -60,7 +77,7 @@ def refused(principals: Principals, scope: Scope) -> Code:
 async def test_an_open_installation_lets_everybody_in_and_believes_no_credential() -> None:
     stored = Stored()
     principals = Principals("default", lambda: 0, OPEN)
-    principals.bind(stored)
+    principals.bind(stored, StoredTickets())
     await principals.look()
     assert principals.of(sent()) == Principal("default")
     scope = bearer(written("a" * 12, SECRET))
@@ -120,7 +137,7 @@ def test_two_credentials_are_refused() -> None:
 async def test_a_key_that_another_process_made_is_found() -> None:
     stored = Stored(key())
     principals = Principals("default", lambda: 0)
-    principals.bind(stored)
+    principals.bind(stored, StoredTickets())
     await principals.look()
     stored.set(key(), key("b" * 12, secret=b"t" * 32))
     scope = bearer(written("b" * 12, b"t" * 32))
@@ -131,7 +148,7 @@ async def test_a_key_that_another_process_made_is_found() -> None:
 async def test_unknown_keys_do_not_make_it_ask_each_time() -> None:
     stored = Stored(key())
     principals = Principals("default", lambda: 0)
-    principals.bind(stored)
+    principals.bind(stored, StoredTickets())
     await principals.look()
     before = stored.asked
     found = await asyncio.gather(
@@ -145,7 +162,7 @@ async def test_what_a_key_opened_ends_with_it() -> None:
     now = [0]
     stored = Stored(key(), key("b" * 12), key("c" * 12, expires_at_us=10))
     principals = Principals("default", lambda: now[0])
-    principals.bind(stored)
+    principals.bind(stored, StoredTickets())
     await principals.look()
     ended: list[str] = []
     holders = {}
@@ -166,7 +183,7 @@ async def test_a_key_that_means_something_else_now_ends_what_it_opened() -> None
     """As after a restore: the same id with other grants."""
     stored = Stored(key())
     principals = Principals("default", lambda: 0)
-    principals.bind(stored)
+    principals.bind(stored, StoredTickets())
     await principals.look()
     scope = bearer(written("a" * 12, SECRET))
     before = principals.of(scope)
@@ -180,7 +197,7 @@ async def test_a_key_that_means_something_else_now_ends_what_it_opened() -> None
 async def test_the_first_key_ends_what_nobody_opened_and_losing_it_opens_nothing() -> None:
     stored = Stored()
     principals = Principals("default", lambda: 0)
-    principals.bind(stored)
+    principals.bind(stored, StoredTickets())
     await principals.look()
     anybody = principals.of(sent())
     assert anybody is not None
@@ -240,3 +257,42 @@ def test_any_host_is_good_only_while_a_key_is_known_to_be_needed() -> None:
     assert principals.known_required
     principals.learn(Credentials(False, 3, ()))
     assert not principals.known_required
+
+
+async def test_a_ticket_opens_once_what_its_holder_may_and_ends_with_the_key() -> None:
+    stored = Stored(key())
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored, StoredTickets())
+    await principals.look()
+    holder = principals.of(bearer(written("a" * 12, SECRET)))
+    assert holder is not None
+    ticket, _ = await principals.give_ticket(dataclasses.replace(holder, grants=()), 30)
+    spare, _ = await principals.give_ticket(holder, 30)
+    found = await principals.with_ticket(ticket)
+    assert (found.namespace, found.subject, found.grants) == ("acme", "shop", ())
+    for used in (ticket, "never given"):
+        with pytest.raises(GaplessError) as refusal:
+            await principals.with_ticket(used)
+        assert refusal.value.code is Code.UNAUTHENTICATED
+    stored.set()
+    await principals.look()
+    assert found.lifetime.over
+    with pytest.raises(GaplessError, match="expired or was revoked"):
+        await principals.with_ticket(spare)
+
+
+async def test_a_ticket_of_nobody_is_good_while_nobody_is_asked() -> None:
+    stored = Stored()
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored, StoredTickets())
+    await principals.look()
+    anybody = principals.of(sent())
+    assert anybody is not None
+    first, second = [(await principals.give_ticket(anybody, 30))[0] for _ in range(2)]
+    found = await principals.with_ticket(first)
+    assert found == anybody
+    assert found.lifetime is anybody.lifetime
+    stored.set(key())
+    await principals.look()
+    with pytest.raises(GaplessError, match="credentials are needed now"):
+        await principals.with_ticket(second)

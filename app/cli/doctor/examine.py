@@ -20,7 +20,7 @@ def examine(settings: Settings) -> list[Check]:
     judged, required = _database(settings, place)
     found += judged
     found += _redis(settings, place)
-    return found + server.checks(settings, required)
+    return found + server.checks(settings, required or settings.takes_tokens)
 
 
 def _database(settings: Settings, place: Home) -> tuple[list[Check], bool]:

@@ -32,6 +32,8 @@ ALREADY_SUBSCRIBED: Final = ErrorCode(105, "already subscribed")
 LIMIT_EXCEEDED: Final = ErrorCode(106, "limit exceeded")
 BAD_REQUEST: Final = ErrorCode(107, "bad request")
 NOT_AVAILABLE: Final = ErrorCode(108, "not available")
+TOKEN_EXPIRED: Final = ErrorCode(109, "token expired")
+"""Clients ask their application for another token."""
 TOO_MANY_REQUESTS: Final = ErrorCode(111, "too many requests", temporary=True)
 OVERTAKEN: Final = NOT_AVAILABLE._replace(message="ended before it began")
 UNRECOVERABLE_POSITION: Final = ErrorCode(112, "unrecoverable position")
@@ -73,6 +75,7 @@ SLOW: Final = Ending(3008, "slow")
 NO_PONG: Final = Ending(3012, "no pong")
 BAD_COMMAND: Final = Ending(CLOSE_BAD_REQUEST, "bad request")
 """A command without an id, or the third malformed one."""
+INVALID_TOKEN: Final = Ending(3500, "invalid token")
 STALE: Final = Ending(3502, "stale")
 """No `connect` came in time."""
 TOO_MANY_COMMANDS: Final = Ending(1008, "too many commands in a message")

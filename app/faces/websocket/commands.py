@@ -142,12 +142,13 @@ class Command(Struct, forbid_unknown_fields=True):
     extend: Body | UnsetType = UNSET
 
 
-WITH_TOKENS: Final = frozenset({"connect", "subscribe", "refresh", "sub_refresh"})
+WITH_TOKENS: Final = frozenset({"connect", "subscribe", "sub_refresh"})
 
 
-def holds_token(command: Command) -> bool:
-    """Whether a credential is in it."""
-    parts = [command.connect, command.subscribe, command.refresh, command.sub_refresh]
+def holds_channel_token(command: Command) -> bool:
+    """Whether a token for one channel is in it. There are none: what a client may do is in that of its
+    connection."""
+    parts = [command.subscribe, command.sub_refresh]
     parts += command.connect.subs.values() if command.connect is not UNSET else []
     return any(part is not UNSET and part.token for part in parts)
 

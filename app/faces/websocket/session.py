@@ -22,7 +22,7 @@ from app.faces.websocket.commands import (
     WITH_TOKENS,
     Command,
     ConnectRequest,
-    holds_token,
+    holds_channel_token,
     id_of,
     method_of,
     read_command,
@@ -37,10 +37,12 @@ from app.faces.websocket.publications import push
 from app.faces.websocket.publishing import publish
 from app.faces.websocket.replies import Replies
 from app.faces.websocket.subscribing import Subscribing
+from app.http.principals import Principals
+from app.http.tokens import EXPIRED
 from app.message.refusals import FAILURES, reason_of
-from subscriptions.domain.errors import GaplessError, unauthenticated
+from subscriptions.domain.errors import Code, GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
-from subscriptions.domain.principal import Principal
+from subscriptions.domain.principal import Action, Principal
 from subscriptions.domain.selection import MAX_CHANNELS
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.live.engine import LiveEngine
@@ -52,6 +54,9 @@ MAX_STRIKES: Final = 3
 PING_S: Final = 25.0
 PONG_S: Final = 10.0
 CONNECT_S: Final = 5.0
+
+ACTIONS: Final = (Action.SUBSCRIBE, Action.PUBLISH, Action.CONSUME)
+"""A client is granted one of them on something."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -67,6 +72,7 @@ class Parts:
     history: HistoryPort
     presence: Presence
     queues: Queues
+    principals: Principals
 
 
 class Connection(Protocol):
@@ -255,8 +261,8 @@ class Session:
 
     def _begin(self, command: Command, method: str, line: bytes) -> None:
         id_, parts, replies, principal = command.id or 0, self._parts, self._replies, self._principal
-        if method in WITH_TOKENS and holds_token(command):
-            raise unauthenticated("tokens in commands are not read yet: leave out the token")
+        if method in WITH_TOKENS and holds_channel_token(command):
+            raise unauthenticated("a subscription needs no token of its own: leave it out")
         match method:
             case "connect" if command.connect is not UNSET:
                 self._connect(id_, command.connect)
@@ -278,6 +284,8 @@ class Session:
                 self._run(id_, b"presence_stats", partial(stats, parts.presence))
             case "ping":
                 replies.answer(id_, b"ping", b"{}")
+            case "refresh" if command.refresh is not UNSET and command.refresh.token:
+                self._authenticate(id_, command.refresh.token, partial(self._refresh, id_))
             case "refresh":
                 replies.answer(id_, b"refresh", _encode(self._about()))
             case "sub_refresh":
@@ -297,6 +305,65 @@ class Session:
         if len(request.subs) > MAX_CHANNELS:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
+        if request.token or self._principal.is_stranger:
+            self._authenticate(id_, request.token, lambda who: self._identified(id_, request, who))
+        else:
+            self._connected(id_, request)
+
+    def _authenticate(self, id_: int, token: str, then: Callable[[Principal], None]) -> None:
+        """Find out whose token this is, then go on. A client whose token has expired is told so: it asks its
+        application for another one."""
+        if not token:
+            raise unauthenticated("this needs a credential: a token in connect")
+        principals = self._parts.principals
+        try:
+            found = principals.of_text(token) if principals.ready else None
+        except GaplessError as error:
+            self._refuse_token(id_, error)
+            return
+        if found is not None:
+            then(found)
+            return
+
+        async def look() -> None:
+            try:
+                then(await principals.find_text(token))
+            except GaplessError as error:
+                self._refuse_token(id_, error)
+
+        self._replies.run(id_, look)
+
+    def _refuse_token(self, id_: int, error: GaplessError) -> None:
+        expired = error.code is Code.UNAUTHENTICATED and error.detail == EXPIRED
+        self._replies.refuse(id_, codes.TOKEN_EXPIRED if expired else error_code(error))
+
+    def _identified(self, id_: int, request: ConnectRequest, who: Principal) -> None:
+        if self.connected:
+            return  # Another connect came while the credential was looked for.
+        who.require_any(ACTIONS)
+        self._become(who)
+        self._connected(id_, request)
+
+    def _refresh(self, id_: int, who: Principal) -> None:
+        """The client has a new token. What is open was opened under the old grants: with others it has to
+        connect again."""
+        mine = self._principal
+        if (who.namespace, who.subject) != (mine.namespace, mine.subject):
+            self.close(codes.INVALID_TOKEN)
+            return
+        if who.grants != mine.grants:
+            self.close(codes.CREDENTIAL_EXPIRED)
+            return
+        self._become(who)
+        self._replies.answer(id_, b"refresh", _encode(self._about()))
+
+    def _become(self, who: Principal) -> None:
+        self._unwatch()
+        self._principal = who
+        self._subscribing.identify(who, ClientInfo(self.id, who.subject, time.time_ns() // 1000))
+        self._unwatch = who.lifetime.watch(partial(self.close, codes.CREDENTIAL_EXPIRED))
+
+    def _connected(self, id_: int, request: ConnectRequest) -> None:
         self.connected = True
         about = self._about() | {"ping": int(PING_S), "pong": True} | self._greeting
         if not request.subs:
@@ -309,7 +376,11 @@ class Session:
         self._replies.run(id_, self._subscribing.open_all(request.subs, opened))
 
     def _about(self) -> dict[str, Any]:
-        return {"client": self.id, "version": f"Gapless {VERSION}"}
+        about = {"client": self.id, "version": f"Gapless {VERSION}"}
+        if (ends_us := self._principal.expires_at_us) is None:
+            return about
+        left_s = max(1, (ends_us - time.time_ns() // 1000) // 1_000_000)
+        return about | {"expires": True, "ttl": left_s}
 
     def _run(self, id_: int, method: bytes, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         self._replies.run(id_, partial(self._answer, id_, method, read))

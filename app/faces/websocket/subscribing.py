@@ -55,6 +55,10 @@ class Subscribing:
     def __repr__(self) -> str:
         return f"Subscribing({len(self._open)})"
 
+    def identify(self, principal: Principal, info: ClientInfo) -> None:
+        """It is another one's from now on, who has subscribed to nothing yet, or has the same grants."""
+        self._principal, self._info = principal, info
+
     def stop(self) -> None:
         """The client is gone."""
         for reader in self._open.values():

@@ -15,6 +15,7 @@ from app.faces.deliveries import MemberDependencies
 from app.faces.websocket.consuming import Queues
 from app.faces.websocket.framing import FRAMES
 from app.faces.websocket.session import Parts, Session
+from app.http.principals import OPEN, Principals
 from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
 from load.websocket import Messages
@@ -57,6 +58,9 @@ class Connection:
         raise AssertionError(reason)
 
 
+ANYBODY = Principals("default", lambda: 0, OPEN)
+
+
 def parts(world: World, stage: Stage) -> Parts:
     codec, gate = ReceiptCodec(b"s" * 32), Gate()
     exchange = Exchange(world.engine, MemoryHub().open, now_us=lambda: 0)
@@ -64,7 +68,7 @@ def parts(world: World, stage: Stage) -> Parts:
     members = MemberDependencies(stage.consumers, codec, world.reader)
     queues = Queues(members, Acks(stage.consumers, codec), gate)
     history = MemoryHistory(world.log)
-    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, queues)
+    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, queues, ANYBODY)
 
 
 CHANNEL = {"channel": "lobby"}
