@@ -116,8 +116,9 @@ class Rows:
             if b"ticket=" in text and (ticket := getattr(read_query(text, route.query), "ticket", "")):
                 principal = await principals.with_ticket(ticket)
             else:
-                needed = not (route.needs.nothing or route.needs.later)
-                principal = principals.of(scope, needed=needed) or await principals.find(scope)
+                needs, later = route.needs, route.needs.later
+                found_now = principals.of(scope, needed=not needs.nothing, later=later)
+                principal = found_now or await principals.find(scope, later=later)
             query = read_query(text, route.query) if text or route.query is not None else None
             name, number = self._read_path(route, found[1])
             if principal.grants is not None or route.needs.operator:

@@ -94,11 +94,12 @@ class Principals:
         """Whether the keys are known."""
         return self._known is not None
 
-    def of(self, scope: Scope, *, needed: bool = True) -> Principal | None:
+    def of(self, scope: Scope, *, needed: bool = True, later: bool = False) -> Principal | None:
         """Who sends this request. None: that is not known here yet; `find` looks for it. A credential that is
-        not `needed` may be left out. Raises `unauthenticated`, `forbidden`."""
+        not `needed` may be left out, and so may one that comes `later`: whoever does is a stranger. Raises
+        `unauthenticated`, `forbidden`."""
         sent = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not sent and not needed and self.required:
+        if not sent and ((not needed and self.required) or (later and self.known_required)):
             return self._stranger
         if self._known is None:
             return None
@@ -122,20 +123,23 @@ class Principals:
             raise unauthenticated(UNREADABLE if self.required else NO_KEYS)
         return self._holder(*read)
 
-    async def find(self, scope: Scope) -> Principal:
+    async def find(self, scope: Scope, *, later: bool = False) -> Principal:
         """As `of`, after a look for what is new."""
-        await self._look_around()
-        found = self.of(scope)
-        if found is None:
-            raise unauthenticated(UNKNOWN if self.required else NO_KEYS)
-        return found
+        return await self._find(lambda: self.of(scope, later=later))
 
     async def find_text(self, text: str) -> Principal:
         """As `find`, for the credential itself."""
-        if self._known is not None and (found := self.of_text(text)) is not None:
-            return found
+        return await self._find(lambda: self.of_text(text))
+
+    async def _find(self, read: Callable[[], Principal | None]) -> Principal:
+        """First among the API keys, then among those of tokens, which may be far away."""
         await self._look_around()
-        found = self.of_text(text)
+        found = read()
+        if found is None and self._tokens is not None:
+            await self._tokens.keys.refresh()
+            found = read()
+            if found is None and not self._tokens.keys.known:
+                raise unavailable("the keys of tokens cannot be read now; nothing was done")
         if found is None:
             raise unauthenticated(UNKNOWN if self.required else NO_KEYS)
         return found
@@ -145,10 +149,6 @@ class Principals:
             await self._look_for_unknown()
         except GaplessError as error:
             raise unavailable("the credentials cannot be read now; nothing was done") from error
-        if self._tokens is not None:
-            await self._tokens.keys.refresh()
-            if not self._tokens.keys.known:
-                raise unavailable("the keys of tokens cannot be read now; nothing was done")
 
     def _holder(self, key_id: str, secret: bytes) -> Principal | None:
         key, principal = self._keys.get(key_id, (None, None))

@@ -134,7 +134,7 @@ class GaplessApp(FastAPI):
         if get_route_path(scope) != WEBSOCKET.path:
             raise GaplessError(Code.NOT_FOUND, "Not Found")
         principals = self._principals
-        principal = principals.of(scope, needed=False) or await principals.find(scope)
+        principal = principals.of(scope, later=True) or await principals.find(scope, later=True)
         WEBSOCKET.needs.require(principal, "")
         if self.service is None:
             raise unavailable("the service is not running")

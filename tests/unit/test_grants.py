@@ -102,7 +102,7 @@ class Known(Principals):
     def __init__(self, who: Principal) -> None:
         self.who = who
 
-    def of(self, scope: Scope, *, needed: bool = True) -> Principal:
+    def of(self, scope: Scope, *, needed: bool = True, later: bool = False) -> Principal:
         return self.who
 
 

@@ -296,3 +296,19 @@ async def test_a_ticket_of_nobody_is_good_while_nobody_is_asked() -> None:
     await principals.look()
     with pytest.raises(GaplessError, match="credentials are needed now"):
         await principals.with_ticket(second)
+
+
+async def test_whoever_sends_a_credential_later_is_a_stranger_only_once_one_is_known_to_be_needed() -> None:
+    """Until the keys are known a client waits: refused, it would not come again."""
+    stored = Stored()
+    principals = Principals("default", lambda: 0)
+    principals.bind(stored, StoredTickets())
+    assert principals.of(sent(), later=True) is None
+    assert await principals.find(sent(), later=True) == Principal("default")
+    stored.set(key())
+    await principals.look()
+    found = principals.of(sent(), later=True)
+    assert found is not None
+    assert found.is_stranger
+    assert await principals.find(sent(), later=True) is found
+    assert refused(principals, sent()) is Code.UNAUTHENTICATED

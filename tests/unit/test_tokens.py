@@ -20,7 +20,9 @@ from app.http.principals import Principals
 from app.http.token_keys import TokenKey, TokenKeyError, TokenKeys, load_keys, read_keys
 from app.http.tokens import TokenRules, Tokens
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.key import written
 from subscriptions.domain.principal import Action, Grant, Principal
+from tests.unit.test_principals import SECRET as KEY
 from tests.unit.test_principals import Stored, StoredTickets, bearer, key, sent
 
 NOW = 1_700_000_000
@@ -351,11 +353,14 @@ async def test_while_the_keys_were_never_read_nothing_is_done() -> None:
     issuer.away = True
     checked = Tokens(issuer.keys(), TokenRules(), lambda: NOW * 1_000_000)
     principals = Principals("default", lambda: 0, tokens=checked)
-    principals.bind(Stored(key()), StoredTickets())
+    stored = Stored(key())
+    principals.bind(stored, StoredTickets())
     await principals.look()
     with pytest.raises(GaplessError) as error:
         await principals.find(bearer(token("r")))
     assert error.value.code is Code.UNAVAILABLE
+    stored.set(key(), key("b" * 12))
+    assert (await principals.find(bearer(written("b" * 12, KEY)))).namespace == "acme", "keys need no issuer"
 
 
 async def test_with_tokens_every_request_needs_a_credential_for_good() -> None:
