@@ -204,17 +204,17 @@ def test_pause_resume_seek_and_delete(client: httpx.Client) -> None:
     for _ in range(2):
         assert ok(client.post("/v1/subscriptions/s/resume"))["paused"] is False
     assert shown(client, "s")["stats"]["lag"] == 0
+    seek = "/v1/subscriptions/s/seek"
     for to, lag in (("earliest", 5), ("latest", 0), ("1h", 5), (0, 5)):
-        seek = "/v1/subscriptions/s/seek"
         stood = shown(client, "s")
         tried = ok(client.post(seek, params={"dry_run": "true"}, json={"to": to}))
-        ages = {"oldest_unacked_seconds": None}
-        assert (tried.pop("dry_run"), {**tried.pop("before"), **ages}) == (True, {**stood["stats"], **ages})
-        assert tried["stats"]["lag"] == lag
-        assert tried.keys() == stood.keys()
-        assert shown(client, "s")["stats"]["cursor"] == stood["stats"]["cursor"]
+        before, after = tried.pop("before"), shown(client, "s")["stats"]
+        assert stood["stats"]["cursor"] <= before["cursor"] <= after["cursor"], "it may move by itself"
+        moving = {"oldest_unacked_seconds": None, "cursor": None}
+        assert {**before, **moving} == {**stood["stats"], **moving} == {**after, **moving}
+        assert (tried.pop("dry_run"), tried["stats"]["lag"], tried.keys()) == (True, lag, stood.keys())
         assert ok(client.post(seek, params={"dry_run": "perhaps"}, json={"to": to}), 422)
-        assert ok(client.post("/v1/subscriptions/s/seek", json={"to": to}))["name"] == "s"
+        assert ok(client.post(seek, json={"to": to}))["name"] == "s"
         assert shown(client, "s")["stats"]["lag"] == lag
     assert client.delete("/v1/subscriptions/s").status_code == 204
     assert ok(client.get("/v1/subscriptions/s"), 404)["code"] == "subscription_not_found"
