@@ -119,12 +119,19 @@ class Place:
             return
         wait_for_port(self.port, server)
         ready = f"http://127.0.0.1:{self.port}/readyz"
-        wait_until(lambda: httpx.get(ready, timeout=PATIENCE_S).json().get("redis"))
+        wait_until(lambda: self._is_ready(httpx.get(ready, timeout=PATIENCE_S)))
+
+    @staticmethod
+    def _is_ready(answer: httpx.Response) -> bool:
+        return bool(answer.json().get("redis"))
 
     def _streamed(self, command: str) -> str:
         """What a stream says until it has sent all history."""
         words = ["bash", "-ec", f"exec {command.replace('curl', 'curl -sS', 1)}"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as stream:
+        environment = {**os.environ, **self._environment()}
+        with subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as stream:
             said = until_ready(stream)
             os.killpg(stream.pid, signal.SIGKILL)
         return said

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,12 +18,13 @@ import pytest
 from load import install
 from load.browser.chromium import opened
 from load.children import Child, free_port
-from load.relay import listening
+from load.relay import Streams, forward, listening, until_first_ends
 from tests.conftest import Database, Serve
 from tests.patience import PATIENCE_S, eventually, http_client
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
+ALL = [{"actions": ["publish", "subscribe", "admin"], "channels": [">"]}]
 
 
 def environment(url: str, **more: str) -> dict[str, str]:
@@ -70,16 +71,22 @@ REPORT = """<script>
 
 
 @asynccontextmanager
-async def shown(page: str, folder: Path, port: int) -> AsyncIterator[asyncio.Queue[str]]:
-    """What this page shows in a browser, each time that it changes. It comes from this port."""
+async def shown(
+    page: str, folder: Path, port: int, ask: Callable[[str], Awaitable[httpx.Response]] | None = None
+) -> AsyncIterator[asyncio.Queue[str]]:
+    """What this page shows in a browser, each time that it changes. It comes from this port; what it posts
+    elsewhere on it, `ask` answers."""
     texts: asyncio.Queue[str] = asyncio.Queue()
 
     async def serve_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = re.search(r"(?i)content-length: (\d+)", head)
-        if head.startswith("POST /report"):
-            texts.put_nowait((await reader.readexactly(int(length[1]) if length else 0)).decode())
+        sent = await reader.readexactly(int(length[1]) if length else 0)
         body = (page + REPORT).encode() if head.startswith("GET / ") else b""
+        if head.startswith("POST /report"):
+            texts.put_nowait(sent.decode())
+        elif head.startswith("POST ") and ask is not None:
+            body = (await ask(head.split()[1])).content
         start = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n"
         writer.write(start.encode() + b"Connection: close\r\n\r\n" + body)
         await writer.drain()
@@ -93,29 +100,53 @@ def url_of(port: int) -> str:
 
 
 @pytest.mark.drill
-async def test_what_is_said_in_the_chat_is_read_in_its_page(serve: Serve, tmp_path: Path) -> None:
+async def test_what_is_said_in_the_chat_is_read_in_its_page_through_cuts(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Each message is there once, in order, though the page's stream is cut after each of ten."""
     port, page_port = free_port(), free_port()
     service = serve(GAPLESS_ALLOWED_ORIGINS=url_of(page_port))
-    command = [sys.executable, str(EXAMPLES / "chat" / "chat.py"), "--port", str(port)]
-    chat = Child(command, tmp_path / "chat.log", environment(service.url)).start()
-    try:
-        await eventually(lambda: _answers(url_of(port)))
-        async with http_client(url_of(port)) as client:
-            said = {"name": "Ada", "text": "<b>hello</b>", "page": "p", "number": 1}
+    root = httpx.post(f"{service.url}/v1/keys", json={"name": "root", "grants": ALL}, timeout=PATIENCE_S)
+    async with Streams() as proxy, http_client(url_of(port)) as client:
+
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            behind = httpx.URL(service.url)
+            there, back = await proxy.connect(behind.host, behind.port or 0)
+            await until_first_ends(forward(reader, back), forward(there, writer))
+
+        between = url_of(await proxy.listen(pass_on))
+        command = [sys.executable, str(EXAMPLES / "chat" / "chat.py"), "--port", str(port)]
+        more = {"GAPLESS_TOKEN": root.json()["key"]}
+        chat = Child(command, tmp_path / "chat.log", environment(between, **more)).start()
+        try:
+            await eventually(lambda: _answers(url_of(port)))
+            said = {"text": "<b>hello</b>", "page": "p", "number": 0}
+            for path in ("/say", "/ticket"):
+                assert (await client.post(path, json=said)).status_code == 401
+            assert (await client.post("/login", json={"name": "Ada"})).status_code == 204
             answers = [(await client.post("/say", json=said)).json() for _ in range(2)]
             assert answers == [{"seq": 1}, {"seq": 1}], "a repeated request is one message"
             assert (await client.post("/say", json={**said, "text": ""})).status_code == 422
             if shutil.which("chromium") is None:
                 pytest.skip("there is no Chromium")
             page = (await client.get("/")).text
-            async with shown(page, tmp_path, page_port) as texts, asyncio.timeout(PATIENCE_S):
-                while "Ada: <b>hello</b>" not in await texts.get():
+            async with (
+                shown(page, tmp_path, page_port, client.post) as texts,
+                asyncio.timeout(5 * PATIENCE_S),
+            ):
+                lines = ["Ada: <b>hello</b>"]
+                for number in range(1, 11):
+                    while lines[-1] not in (text := await texts.get()):
+                        pass
+                    await proxy.drop()
+                    lines.append(f"Ada: no. {number}")
+                    body = {**said, "text": f"no. {number}", "number": number}
+                    assert (await client.post("/say", json=body)).json() == {"seq": number + 1}
+                while lines[-1] not in (text := await texts.get()):
                     pass
-                await client.post("/say", json={**said, "text": "again", "number": 2})
-                while "Ada: again" not in await texts.get():
-                    pass
-    finally:
-        await asyncio.to_thread(chat.stop, 5.0)
+                assert [line for line in text.splitlines() if line.startswith("Ada: ")] == lines
+        finally:
+            await asyncio.to_thread(chat.stop, 5.0)
 
 
 @pytest.mark.drill
@@ -132,7 +163,8 @@ async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> N
     try:
         await eventually(lambda: _answers(url_of(port)))
         async with http_client(url_of(port)) as client:
-            await client.post("/say", json={"name": "Ada", "text": "one", "page": "p", "number": 1})
+            await client.post("/login", json={"name": "Ada"})
+            await client.post("/say", json={"text": "one", "page": "p", "number": 1})
             assert (await client.get("/centrifuge.js")).text == script
             page = (await client.get("/side-by-side")).text
             # The page's own server has no second file.

@@ -1,0 +1,54 @@
+"""docs/howto/securing.md, from its first block to its last."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from load.children import free_port
+from tests.docs.follow import Place
+from tests.patience import PATIENCE_S, wait_until
+
+PAGE = "docs/howto/securing.md"
+
+
+class Machine(Place):
+    """A machine with an embedded Postgres, whose home directory is the folder."""
+
+    def _environment(self) -> dict[str, str]:
+        return {**Place._environment(self), "HOME": str(self.folder)}
+
+    @staticmethod
+    def _is_ready(answer: httpx.Response) -> bool:
+        """Strangers are told yes or no only."""
+        return bool(answer.json() == {"status": "ready"})
+
+
+def test_the_page_leads_from_the_first_key_to_a_stream_with_a_ticket(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    unused: Any = SimpleNamespace(port=5432)
+    place = Machine(folder, unused, free_port(), free_port(), installing=False)
+    url = f"http://127.0.0.1:{place.port}"
+    try:
+        place.follow(PAGE)
+        for name in ("ops.key", "chat.key", "ann.token", "jwt.json"):
+            assert (folder / name).stat().st_mode & 0o077 == 0
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+
+            def ask(file: str, path: str) -> httpx.Response:
+                credential = (folder / file).read_text().strip()
+                return client.get(path, headers={"authorization": f"Bearer {credential}"})
+
+            wait_until(lambda: ask("chat.key", "/v1/whoami").status_code == 401)
+            assert ask("ops.key", "/v1/whoami").json()["operator"]
+            history = ask("ann.token", "/v1/channels/chat.lobby/messages").json()["messages"]
+            assert [(one["sender"], one["data"]) for one in history] == [("chat", {"text": "hello"})]
+            keys = ask("ops.key", "/v1/keys").json()["keys"]
+            assert [key["name"] for key in keys] == ["ops"], json.dumps(keys)
+    finally:
+        place.end()
