@@ -8,18 +8,20 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import Scope
 
+from app.http.bearer import is_token
 from app.http.local import is_local
-from app.http.token_keys import REFRESH_S
-from app.http.tokens import Tokens, is_token
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 from subscriptions.domain.key import Key, digest_of, read_key
 from subscriptions.domain.principal import Lifetime, Principal
 from subscriptions.engine.single_flight import SingleFlight
 from subscriptions.ports import Credentials, KeyPort, TicketPort
+
+if TYPE_CHECKING:
+    from app.http.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +29,6 @@ FOLLOW_S: Final = 1.0
 """How soon a process knows of a key that was revoked."""
 PACE_S: Final = 0.1
 """Unknown keys make a process look for new ones at most this often."""
-RETRY_S: Final = 5.0
-"""How often keys of tokens are asked for that were never read."""
 TICKET_BYTES: Final = 32
 MALFORMED: Final = "the header Authorization must be there once, as Bearer with a credential"
 UNREADABLE: Final = "the credential must be a key or a token that this service can check"
@@ -213,7 +213,7 @@ class Principals:
             except GaplessError as error:
                 log.debug("the keys cannot be read: %s", error.detail)
             if self._tokens is not None:
-                await self._tokens.keys.refresh(pace_s=REFRESH_S if self._tokens.keys.known else RETRY_S)
+                await self._tokens.follow_keys()
             self._end_expired()
 
     async def look(self) -> None:

@@ -31,6 +31,8 @@ MAX_DOCUMENT_BYTES: Final = 1_000_000
 FETCH_TIMEOUT_S: Final = 5.0
 REFRESH_S: Final = 600.0
 """How often published keys are read again."""
+RETRY_S: Final = 5.0
+"""How often keys are asked for that were never read."""
 PACE_S: Final = 60.0
 """Unknown keys make a process read them at most this often."""
 

@@ -15,14 +15,14 @@ from typing import Any, Final
 import jwt
 import msgspec
 
-from app.http.token_keys import TokenKey, TokenKeys
+from app.http.bearer import EXPIRED
+from app.http.token_keys import REFRESH_S, RETRY_S, TokenKey, TokenKeys
 from app.message.grants import GrantDocument, read_grants
 from subscriptions.domain.errors import GaplessError, unauthenticated
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, is_channel
 from subscriptions.domain.principal import Action, Principal
 
 MAX_TOKEN_CHARACTERS: Final = 8192
-EXPIRED: Final = "the token has expired"
 MAX_KEPT: Final = 50_000
 """Tokens that are not checked again."""
 SKEW_S: Final = 60
@@ -32,11 +32,6 @@ NOT_BY_TOKEN: Final = frozenset({Action.ADMIN})
 """Keys are an admin's: tokens are made by applications."""
 _TYPES: Final = frozenset({"jwt", "at+jwt"})
 _decode_grants: Final = msgspec.json.Decoder(list[GrantDocument])
-
-
-def is_token(text: str) -> bool:
-    """Whether a credential has the form of a token."""
-    return text.count(".") == 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +72,10 @@ class Tokens:
             principal.lifetime.end()
             raise unauthenticated(EXPIRED)
         return principal
+
+    async def follow_keys(self) -> None:
+        """Read published keys again when it is time."""
+        await self.keys.refresh(pace_s=REFRESH_S if self.keys.known else RETRY_S)
 
     def end_expired(self) -> None:
         """End what tokens opened that have expired, or whose key is gone."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette._utils import get_route_path
@@ -23,8 +23,6 @@ from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
 from app.http.browsers.rules import Browsers
 from app.http.principals import Principals
-from app.http.token_keys import TokenKeys, load_keys
-from app.http.tokens import TokenRules, Tokens
 from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
 from app.process.settings import Settings
@@ -32,6 +30,9 @@ from app.process.standalone import Companion, on_stop
 from app.process.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.principal import Principal
+
+if TYPE_CHECKING:
+    from app.http.tokens import Tokens
 
 
 class GaplessApp(FastAPI):
@@ -189,6 +190,10 @@ def _tokens(settings: Settings) -> Tokens | None:
     """What checks JWTs; None: nothing does. Raises TokenKeyError."""
     if not settings.takes_tokens:
         return None
+    # What they need takes a start as long as a tenth of the rest.
+    from app.http.token_keys import TokenKeys, load_keys
+    from app.http.tokens import TokenRules, Tokens
+
     own = () if settings.jwt_keys is None else load_keys(settings.jwt_keys)
     rules = TokenRules(
         settings.namespace, settings.jwt_issuer, settings.jwt_audience, settings.jwt_max_lifetime

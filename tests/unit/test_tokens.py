@@ -6,6 +6,8 @@ import base64
 import hashlib
 import hmac
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from app.http.tokens import TokenRules, Tokens
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.key import written
 from subscriptions.domain.principal import Action, Grant, Principal
+from tests.support import ROOT
 from tests.unit.test_principals import SECRET as KEY
 from tests.unit.test_principals import Stored, StoredTickets, bearer, key, sent
 
@@ -372,3 +375,10 @@ async def test_with_tokens_every_request_needs_a_credential_for_good() -> None:
         principals.of(sent())
     assert error.value.code is Code.UNAUTHENTICATED
     assert stored.now.required
+
+
+def test_a_service_without_tokens_does_not_load_what_checks_them() -> None:
+    """Each of its processes would start a tenth later."""
+    code = "import sys, app.process.application; print({'jwt', 'httpx'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "set()\n"

@@ -37,8 +37,8 @@ from app.faces.websocket.publications import push
 from app.faces.websocket.publishing import publish
 from app.faces.websocket.replies import Replies
 from app.faces.websocket.subscribing import Subscribing
+from app.http.bearer import EXPIRED
 from app.http.principals import Principals
-from app.http.tokens import EXPIRED
 from app.message.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated
 from subscriptions.domain.presence import ClientInfo
