@@ -111,7 +111,7 @@ def tidy(output: str) -> str:
 def test_examples_do_what_the_page_says(
     name: str, log: Log, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logins = [loop.run(login(log.database, f"gapless_{role}")) for role in ("reader", "publisher")]
+    logins = [loop.run(login(log.database, role)) for role in ("reader", "publisher")]
     page = Page(log, tmp_path, *logins)
     if name == NOTEBOOK:
         monkeypatch.setenv("GAPLESS_DATABASE_URL", page.reader)
