@@ -213,7 +213,7 @@ class Principals:
             except GaplessError as error:
                 log.debug("the keys cannot be read: %s", error.detail)
             if self._tokens is not None:
-                await self._tokens.follow_keys()
+                self._tokens.follow_keys()
             self._end_expired()
 
     async def look(self) -> None:

@@ -189,13 +189,16 @@ class TokenKeys:
 
     async def refresh(self, *, pace_s: float = PACE_S) -> None:
         """Read the published keys again, unless that was done or tried in the last `pace_s` seconds."""
-        if self._fetching is None:
-            if self._url is None or self._clock() - self._fetched_at < pace_s:
-                return
+        self.begin_refresh(pace_s=pace_s)
+        if self._fetching is not None:
+            await asyncio.shield(self._fetching)
+
+    def begin_refresh(self, *, pace_s: float) -> None:
+        """As `refresh`, without waiting for the issuer."""
+        if self._fetching is None and self._url and self._clock() - self._fetched_at >= pace_s:
             self._fetched_at = self._clock()
             self._fetching = asyncio.create_task(self._read(self._url))
             self._fetching.add_done_callback(self._done)
-        await asyncio.shield(self._fetching)
 
     def _done(self, _: asyncio.Task[None]) -> None:
         self._fetching = None

@@ -73,9 +73,9 @@ class Tokens:
             raise unauthenticated(EXPIRED)
         return principal
 
-    async def follow_keys(self) -> None:
-        """Read published keys again when it is time."""
-        await self.keys.refresh(pace_s=REFRESH_S if self.keys.known else RETRY_S)
+    def follow_keys(self) -> None:
+        """Begin to read published keys again when it is time. An issuer that is silent holds up nobody."""
+        self.keys.begin_refresh(pace_s=REFRESH_S if self.keys.known else RETRY_S)
 
     def end_expired(self) -> None:
         """End what tokens opened that have expired, or whose key is gone."""
