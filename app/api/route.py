@@ -70,11 +70,11 @@ class Needs:
     nouns: tuple[Noun, ...] = (Noun.CHANNEL, Noun.SUBSCRIPTION)
     operator: bool = False
     later: bool = False
+    nothing: bool = field(init=False)
+    """Whether anybody may ask."""
 
-    @property
-    def nothing(self) -> bool:
-        """Whether anybody may ask."""
-        return not self.actions and not self.operator
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nothing", not self.actions and not self.operator)
 
     def require(self, principal: Principal, name: str) -> None:
         """Raises `forbidden`. `name` is that in the path."""

@@ -67,6 +67,8 @@ class Principals:
         self._anonymous = Principal(namespace)
         self._stranger = Principal(namespace, grants=())
         self._known: Credentials | None = None
+        self._everybody: Principal | None = None
+        """Who sends no credential, while none is needed."""
         self._keys: dict[str, tuple[Key, Principal]] = {}
         self._port: KeyPort | None = None
         self._tickets: TicketPort | None = None
@@ -98,7 +100,10 @@ class Principals:
         """Who sends this request. None: that is not known here yet; `find` looks for it. A credential that is
         not `needed` may be left out, and so may one that comes `later`: whoever does is a stranger. Raises
         `unauthenticated`, `forbidden`."""
+        # Each request comes here.
         sent = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not sent and self._everybody is not None and (self._anywhere or not needed or is_local(scope)):
+            return self._everybody
         if not sent and ((not needed and self.required) or (later and self.known_required)):
             return self._stranger
         if self._known is None:
@@ -110,9 +115,7 @@ class Principals:
             raise unauthenticated(MALFORMED if self.required else NO_KEYS)
         if self.required:
             raise unauthenticated("this needs a credential: send Authorization: Bearer with a key or a token")
-        if needed and not self._anywhere and not is_local(scope):
-            raise GaplessError(Code.FORBIDDEN, TOO_OPEN)
-        return self._anonymous
+        raise GaplessError(Code.FORBIDDEN, TOO_OPEN)
 
     def of_text(self, text: str) -> Principal | None:
         """As `of`, for the credential itself."""
@@ -202,6 +205,7 @@ class Principals:
     def bind(self, keys: KeyPort, tickets: TicketPort) -> None:
         """Where keys and tickets are. Those of another run of the service are forgotten."""
         self._port, self._tickets, self._known, self._keys = keys, tickets, None, {}
+        self._everybody = None
 
     async def run(self) -> None:
         """Follow the keys until cancelled; whoever opens the gate has looked for them. While the database is
@@ -247,6 +251,7 @@ class Principals:
             log.info("every request needs a credential from now on")
         elif not self.required and self._anonymous.lifetime.over:
             self._anonymous = Principal(self._namespace)
+        self._everybody = None if self.required else self._anonymous
         self._end_expired()
 
     def _end_expired(self) -> None:
