@@ -19,6 +19,7 @@ from subscriptions.domain.errors import unavailable
 from subscriptions.domain.model import Message
 from subscriptions.domain.pattern import to_regex
 from subscriptions.domain.selection import Selection
+from subscriptions.domain.signing import PURPOSES, SigningSecrets
 from subscriptions.domain.watermark import Fence, Tick
 from subscriptions.ports import NO_PLACE, Head, Lost, Page, Place, Span, Trim
 
@@ -133,9 +134,12 @@ class Reader:
     async def disown(self, epoch: str, known: int) -> None:
         await self._ticks.fetch("disown", epoch, known)
 
-    async def hint_secret(self) -> bytes:
-        """The log's secret, which signs hints and receipts."""
-        return bytes(await self._control.fetchval("hint_secret"))
+    async def signing_secrets(self) -> SigningSecrets:
+        """What signs hints and receipts now, and what else is accepted."""
+        rows = await self._control.fetch("signing_secrets")
+        return SigningSecrets(
+            *(tuple(bytes(r["secret"]) for r in rows if r["purpose"] == purpose) for purpose in PURPOSES)
+        )
 
     async def lost(self, selection: Selection, cursor: int) -> Lost | None:
         if self._followed and _newest(self._followed).number == 0 and cursor < FENCED_IDS:

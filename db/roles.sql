@@ -19,8 +19,8 @@ revoke all on gapless.publishing_lock, gapless.definitions_lock, gapless.trimmin
     from gapless_service, gapless_publisher, gapless_reader;
 grant select on all sequences in schema gapless to gapless_service;
 grant execute on all functions in schema gapless to gapless_service;
-revoke execute on function gapless.open_installation, gapless.grant_publisher, gapless.grant_reader, gapless.revoke
-    from gapless_service;
+revoke execute on function gapless.open_installation, gapless.grant_publisher, gapless.grant_reader, gapless.revoke,
+    gapless.rotate_secret from gapless_service;
 revoke execute on function gapless.spark_stage, gapless.spark_bind, gapless.spark_publish, gapless.spark_discard,
     gapless.spark_tidy from gapless_service;
 

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from app.api.answers import Count
 from app.api.channels import ChannelSettings, channel_values, nested
 from app.api.policies import PolicyDefinition, policy_of, shown_definition, shown_policy
-from app.api.settings import shown_settings
+from app.api.settings import PushRules, shown_settings
 from app.api.subscriptions import SubscriptionEntry, definition_of, shown_start
 from app.http.body import read_json
 from app.http.parameters import DryRunQuery
@@ -57,12 +57,12 @@ _Entry = TypeVar("_Entry", ChannelEntry, SubscriptionEntry, PolicyEntry)
 _Made = TypeVar("_Made")
 
 
-def parse_definitions(raw: bytes, now: datetime, *, allow_private: bool) -> Definitions:
+def parse_definitions(raw: bytes, now: datetime, rules: PushRules) -> Definitions:
     """A document of definitions, in the form that `GET /v1/definitions` answers."""
     body = decode(raw, DefinitionsDocument)
 
     def subscription(entry: SubscriptionEntry) -> Definition:
-        return definition_of(entry.name, entry, now, allow_private=allow_private)
+        return definition_of(entry.name, entry, now, rules)
 
     subscriptions = body.subscriptions or []
     return Definitions(
@@ -124,13 +124,13 @@ async def export_definitions(request: Plain, policies: AnnouncingPolicies) -> An
 
 
 async def import_definitions(
-    request: Request[DryRunQuery], policies: AnnouncingPolicies, allow_private: bool
+    request: Request[DryRunQuery], policies: AnnouncingPolicies, push_rules: PushRules
 ) -> Answer:
     """Import definitions, all of them or none. Missing ones are created, different ones are changed, and none
     is deleted."""
     tags, dry_run = if_match(request.headers), request.query.dry_run
     raw = await read_json(request, MAX_DEFINITIONS_BYTES)
-    wanted = parse_definitions(raw, datetime.now(UTC), allow_private=allow_private)
+    wanted = parse_definitions(raw, datetime.now(UTC), push_rules)
     changes, unchanged = await policies.apply(request.namespace, wanted, dry_run=dry_run, if_match=tags)
     return Answer(encode_changes(changes, unchanged, dry_run=dry_run))
 

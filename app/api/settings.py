@@ -7,11 +7,13 @@ two spellings of one definition compare equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.faces.webhooks.secrets import WebhookSecrets
 from app.faces.webhooks.signature import MAX_SECRET_CHARACTERS, check_secret
 from app.faces.webhooks.url import MAX_URL_CHARACTERS, check_url
 from app.message import limits
@@ -86,15 +88,24 @@ def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]
             yield name, None if value is None else _KEPT.get(name, number)(value)
 
 
-def push_value(given: Push, *, allow_private: bool, secret_required: bool) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class PushRules:
+    """How the setting `push` is checked and stored. `allow_private`: its URL may have an address that is not
+    public."""
+
+    allow_private: bool = False
+    secrets: WebhookSecrets = field(default_factory=WebhookSecrets)
+
+
+def push_value(given: Push, rules: PushRules, *, secret_required: bool) -> dict[str, str]:
     """The setting `push` as it is stored. Raises `invalid_request`."""
-    check_url(given.url, allow_private)
+    check_url(given.url, rules.allow_private)
     if given.secret is UNSET or given.secret is None:
         if secret_required:
             raise invalid("push.secret", "is required")
         return {"url": given.url}
     check_secret(given.secret)
-    return {"url": given.url, "secret": given.secret}
+    return {"url": given.url, "secret": rules.secrets.encrypt(given.secret)}
 
 
 def _backoff(given: list[float]) -> list[float]:

@@ -18,6 +18,7 @@ from app.api.settings import (
     DeadLetterTo,
     Filter,
     Push,
+    PushRules,
     SubscriptionSettings,
     dead_letters_of,
     push_value,
@@ -105,23 +106,21 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     channels: Channels
 
 
-def parse_subscription(name: str, raw: bytes, now: datetime, *, allow_private: bool) -> delivery.Definition:
-    """The body of a PUT. `allow_private`: whether its push URL may have an address that is not public."""
+def parse_subscription(name: str, raw: bytes, now: datetime, rules: PushRules) -> delivery.Definition:
+    """The body of a PUT."""
     body = decode(raw, SubscriptionDefinition)
     refuse_other_name(body.name, name)
-    return definition_of(name, body, now, allow_private=allow_private)
+    return definition_of(name, body, now, rules)
 
 
-def parse_patch(
-    name: str, raw: bytes, *, allow_private: bool
-) -> tuple[tuple[str, ...] | None, delivery.Settings]:
+def parse_patch(name: str, raw: bytes, rules: PushRules) -> tuple[tuple[str, ...] | None, delivery.Settings]:
     """The body of a PATCH: the new channels, if any, and settings; None clears one."""
     body = decode(raw, SubscriptionChange)
     refuse_other_name(body.name, name)
     if body.start is not UNSET:
         raise invalid("start", "says where a new subscription begins; seek moves one that is there")
     channels = None if body.channels is UNSET else _channels(body.channels)
-    return channels, _settings(body, allow_private=allow_private)
+    return channels, _settings(body, rules)
 
 
 def parse_seek(raw: bytes, now: datetime) -> str:
@@ -150,16 +149,16 @@ def normal_start(given: int | str, now: datetime, field: str = "start") -> str:
 
 
 def definition_of(
-    name: str, body: SubscriptionDefinition | SubscriptionEntry, now: datetime, *, allow_private: bool
+    name: str, body: SubscriptionDefinition | SubscriptionEntry, now: datetime, rules: PushRules
 ) -> delivery.Definition:
     start = "latest" if body.start is UNSET or body.start is None else normal_start(body.start, now)
-    settings = _settings(body, allow_private=allow_private)
+    settings = _settings(body, rules)
     own = {name: value for name, value in settings.items() if value is not None}
     return delivery.Definition(name, _channels(body.channels), start, own)
 
 
 def _settings(
-    body: SubscriptionDefinition | SubscriptionChange | SubscriptionEntry, *, allow_private: bool
+    body: SubscriptionDefinition | SubscriptionChange | SubscriptionEntry, rules: PushRules
 ) -> dict[str, Any]:
     """The given settings, with None for null."""
     settings = dict(subscription_values(body))
@@ -167,7 +166,7 @@ def _settings(
         settings["push"] = None
     elif body.push is not UNSET:
         required = isinstance(body, SubscriptionDefinition)
-        settings["push"] = push_value(body.push, allow_private=allow_private, secret_required=required)
+        settings["push"] = push_value(body.push, rules, secret_required=required)
     return settings
 
 
@@ -290,25 +289,25 @@ async def get_subscription_length(request: Plain, subscriptions: AnnouncingSubsc
 
 
 async def put_subscription(
-    request: Plain, subscriptions: AnnouncingSubscriptions, allow_private: bool
+    request: Plain, subscriptions: AnnouncingSubscriptions, push_rules: PushRules
 ) -> Answer:
     """Create a subscription. 200 if an equal one exists already, 409 if the name has another definition.
     `If-Match` replaces that one; `If-None-Match: *` only creates."""
     tags, absent = if_match(request.headers), if_absent(request.headers)
     raw = await read_json(request)
-    definition = parse_subscription(request.name, raw, datetime.now(UTC), allow_private=allow_private)
+    definition = parse_subscription(request.name, raw, datetime.now(UTC), push_rules)
     _require_grants(request, definition.channels, definition.settings)
     made, was_made = await subscriptions.put(request.namespace, definition, if_match=tags, if_absent=absent)
     return _answer(made, 201 if was_made else 200)
 
 
 async def patch_subscription(
-    request: Plain, subscriptions: AnnouncingSubscriptions, allow_private: bool
+    request: Plain, subscriptions: AnnouncingSubscriptions, push_rules: PushRules
 ) -> Answer:
     """Change some members of a subscription; null clears a setting, so that a policy or the default applies
     again."""
     tags, raw = if_match(request.headers), await read_json(request)
-    channels, settings = parse_patch(request.name, raw, allow_private=allow_private)
+    channels, settings = parse_patch(request.name, raw, push_rules)
     _require_grants(request, channels or (), settings)
     changed = await subscriptions.patch(request.namespace, request.name, channels, settings, if_match=tags)
     return _answer(changed)

@@ -6,7 +6,7 @@ from gapless_cli import options
 from gapless_cli.__main__ import add_commands, command_line, run
 from gapless_cli.helping import Command
 
-from app.cli import backup, bench, keys, namespaces, serve, spark, token, version
+from app.cli import backup, bench, keys, namespaces, secrets, serve, spark, token, version
 from app.cli.address import served_at
 from app.cli.doctor import command as doctor
 from app.cli.importing import command as importing
@@ -24,7 +24,7 @@ A queue:
   gapless consume billing --exec ./charge
 
 gapless COMMAND --help shows examples of a command. All commands except serve, migrate, doctor, backup,
-restore, psql, keys, token, namespaces, bench, export and analyze talk to the server at --url or
+restore, psql, keys, token, namespaces, secrets, bench, export and analyze talk to the server at --url or
 GAPLESS_URL. Without these they use the address of serve from GAPLESS_HOST, GAPLESS_PORT and gapless.toml.
 GAPLESS_TOKEN holds their key or token.
 """
@@ -78,6 +78,7 @@ app.command(
 )(bench.bench)
 app.add_typer(keys.app, name="keys")
 app.add_typer(namespaces.app, name="namespaces")
+app.add_typer(secrets.app, name="secrets")
 app.command(
     "token", cls=Command, short_help="Make a JWT, for trying and for scripts.", epilog=token.EXAMPLES
 )(token.token)

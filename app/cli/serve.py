@@ -63,7 +63,7 @@ def serve(
     if file is not None and not Path(file).is_file():
         raise usage(f"GAPLESS_CONFIG names {file}, which is not there")
     _tell_of_unknown_names(settings)
-    _check_token_keys(settings)
+    _check_keys(settings)
     # The owner's credentials are for the migration only: workers do not inherit them.
     os.environ.pop("GAPLESS_MIGRATE_URL", None)
     raise typer.Exit(_run(settings))
@@ -132,10 +132,18 @@ def _tell_of_unknown_names(settings: Settings) -> None:
         say(check.detail)
 
 
-def _check_token_keys(settings: Settings) -> None:
-    from app.http.token_keys import TokenKeyError, load_keys
+def _check_keys(settings: Settings) -> None:
+    """Workers read the files again."""
+    if settings.webhook_keys is not None:
+        from app.faces.webhooks.secrets import WebhookKeyError, webhook_secrets
 
+        try:
+            webhook_secrets(settings.webhook_keys)
+        except WebhookKeyError as error:
+            raise usage(f"GAPLESS_WEBHOOK_KEYS: {settings.webhook_keys} {error}") from None
     if settings.jwt_keys is not None:
+        from app.http.token_keys import TokenKeyError, load_keys
+
         try:
             load_keys(settings.jwt_keys)
         except TokenKeyError as error:

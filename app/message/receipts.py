@@ -6,14 +6,17 @@ Each receipt has only one spelling, because no character is padding or ignored.
 
 from __future__ import annotations
 
+import time
 from binascii import Error, a2b_base64, b2a_base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
+from math import inf
 from struct import Struct
 from typing import Final
 
 from subscriptions.domain.delivery import Receipt
+from subscriptions.domain.errors import unavailable
 
 RECEIPT_CHARACTERS: Final = 60
 
@@ -27,28 +30,37 @@ _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
 class ReceiptCodec:
-    """Writes and reads the receipts of one installation, whose processes share `secret`. Without a secret it
-    does neither; the gate opens after `learn`."""
+    """Writes and reads the receipts of one installation, whose processes share `secrets`: the first one
+    signs, each is accepted. Without one it does neither; the gate opens after `learn`."""
 
-    __slots__ = ("_keyed",)
+    __slots__ = ("_clock", "_keyed", "_known_until", "_secrets")
 
-    def __init__(self, secret: bytes | None = None) -> None:
-        if secret is not None:
-            self.learn(secret)
+    def __init__(self, *secrets: bytes, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known_until = inf
+        self._secrets: tuple[bytes, ...] = ()
+        self._keyed: list[blake2b] = []
+        if secrets:
+            self.learn(secrets)
 
-    def learn(self, secret: bytes) -> None:
-        """Take the secret of the installation."""
-        # A key has at most 64 bytes, and the same secret also signs other things.
-        key = blake2b(secret, digest_size=32, person=_PERSON).digest()
-        self._keyed = blake2b(key=key, digest_size=_MAC_BYTES, person=_PERSON)
+    def learn(self, secrets: Sequence[bytes], good_until: float = inf) -> None:
+        """Take the secrets of the installation. From `good_until` on, by the clock, others may sign."""
+        self._known_until = good_until
+        if self._secrets != (new := tuple(secrets)):
+            self._secrets = new
+            # A key has at most 64 bytes, and the secret of an old installation also signs other things.
+            keys = [blake2b(secret, digest_size=32, person=_PERSON).digest() for secret in new]
+            self._keyed = [blake2b(key=key, digest_size=_MAC_BYTES, person=_PERSON) for key in keys]
 
     def encode(self, receipt: Receipt) -> str:
         """The text that a client gives back."""
         packed = _NUMBERS.pack(_VERSION, *receipt)
-        return b2a_base64(packed + self._mac(packed), newline=False).translate(_TO_URL).decode("ascii")
+        mac = _mac(self._keyed[0], packed)
+        return b2a_base64(packed + mac, newline=False).translate(_TO_URL).decode("ascii")
 
     def decode(self, text: str) -> Receipt | None:
-        """The receipt in the text, or None if this installation did not write it."""
+        """The receipt in the text, or None if this installation did not write it. Raises `unavailable`: it
+        may have been signed with a secret that is not known here yet."""
         if len(text) != RECEIPT_CHARACTERS or not text.isascii():
             return None
         try:
@@ -56,7 +68,9 @@ class ReceiptCodec:
         except Error:
             return None
         packed = raw[:-_MAC_BYTES]
-        if not compare_digest(raw[-_MAC_BYTES:], self._mac(packed)):
+        if not any(compare_digest(raw[-_MAC_BYTES:], _mac(keyed, packed)) for keyed in self._keyed):
+            if self._clock() > self._known_until:
+                raise unavailable("the secrets of receipts cannot be read now; nothing was done")
             return None
         version, *numbers = _NUMBERS.unpack(packed)
         return Receipt(*numbers) if version == _VERSION else None
@@ -65,7 +79,8 @@ class ReceiptCodec:
         """As `decode`, for each of the texts, in order."""
         return [self.decode(text) for text in texts]
 
-    def _mac(self, packed: bytes) -> bytes:
-        mac = self._keyed.copy()
-        mac.update(packed)
-        return mac.digest()
+
+def _mac(keyed: blake2b, packed: bytes) -> bytes:
+    mac = keyed.copy()
+    mac.update(packed)
+    return mac.digest()

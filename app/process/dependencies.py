@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.api.operate import Readiness
+from app.api.settings import PushRules
 from app.faces.acks import Acks
 from app.faces.websocket.sessions import Sessions
 from app.http.principals import Principals
@@ -51,5 +52,5 @@ class Dependencies:
     keys: KeyPort
     namespaces: NamespacePort
     principals: Principals
-    allow_private: bool
+    push_rules: PushRules
     """Whether webhooks may have private addresses."""

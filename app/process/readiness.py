@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.api.definitions import parse_definitions
+from app.api.settings import PushRules
 from app.process import failpoints
 from db.maintenance import Maintenance
 from db.migrate import migrations
@@ -62,7 +63,7 @@ class Gatekeeper:
         policies: Policies,
         *,
         served: Served,
-        allow_private: bool,
+        push_rules: PushRules,
         auto_create: bool,
         credentials: Callable[[], Awaitable[None]],
     ) -> None:
@@ -72,7 +73,7 @@ class Gatekeeper:
         self._namespaces = namespaces
         self._policies = policies
         self._served = served
-        self._allow_private = allow_private
+        self._push_rules = push_rules
         self._auto_create = auto_create
         self._credentials = credentials
         self._obstacle = "the definitions are not loaded yet"
@@ -149,7 +150,7 @@ class Gatekeeper:
         file = self._served.file_of(namespace)
         if file is not None:
             text = await asyncio.to_thread(file.read_bytes)
-            wanted = parse_definitions(text, datetime.now(UTC), allow_private=self._allow_private)
+            wanted = parse_definitions(text, datetime.now(UTC), self._push_rules)
             digest = hashlib.sha256(text).digest()
             changes, same = await self._policies.apply(namespace, wanted, dry_run=False, digest=digest)
             log.info("%s: %d definitions changed, %d unchanged", file.name, len(changes), same)

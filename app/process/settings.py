@@ -121,6 +121,9 @@ class Settings(BaseSettings):
         " if it changed, before anything expires.",
     )
     webhook_allow_private: bool = Field(False, description="Let webhooks reach private addresses.")
+    webhook_keys: Path | None = Field(
+        None, description="File with keys that encrypt the secrets of webhooks, base64, each on a line."
+    )
     metrics_interval: float = Field(
         15.0, ge=1, description="Seconds between measurements of the durable subscriptions."
     )

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from app.api.settings import PushRules
 from app.faces.acks import Acks
 from app.faces.deliveries import MemberDependencies
 from app.faces.webhooks.push import PushDependencies
 from app.faces.webhooks.runner import Webhooks
+from app.faces.webhooks.secrets import webhook_secrets
 from app.faces.webhooks.sender import Sender
 from app.faces.websocket.consuming import Queues
 from app.faces.websocket.session import Parts
@@ -68,6 +70,10 @@ log = logging.getLogger(__name__)
 
 PUBLISHERS = 2
 IDENTITY_RETRY_S = 0.5
+SECRETS_S = 1.0
+SECRETS_GOOD_S = 5.0
+"""A new secret signs 10 s after it was made (`gapless.rotate_secret`), so who knew all of them 5 s ago knows
+all that sign now."""
 
 
 class Service:
@@ -129,18 +135,18 @@ class Service:
     def _depend(self) -> Dependencies:
         """What faces use. The announcing adapters tell the loops of this process what faces change."""
         settings, create, pools = self._settings, self._settings.auto_create_channels, self._pools
-        policies = Policies(pools.defining, self._namespaces)
+        policies, changed = Policies(pools.defining, self._namespaces), asyncio.Event()
+        rules = PushRules(settings.webhook_allow_private, webhook_secrets(settings.webhook_keys))
         self._gatekeeper = Gatekeeper(
             self._gate,
             self._maintenance,
             self._namespaces,
             policies,
             served=Served(settings.namespace, settings.definitions),
-            allow_private=settings.webhook_allow_private,
+            push_rules=rules,
             auto_create=create,
             credentials=self._principals.look,
         )
-        changed = asyncio.Event()
         subscriptions = AnnouncingSubscriptions(
             self._subscriptions,
             self._consumers,
@@ -151,7 +157,9 @@ class Service:
         sender = Sender(settings.webhook_allow_private)
         self._webhooks = Webhooks(
             self._gate,
-            PushDependencies(self._consumers, subscriptions, self._subscriptions, sender, encode_message),
+            PushDependencies(
+                *(self._consumers, subscriptions, self._subscriptions, sender, encode_message, rules.secrets)
+            ),
             changed,
         )
         transactions = Transactions(pools.deciding, self._namespaces, create_channels=create)
@@ -189,7 +197,7 @@ class Service:
             sessions=self._sessions,
             gate=self._gate,
             readiness=self._gatekeeper,
-            allow_private=settings.webhook_allow_private,
+            push_rules=rules,
             keys=self._keys,
             namespaces=self._namespaces,
             principals=self._principals,
@@ -284,19 +292,31 @@ class Service:
         return found
 
     async def _identify(self) -> None:
-        """Reads the secret that signs receipts and hints, then opens the gate: leases need receipts."""
+        """Reads the secrets that sign receipts and hints, then opens the gate: leases need receipts."""
         await failpoints.reach("log.identity")
-        secret = await self._learn_secret()
-        self._receipts.learn(secret)
-        self._loops.start("exchange", lambda: self._exchange.run(secret))
+        while True:
+            if await self._learn_secrets():
+                break
+            await asyncio.sleep(IDENTITY_RETRY_S)
+        self._loops.start("exchange", self._exchange.run)
+        self._loops.start("secrets", self._follow_secrets)
         await self._gatekeeper.run()
 
-    async def _learn_secret(self) -> bytes:
+    async def _follow_secrets(self) -> None:
         while True:
-            try:
-                return await self._reader.hint_secret()
-            except GaplessError:
-                await asyncio.sleep(IDENTITY_RETRY_S)
+            await asyncio.sleep(SECRETS_S)
+            await self._learn_secrets()
+
+    async def _learn_secrets(self) -> bool:
+        """Whether the secrets of receipts and hints could be read."""
+        asked_at = time.monotonic()
+        try:
+            secrets = await self._reader.signing_secrets()
+        except GaplessError:
+            return False
+        self._receipts.learn(secrets.receipts, good_until=asked_at + SECRETS_GOOD_S)
+        self._exchange.learn(secrets.hints)
+        return True
 
     def _open_bus(
         self, identity: str, node: str, heard: Callable[[bytes], None], maybe_missed: Callable[[], None]

@@ -1,4 +1,4 @@
--- calls: seq_at(2)
+-- calls: seq_at(2), rotate_secret(2)
 
 -- name: tick
 select last_id, lsn, flushed, holders, life::text as life, fences, epoch::text as epoch, newest
@@ -15,8 +15,14 @@ select number, epoch::text as epoch, base, lost_from from gapless.fences where n
 -- name: disown
 select gapless.fence($1::uuid, $2)
 
--- name: hint_secret
-select hint_secret from gapless.log
+-- name: signing_secrets
+-- Those that are accepted now. Of each purpose, the one that signs is first.
+select s.purpose, s.secret from gapless.signing_secrets s where coalesce(s.ends_at, 'infinity') > clock_timestamp()
+order by s.purpose, s.signs_at > clock_timestamp(), s.signs_at desc
+
+-- name: secret_times
+select s.purpose, s.signs_at, s.ends_at from gapless.signing_secrets s
+where coalesce(s.ends_at, 'infinity') > clock_timestamp() order by s.purpose, s.signs_at desc
 
 -- name: lost
 -- The lost ids that a reader with the cursor $3 may have seen, and where it goes on. For one channel ($1

@@ -46,7 +46,7 @@ where s.namespace_id = $1 and s.name > $3 collate "C" and ($2::text is null or s
 order by s.name limit $4
 
 -- name: pushed_subscriptions
-select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.namespace_id = any($1) and s.own ? 'push' and not s.paused order by s.id
+select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.namespace_id = any($1) and s.own ? 'push' order by s.id
 
 -- name: subscriptions_by_id
 select s.*, gapless.subscription_tag(s) as tag from gapless.subscriptions s where s.id = any($1)

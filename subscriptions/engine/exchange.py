@@ -63,6 +63,7 @@ class Exchange:
         self._origin = secrets.token_hex(8)
         self._stamped_at_us = 0
         self._replays = Replays()
+        self._secrets: tuple[bytes, ...] = ()
         self._codec: HintCodec | None = None
         self._bus: HintBus | None = None
         self._listeners: list[Listener] = []
@@ -100,7 +101,13 @@ class Exchange:
         self._hear_presence = presence or self._hear_presence
         self._hear_commands = commands or self._hear_commands
 
-    async def run(self, secret: bytes) -> None:
+    def learn(self, secrets: Sequence[bytes]) -> None:
+        """The secrets of hints, before `run` and each time they change; the first one signs."""
+        if self._secrets != (new := tuple(secrets)):
+            self._secrets = new
+            self._codec = None if self._codec is None else HintCodec(*new, identity=self._codec.identity)
+
+    async def run(self) -> None:
         """Exchange hints with the processes that read the same history of the same database, until cancelled.
         A copy of it, a restored one, and the primary before a failover have hints of their own, which never
         arrive here."""
@@ -108,7 +115,7 @@ class Exchange:
             await self._live.moved.wait()
             self._live.moved.clear()
             identity = self._live.identity
-            self._codec = HintCodec(secret, identity)
+            self._codec = HintCodec(*self._secrets, identity=identity)
             self._bus = self._open_bus(identity, self._origin, self._hear, self._live.sweep_soon)
             running = asyncio.create_task(self._bus.run())
             moved = asyncio.create_task(self._live.moved.wait())
@@ -176,7 +183,7 @@ class Exchange:
             self._hear_commands(session, commands)
             return True
         codec = self._codec
-        if self._bus is None or codec is None or not codec.is_of(self._live.identity):
+        if self._bus is None or codec is None or codec.identity != self._live.identity:
             return False
 
         def make() -> bytes:
@@ -198,7 +205,7 @@ class Exchange:
 
     def _send(self, hints: Hints) -> None:
         """Send the hints if the bus belongs to the history that is read now."""
-        if self._bus is not None and self._codec is not None and self._codec.is_of(self._live.identity):
+        if self._bus is not None and self._codec is not None and self._codec.identity == self._live.identity:
             self._bus.send(self._codec.encode(hints))
 
     # --- hearing
@@ -209,7 +216,7 @@ class Exchange:
         if hints is None:
             self.forged += 1
             return
-        if hints.origin == self._origin or not self._codec.is_of(self._live.identity):
+        if hints.origin == self._origin or self._codec.identity != self._live.identity:
             return
         self._live.hear((hint, entries_of(hint)) for hint in hints.channels)
         self._tell_listeners(hints.channels)

@@ -89,35 +89,40 @@ _decoder = msgspec.msgpack.Decoder(Hints)
 
 
 class HintCodec:
-    """Signs and encodes, verifies and decodes hints of one history of one database. The `identity` of the
-    history is part of the key."""
+    """Signs and encodes, verifies and decodes hints of one history of one database. The first of the secrets
+    signs, each is accepted. The `identity` of the history is part of the keys."""
 
-    __slots__ = ("_identity", "_key")
+    __slots__ = ("_identity", "_keys")
 
-    def __init__(self, secret: bytes, identity: str = "") -> None:
-        assert len(secret) >= 16, "a secret of at least 128 bits"
+    def __init__(self, *secrets: bytes, identity: str = "") -> None:
+        assert min(map(len, secrets)) >= 16, "secrets of at least 128 bits"
         self._identity = identity
-        self._key = blake2b(identity.encode(), key=secret[: blake2b.MAX_KEY_SIZE]).digest()
+        self._keys = [
+            blake2b(identity.encode(), key=secret[: blake2b.MAX_KEY_SIZE]).digest() for secret in secrets
+        ]
 
-    def is_of(self, identity: str) -> bool:
-        return self._identity == identity
+    @property
+    def identity(self) -> str:
+        """Of which history it is."""
+        return self._identity
 
     def encode(self, hints: Hints) -> bytes:
         payload = _encoder.encode(hints)
-        return self._sign(payload) + payload
+        return _sign(payload, self._keys[0]) + payload
 
     def decode(self, data: bytes) -> Hints | None:
-        """The hints, or None if the data was not signed with this key."""
+        """The hints, or None if the data was signed with none of the keys."""
         signature, payload = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
-        if not hmac.compare_digest(signature, self._sign(payload)):
+        if not any(hmac.compare_digest(signature, _sign(payload, key)) for key in self._keys):
             return None
         try:
             return _decoder.decode(payload)
         except msgspec.DecodeError:  # Signed by a version of the service that speaks another format.
             return None
 
-    def _sign(self, payload: bytes) -> bytes:
-        return blake2b(payload, digest_size=SIGNATURE_BYTES, key=self._key).digest()
+
+def _sign(payload: bytes, key: bytes) -> bytes:
+    return blake2b(payload, digest_size=SIGNATURE_BYTES, key=key).digest()
 
 
 class Replays:

@@ -35,6 +35,7 @@ COMMANDS = [
     "version",
     "keys",
     "namespaces",
+    "secrets",
 ]
 JOBS = ["export", "analyze"]  # programs of the Spark package, with examples and exit codes of their own
 NOWHERE = "http://127.0.0.1:1"
@@ -54,6 +55,7 @@ INNER = {
     "definitions": ["export", "import"],
     "keys": ["list", "create", "revoke", "open"],
     "namespaces": ["list", "put", "delete"],
+    "secrets": ["list", "rotate"],
 }
 
 

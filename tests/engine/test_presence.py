@@ -99,6 +99,7 @@ class Host:
         self.reader = MemoryReader(log)
         self.live = LiveEngine(self.reader, encode_message, clock=time.monotonic)
         self.exchange = Exchange(self.live, bus.open, now_us=lambda: time.time_ns() // 1000)
+        self.exchange.learn((SECRET,))
         self.presence = Presence(
             self.live, self.exchange, hub.open, clock=time.monotonic, now_us=lambda: time.time_ns() // 1000
         )
@@ -108,7 +109,7 @@ class Host:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Host]:
-        loops = (self.live.run(), self.exchange.run(SECRET), self.presence.run())
+        loops = (self.live.run(), self.exchange.run(), self.presence.run())
         tasks = [asyncio.create_task(loop) for loop in loops]
         yield self
         await cancel(*tasks)

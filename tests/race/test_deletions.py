@@ -20,7 +20,7 @@ alter table gapless.channels drop column deletion_id;
 alter table gapless.namespaces drop column deletions, drop column forgotten_id, drop column shared,
     drop column limits;
 drop table gapless.keys, gapless.role_grants cascade;
-drop table gapless.spark_queries, gapless.tickets;
+drop table gapless.spark_queries, gapless.tickets, gapless.signing_secrets;
 alter table gapless.outbox drop column sender;
 alter table gapless.log drop column credentials_required, drop column keys_version;
 drop table gapless.deleted_names;

@@ -98,7 +98,7 @@ FUNCTIONS = (
 SINK = {"spark_stage", "spark_bind", "spark_publish", "spark_discard", "spark_tidy"}
 SEEING = {"reads_everything", "readable_namespace", "readable_channels", "readable_subscriptions"}
 READING = {"tick", "id_before", "seq_at"} | SEEING
-OF_OWNERS = {"open_installation", "grant_publisher", "grant_reader", "revoke"}
+OF_OWNERS = {"open_installation", "grant_publisher", "grant_reader", "revoke", "rotate_secret"}
 OF_BEFORE = {"set_channel", "delete_channel"}
 """What a worker of the program before calls, which may still run. Steps of other functions now."""
 
@@ -152,6 +152,7 @@ async def test_a_reader_may_see_what_is_stored_and_no_secret(
         for statement in [
             *FORBIDDEN,
             "select hint_secret from gapless.log",
+            "select secret from gapless.signing_secrets",
             "select own from gapless.subscriptions",
             "select * from gapless.policies",
             "select * from gapless.spark_chunks",

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from app.api.route import Names, Route
 from app.api.router import Rows
-from app.api.settings import dead_letters_of
+from app.api.settings import PushRules, dead_letters_of
 from app.api.table import ROUTES
 from app.faces.acks import Acks
 from app.faces.websocket.commands import METHODS
@@ -88,7 +88,7 @@ class OnlyNames:
         consumers: Any = Consumers()
         self.consumers = consumers
         self.acks = Acks(self.consumers, CODEC)
-        self.allow_private = False
+        self.push_rules = PushRules()
         self.dead_letters = self.schedules = SimpleNamespace(port=One())
         vars(self).update(given)
 

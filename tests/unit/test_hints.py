@@ -16,10 +16,11 @@ from subscriptions.engine.hints import (
     HintCodec,
     Hints,
     Replays,
+    _sign,
     entries_of,
 )
 
-SECRET = bytes(range(32))
+SECRET, OTHER = bytes(range(32)), bytes(range(32, 64))
 HINTS = Hints(
     "me",
     [
@@ -34,6 +35,15 @@ HINTS = Hints(
 def test_what_was_encoded_comes_back() -> None:
     codec = HintCodec(SECRET)
     assert codec.decode(codec.encode(HINTS)) == HINTS
+
+
+def test_the_first_secret_signs_and_each_is_accepted() -> None:
+    before, between, after = HintCodec(SECRET), HintCodec(SECRET, OTHER), HintCodec(OTHER, SECRET)
+    for codec in (before, between):
+        assert after.decode(codec.encode(HINTS)) == before.decode(codec.encode(HINTS)) == HINTS
+    assert between.decode(after.encode(HINTS)) == HINTS
+    assert before.decode(after.encode(HINTS)) is None
+    assert HintCodec(OTHER).decode(before.encode(HINTS)) is None
 
 
 def test_another_logs_hints_are_nothing() -> None:
@@ -57,7 +67,7 @@ def test_a_changed_byte_is_noticed_wherever_it_is(at: int, change: int) -> None:
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode(["me", [1], []])])
 def test_what_is_signed_and_cannot_be_read_is_nothing(payload: bytes) -> None:
     codec = HintCodec(SECRET)
-    assert codec.decode(codec._sign(payload) + payload) is None
+    assert codec.decode(_sign(payload, codec._keys[0]) + payload) is None
 
 
 def test_a_short_secret_is_refused() -> None:

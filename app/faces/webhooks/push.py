@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
 from app.faces.webhooks.outcome import Crowded, Delivered, Failed, Gone, Outcome
+from app.faces.webhooks.secrets import UnavailableSecretError, WebhookSecrets
 from app.faces.webhooks.sender import Sender, Sending, Target
 from app.metrics.registry import DELIVERED, SETTLED
-from subscriptions.domain.delivery import Delivery, Nack, Receipt, Settled, Settlement, Subscription
+from subscriptions.domain.delivery import (
+    Delivery,
+    Nack,
+    Receipt,
+    Settings,
+    Settled,
+    Settlement,
+    Subscription,
+    Tags,
+)
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.consumers import Consumers
@@ -35,11 +45,24 @@ class Lookup(Protocol):
     async def by_id(self, ids: Sequence[int]) -> list[Subscription]: ...
 
 
-class Pause(Protocol):
-    """Pauses a subscription that is still pushed to this URL; whether it did. Raises GaplessError
-    `unavailable`."""
+class Change(Protocol):
+    """Changes subscriptions. Both methods raise GaplessError `unavailable`."""
 
-    async def pause_pushed(self, namespace: str, name: str, url: str) -> bool: ...
+    async def pause_pushed(self, namespace: str, name: str, url: str) -> bool:
+        """Pause a subscription that is still pushed to this URL; whether it did."""
+        ...
+
+    async def patch(
+        self,
+        namespace: str,
+        name: str,
+        channels: tuple[str, ...] | None,
+        settings: Settings,
+        *,
+        if_match: Tags | None = None,
+    ) -> Subscription:
+        """Change these settings if the definition still has one of the tags, else `precondition_failed`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +70,23 @@ class PushDependencies:
     """The parts of its process that pushing needs."""
 
     consumers: Consumers
-    subscriptions: Pause
+    subscriptions: Change
     lookup: Lookup
     sender: Sender
     encode: Encode
+    secrets: WebhookSecrets
+
+    def can_push(self, subscription: Subscription) -> bool:
+        """Whether it is to be pushed now, and can be: its secret can be read here."""
+        push = subscription.settings.get("push")
+        if push is None or subscription.paused:
+            return False
+        try:
+            self.secrets.decrypt(push.get("secret", ""))
+        except UnavailableSecretError as error:
+            log.error("webhook of subscription %s waits: %s", subscription.name, error)
+            return False
+        return True
 
 
 def answer_within(ack_wait_s: float) -> float:
@@ -145,7 +181,7 @@ class Pusher:
         except BaseException:
             self._deps.consumers.give_back(self._member, deliveries)
             raise
-        if found is not None and (found.paused or "push" not in found.settings):
+        if found is not None and not self._deps.can_push(found):
             self.leave()
         if found is None or self._member.goodbye:
             self._deps.consumers.give_back(self._member, deliveries)
@@ -178,7 +214,8 @@ class Pusher:
     async def _post(self, subscription: Subscription, delivery: Delivery, sending: Sending) -> Outcome:
         message, settings = delivery.message, subscription.settings
         # Without a secret nothing is sent, and the outcome has the reason.
-        target = Target(settings["push"]["url"], settings["push"].get("secret", ""))
+        secret = self._deps.secrets.decrypt(settings["push"].get("secret", ""))
+        target = Target(settings["push"]["url"], secret)
         within_s = answer_within(settings["ack_wait"])
         keeping = asyncio.create_task(self._keep(subscription, delivery))
         try:

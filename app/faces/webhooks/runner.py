@@ -13,6 +13,7 @@ from typing import Final
 
 from app.faces.webhooks.limiter import MAX_CONNECTIONS_A_HOST
 from app.faces.webhooks.push import PushDependencies, Pusher
+from app.faces.webhooks.secrets import UnavailableSecretError
 from subscriptions.domain.delivery import Subscription
 from subscriptions.domain.errors import GaplessError
 from subscriptions.engine.gate import Gate
@@ -75,7 +76,10 @@ class Webhooks:
         await self._deps.sender.close()
 
     async def _refresh(self) -> None:
-        wanted = await self._deps.lookup.pushed(self._gate.namespaces)
+        pushed = await self._deps.lookup.pushed(self._gate.namespaces)
+        for each in pushed:
+            await self._encrypt(each)
+        wanted = [each for each in pushed if self._deps.can_push(each)]
         present = {subscription.id: subscription for subscription in wanted}
         for subscription_id, (pusher, _) in self._pushers.items():
             if (subscription := present.get(subscription_id)) is None:
@@ -85,6 +89,23 @@ class Webhooks:
         for subscription in wanted:
             if subscription.id not in self._pushers:
                 await self._begin(subscription)
+
+    async def _encrypt(self, subscription: Subscription) -> None:
+        """Have its secret stored as one that is given now."""
+        push, secrets = subscription.settings["push"], self._deps.secrets
+        stored = push.get("secret", "")
+        if secrets.is_current(stored):
+            return
+        try:
+            wanted = {"push": {**push, "secret": secrets.encrypt(secrets.decrypt(stored))}}
+            await self._deps.subscriptions.patch(
+                subscription.namespace, subscription.name, None, wanted, if_match=(subscription.tag,)
+            )
+        except UnavailableSecretError:
+            pass  # `can_push` tells of it.
+        except GaplessError as error:
+            # Another process does it too, or somebody changed the definition.
+            log.info("secret of webhook %s is not encrypted yet: %s", subscription.name, error.detail)
 
     async def _begin(self, subscription: Subscription) -> None:
         consumers = self._deps.consumers

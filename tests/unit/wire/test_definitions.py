@@ -11,6 +11,7 @@ import pytest
 
 from app.api.definitions import encode_changes, encode_definitions, parse_definitions
 from app.api.policies import encode_policy, parse_policy
+from app.api.settings import PushRules
 from app.api.subscriptions import encode_subscription, parse_patch, parse_seek, parse_subscription
 from subscriptions.domain.delivery import (
     AppliesTo,
@@ -35,16 +36,16 @@ def encoded(body: object) -> bytes:
 
 def put(members: object, *, allow_private: bool = False) -> Definition:
     body = {"channels": ["orders.>"], **members} if isinstance(members, dict) else members
-    return parse_subscription("s", encoded(body), NOW, allow_private=allow_private)
+    return parse_subscription("s", encoded(body), NOW, PushRules(allow_private))
 
 
 def patch(members: object) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
-    channels, settings = parse_patch("s", encoded(members), allow_private=False)
+    channels, settings = parse_patch("s", encoded(members), PushRules())
     return channels, dict(settings)
 
 
 def imported(document: object) -> Definitions:
-    return parse_definitions(encoded(document), NOW, allow_private=False)
+    return parse_definitions(encoded(document), NOW, PushRules())
 
 
 def refused(call: Any, *arguments: Any) -> tuple[str, str | None]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.message.receipts import RECEIPT_CHARACTERS, ReceiptCodec
 from subscriptions.domain.delivery import Receipt
+from subscriptions.domain.errors import Code, GaplessError
 
 CODEC = ReceiptCodec(b"a secret of the installation")
 RECEIPT = Receipt(7, 1042, 99, 3)
@@ -71,6 +72,32 @@ def test_one_spelling_only(spoil: object) -> None:
 def test_another_installation_wrote_it() -> None:
     assert ReceiptCodec(b"another secret").decode(CODEC.encode(RECEIPT)) is None
     assert ReceiptCodec(b"a secret of the installation").decode(CODEC.encode(RECEIPT)) == RECEIPT
+
+
+def test_the_first_secret_signs_and_each_is_accepted() -> None:
+    before, between, after = (ReceiptCodec(*secrets) for secrets in ((b"1",), (b"1", b"2"), (b"2", b"1")))
+    for codec in (before, between):
+        assert after.decode(codec.encode(RECEIPT)) == before.decode(codec.encode(RECEIPT)) == RECEIPT
+    assert between.decode(after.encode(RECEIPT)) == RECEIPT
+    assert before.decode(after.encode(RECEIPT)) is None
+    after.learn([b"2"])
+    assert after.decode(before.encode(RECEIPT)) is None
+
+
+def test_what_may_be_signed_with_a_newer_secret_is_not_judged() -> None:
+    """A process that was paused, or could not read the database, may not know the secret that signs now."""
+    now = 100.0
+    codec = ReceiptCodec(clock=lambda: now)
+    codec.learn([b"1"], good_until=105.0)
+    newer = ReceiptCodec(b"2", b"1").encode(RECEIPT)
+    assert codec.decode(newer) is None
+    now = 106.0
+    with pytest.raises(GaplessError) as refused:
+        codec.decode(newer)
+    assert refused.value.code is Code.UNAVAILABLE
+    assert codec.decode(ReceiptCodec(b"1").encode(RECEIPT)) == RECEIPT
+    codec.learn([b"2", b"1"], good_until=111.0)
+    assert codec.decode(newer) == RECEIPT
 
 
 @pytest.mark.parametrize("secret", [b"", b"x", b"x" * 1000])
