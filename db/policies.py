@@ -166,12 +166,12 @@ def _channels_of(changes: Sequence[Change]) -> tuple[list[str], str | None]:
 
 
 def _as_import(old: Settings, new: Settings) -> dict[str, Any]:
-    """The wanted settings for a subscription that exists: `start` counts only at creation, and a push without
-    a secret keeps the old secret."""
+    """The wanted settings for a subscription that exists: `start` counts only at creation, a push without a
+    secret keeps the old secret, and it is pushed for who asks now."""
     value = {**new, "start": old["start"]}
     push, had = new.get("push"), old.get("push")
     if push is not None and had is not None:
-        value["push"] = {**had, **push}
+        value["push"] = {name: had[name] for name in had if name != "by"} | push
     return value
 
 

@@ -309,8 +309,7 @@ def split(channels: Sequence[str]) -> tuple[list[str], list[str], str | None]:
 
 def differences(row: Any, definition: Definition) -> list[str]:
     """The members in which the stored definition differs from the given one."""
-    own = msgspec.json.decode(row["own"])
-    asked = definition.settings
+    own, asked = (_comparable(each) for each in (msgspec.json.decode(row["own"]), definition.settings))
     found = [member for member in sorted(own.keys() | asked.keys()) if own.get(member) != asked.get(member)]
     if list(definition.channels) != row["channels"]:
         found.insert(0, "channels")
@@ -319,6 +318,13 @@ def differences(row: Any, definition: Definition) -> list[str]:
     if row["start"] != definition.start and not is_time:
         found.insert(0, "start")
     return found
+
+
+def _comparable(settings: Settings) -> dict[str, Any]:
+    """Settings without what is no part of the definition: for whom it is pushed."""
+    push = settings.get("push")
+    bare = {} if push is None else {"push": {name: push[name] for name in push if name != "by"}}
+    return {**settings, **bare}
 
 
 def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscription:

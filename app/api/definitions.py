@@ -130,7 +130,7 @@ async def import_definitions(
     is deleted."""
     tags, dry_run = if_match(request.headers), request.query.dry_run
     raw = await read_json(request, MAX_DEFINITIONS_BYTES)
-    wanted = parse_definitions(raw, datetime.now(UTC), push_rules)
+    wanted = parse_definitions(raw, datetime.now(UTC), push_rules.of(request.principal))
     changes, unchanged = await policies.apply(request.namespace, wanted, dry_run=dry_run, if_match=tags)
     return Answer(encode_changes(changes, unchanged, dry_run=dry_run))
 

@@ -6,8 +6,8 @@ two spellings of one definition compare equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -21,6 +21,7 @@ from app.message.json import number, plain
 from subscriptions.domain.delivery import SUBSCRIPTION_SETTINGS, Settings
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
+from subscriptions.domain.principal import Principal
 
 MAX_DELIVER: Final = 1_000_000
 MAX_BACKOFFS: Final = 32
@@ -91,21 +92,30 @@ def subscription_values(given: SubscriptionSettings) -> Iterator[tuple[str, Any]
 @dataclass(frozen=True, slots=True)
 class PushRules:
     """How the setting `push` is checked and stored. `allow_private`: its URL may have an address that is not
-    public."""
+    public. `by`: what is stored of who asks for it; it is pushed as long as their credential is good. Empty:
+    it comes from a file, or no credential was needed."""
 
     allow_private: bool = False
     secrets: WebhookSecrets = field(default_factory=WebhookSecrets)
+    by: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, principal: Principal) -> PushRules:
+        """The same for what this principal asks."""
+        if principal.subject is None:
+            return self
+        by = {"subject": principal.subject, "key": principal.key_id, "until_us": principal.expires_at_us}
+        return replace(self, by={"by": by})
 
 
-def push_value(given: Push, rules: PushRules, *, secret_required: bool) -> dict[str, str]:
+def push_value(given: Push, rules: PushRules, *, secret_required: bool) -> dict[str, Any]:
     """The setting `push` as it is stored. Raises `invalid_request`."""
     check_url(given.url, rules.allow_private)
     if given.secret is UNSET or given.secret is None:
         if secret_required:
             raise invalid("push.secret", "is required")
-        return {"url": given.url}
+        return {"url": given.url, **rules.by}
     check_secret(given.secret)
-    return {"url": given.url, "secret": rules.secrets.encrypt(given.secret)}
+    return {"url": given.url, "secret": rules.secrets.encrypt(given.secret), **rules.by}
 
 
 def _backoff(given: list[float]) -> list[float]:

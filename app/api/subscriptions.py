@@ -295,9 +295,13 @@ async def put_subscription(
     `If-Match` replaces that one; `If-None-Match: *` only creates."""
     tags, absent = if_match(request.headers), if_absent(request.headers)
     raw = await read_json(request)
-    definition = parse_subscription(request.name, raw, datetime.now(UTC), push_rules)
+    rules = push_rules.of(request.principal)
+    definition = parse_subscription(request.name, raw, datetime.now(UTC), rules)
     _require_grants(request, definition.channels, definition.settings)
     made, was_made = await subscriptions.put(request.namespace, definition, if_match=tags, if_absent=absent)
+    if made.settings.get("push", {}).get("by") != definition.settings.get("push", {}).get("by"):
+        # The definition is equal; from now on it is pushed for who asks now.
+        made = await subscriptions.patch(request.namespace, request.name, None, {"push": rules.by})
     return _answer(made, 201 if was_made else 200)
 
 
@@ -307,7 +311,7 @@ async def patch_subscription(
     """Change some members of a subscription; null clears a setting, so that a policy or the default applies
     again."""
     tags, raw = if_match(request.headers), await read_json(request)
-    channels, settings = parse_patch(request.name, raw, push_rules)
+    channels, settings = parse_patch(request.name, raw, push_rules.of(request.principal))
     _require_grants(request, channels or (), settings)
     changed = await subscriptions.patch(request.namespace, request.name, channels, settings, if_match=tags)
     return _answer(changed)

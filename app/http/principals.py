@@ -164,6 +164,16 @@ class Principals:
             return None
         return principal
 
+    def is_good(self, key_id: str | None, until_us: int | None) -> bool:
+        """Whether an API key, or a token that ends then, is still good. While no credentials are required,
+        whatever it was is good."""
+        if self._known is not None and not self.required:
+            return True
+        if key_id is None:
+            return until_us is not None and until_us > self._now_us()
+        _, principal = self._keys.get(key_id, (None, None))
+        return principal is not None and not principal.lifetime.over
+
     # --- tickets
 
     async def give_ticket(self, holder: Principal, seconds: float) -> tuple[str, int]:

@@ -127,6 +127,9 @@ class Service:
             max_members=settings.max_streams,
         )
         self._liveness = Liveness(database, self._consumers.holder, self._consumers.look_after_leases)
+        self._dead_letters = AnnouncingDeadLetters(
+            DeadLetters(pools.deciding, self._namespaces), self._consumers
+        )
         self._receipts = ReceiptCodec()
         self._loops = Loops()
         self.dependencies = self._depend()
@@ -154,11 +157,12 @@ class Service:
             clock=time.monotonic,
             read_watermark=self._live.read_watermark,
         )
-        sender = Sender(settings.webhook_allow_private)
         self._webhooks = Webhooks(
             self._gate,
             PushDependencies(
-                *(self._consumers, subscriptions, self._subscriptions, sender, encode_message, rules.secrets)
+                *(self._consumers, subscriptions, self._subscriptions),
+                *(Sender(settings.webhook_allow_private), encode_message, rules.secrets),
+                self._principals.is_good,
             ),
             changed,
         )
@@ -166,7 +170,6 @@ class Service:
         schedule = Schedule(pools.deciding, self._namespaces, create_channels=create)
         touched, history = self._exchange.touched, History(pools.history)
         self._scheduler = Scheduler(schedule, self._gate, clock=time.monotonic, touched=touched)
-        dead_letters = DeadLetters(pools.deciding, self._namespaces)
         acks = Acks(self._consumers, self._receipts)
         members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
@@ -190,7 +193,7 @@ class Service:
             acks=acks,
             subscriptions=subscriptions,
             policies=AnnouncingPolicies(policies, self._consumers),
-            dead_letters=AnnouncingDeadLetters(dead_letters, self._consumers),
+            dead_letters=self._dead_letters,
             schedules=AnnouncingSchedule(schedule, self._scheduler, touched, _now_us),
             transactions=AnnouncingTransactions(transactions, self._publisher, self._consumers),
             presence=self._presence,

@@ -115,7 +115,7 @@ begin
         return null;
     end if;
     if jsonb_typeof(wanted -> 'push') = 'object' and s.own ? 'push' then
-        wanted := jsonb_set(wanted, '{push}', (s.own -> 'push') || (wanted -> 'push'));
+        wanted := jsonb_set(wanted, '{push}', (s.own -> 'push') - 'by' || (wanted -> 'push'));
     end if;
     if not p_replace then
         if jsonb_typeof(wanted -> 'push') = 'object' and not wanted -> 'push' ? 'secret' then

@@ -312,3 +312,18 @@ async def test_whoever_sends_a_credential_later_is_a_stranger_only_once_one_is_k
     assert found.is_stranger
     assert await principals.find(sent(), later=True) is found
     assert refused(principals, sent()) is Code.UNAUTHENTICATED
+
+
+def test_a_stored_credential_is_good_as_long_as_the_key_or_the_token() -> None:
+    now_us = 0
+    found = Credentials(True, 1, (key("a" * 12, expires_at_us=50),))
+    principals = Principals("default", lambda: now_us, found)
+    assert principals.is_good("a" * 12, 50)
+    assert not principals.is_good("b" * 12, None)
+    assert principals.is_good(None, 20)
+    now_us = 20
+    assert not principals.is_good(None, 20)
+    principals.learn(Credentials(True, 2, ()))
+    assert not principals.is_good("a" * 12, 50)
+    principals.learn(Credentials(False, 3, ()))
+    assert principals.is_good("a" * 12, 50)

@@ -75,18 +75,26 @@ class PushDependencies:
     sender: Sender
     encode: Encode
     secrets: WebhookSecrets
+    is_good: Callable[[str | None, int | None], bool]
+    """Whether a credential, of which an API key's id and an end are stored, is still good."""
 
     def can_push(self, subscription: Subscription) -> bool:
-        """Whether it is to be pushed now, and can be: its secret can be read here."""
+        """Whether it is to be pushed now, and may be: its secret can be read here, and the credential of
+        whoever defined it is good."""
         push = subscription.settings.get("push")
         if push is None or subscription.paused:
             return False
+        why = None
         try:
             self.secrets.decrypt(push.get("secret", ""))
         except UnavailableSecretError as error:
-            log.error("webhook of subscription %s waits: %s", subscription.name, error)
-            return False
-        return True
+            why = str(error)
+        by = push.get("by")
+        if by is not None and not self.is_good(by["key"], by["until_us"]):
+            why = f"the credential of {by['subject']}, who defined it, has expired or was revoked"
+        if why is not None:
+            log.error("webhook of subscription %s waits: %s", subscription.name, why)
+        return why is None
 
 
 def answer_within(ack_wait_s: float) -> float:
