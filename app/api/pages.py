@@ -51,20 +51,9 @@ programs</li>
 """
 
 
-def install(app: FastAPI) -> None:
-    """Adds the pages to `app`. None asks a foreign host, so `/docs` brings its own scripts."""
-    app.mount(_SCRIPTS, StaticFiles(packages=[("fastapi_offline", "static")]))
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs(request: Request) -> HTMLResponse:
-        root = _root(request)
-        return get_swagger_ui_html(
-            openapi_url=f"{root}{app.openapi_url}",
-            title=f"{app.title} - Swagger UI",
-            swagger_js_url=f"{root}{_SCRIPTS}/swagger-ui-bundle.js",
-            swagger_css_url=f"{root}{_SCRIPTS}/swagger-ui.css",
-            swagger_favicon_url=f"{root}{_ICON_PATH}",
-        )
+def install(app: FastAPI, *, documents: bool) -> None:
+    """Adds the pages to `app`; without `documents`, not those that describe the API. None asks a foreign
+    host, so `/docs` brings its own scripts."""
 
     @app.get("/", include_in_schema=False)
     async def front(request: Request) -> HTMLResponse:
@@ -81,6 +70,24 @@ def install(app: FastAPI) -> None:
     @app.get("/docs/browser", include_in_schema=False)
     async def browser() -> FileResponse:
         return FileResponse(_BROWSER_PAGE, media_type="text/html")
+
+    if documents:
+        _install_documents(app)
+
+
+def _install_documents(app: FastAPI) -> None:
+    app.mount(_SCRIPTS, StaticFiles(packages=[("fastapi_offline", "static")]))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> HTMLResponse:
+        root = _root(request)
+        return get_swagger_ui_html(
+            openapi_url=f"{root}{app.openapi_url}",
+            title=f"{app.title} - Swagger UI",
+            swagger_js_url=f"{root}{_SCRIPTS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{root}{_SCRIPTS}/swagger-ui.css",
+            swagger_favicon_url=f"{root}{_ICON_PATH}",
+        )
 
     @app.get("/asyncapi.json", include_in_schema=False)
     async def events(request: Request) -> dict[str, Any]:

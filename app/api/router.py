@@ -132,7 +132,8 @@ class Rows:
                 await _send(given, face, request)
         except GaplessError as error:
             allowed = ", ".join(sorted(found[0]))
-            await _refuse(error, face, scope, send, [(b"allow", allowed.encode())] if route is None else [])
+            told = self._principals.refused(scope, error)
+            await _refuse(told, face, scope, send, [(b"allow", allowed.encode())] if route is None else [])
         except ClientDisconnect:
             pass
         except Exception:

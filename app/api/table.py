@@ -161,6 +161,9 @@ _KEY_BODY: Final = json_body(
 _OPEN_STREAM: Final = Needs((Action.SUBSCRIBE, Action.CONSUME), Names.ASKED)
 _TICKET_BODY: Final = json_body(tickets.TicketRequest, {"channels": ["chat.lobby"]})
 
+METRICS: Final = Route(
+    "GET", "/metrics", operate.metrics, _ADMIN, {200: Returns("All metrics.", {"text/plain": str})}
+)
 WEBSOCKET: Final = Route(
     "GET",
     "/v1/ws",
@@ -344,8 +347,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     "operating": (
         Route("GET", "/healthz", operate.healthz, _NOTHING, {200: returns("It is alive.", operate.Alive)}),
         Route("GET", "/readyz", operate.readyz, _NOTHING, {200: returns("It serves.", operate.Ready)}),
-        Route("GET", "/metrics", operate.metrics, _ADMIN,
-              {200: Returns("All metrics.", {"text/plain": str})}),
+        METRICS,
     ),
 }
 """The routes under the headings of the documents."""

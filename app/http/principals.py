@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from app.http.bearer import is_token
 from app.http.local import is_local
+from app.http.refusals import Refusals
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated, unavailable
 from subscriptions.domain.key import Key, digest_of, read_key
 from subscriptions.domain.principal import Lifetime, Principal
@@ -59,7 +60,9 @@ class Principals:
         *,
         anywhere: bool = False,
         tokens: Tokens | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
+        self.refusals = refusals or Refusals()
         self._namespace = namespace
         self._anywhere = anywhere
         self._now_us = now_us
@@ -133,6 +136,11 @@ class Principals:
     async def find_text(self, text: str) -> Principal:
         """As `find`, for the credential itself."""
         return await self._find(lambda: self.of_text(text))
+
+    def refused(self, scope: Scope, error: GaplessError) -> GaplessError:
+        """The error that is told to the sender of a request: this one, or that too many without a good
+        credential came from its address."""
+        return self.refusals.judge(self.refusals.address_of(scope), error)
 
     async def _find(self, read: Callable[[], Principal | None]) -> Principal:
         """First among the API keys, then among those of tokens, which may be far away."""

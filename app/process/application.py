@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -13,8 +14,9 @@ from starlette._utils import get_route_path
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api import openapi, pages
+from app.api.route import Needs, Route
 from app.api.router import PreflightRoute, Rows, request_id
-from app.api.table import ROUTES, WEBSOCKET
+from app.api.table import METRICS, ROUTES, WEBSOCKET
 from app.faces.websocket.framing import LINES
 from app.faces.websocket.sessions import SUBPROTOCOLS
 from app.http import problem
@@ -23,9 +25,10 @@ from app.http.asgi.guard import Guard, deny
 from app.http.asgi.websocket import AsgiWebSocket
 from app.http.browsers.rules import Browsers
 from app.http.principals import Principals
+from app.http.refusals import Refusals
 from app.metrics.registry import REQUESTS, pass_on
 from app.process.logs import configure_logging
-from app.process.settings import Settings
+from app.process.settings import Access, Settings
 from app.process.standalone import Companion, on_stop
 from app.process.wiring import Service
 from subscriptions.domain.errors import Code, GaplessError, unavailable
@@ -52,12 +55,16 @@ class GaplessApp(FastAPI):
         self._settings = settings
         self._stands_alone = stands_alone
         self._principals = principals = Principals(
-            settings.namespace, _now_us, anywhere=settings.allow_anonymous, tokens=_tokens(settings)
+            settings.namespace,
+            _now_us,
+            anywhere=settings.allow_anonymous,
+            tokens=_tokens(settings),
+            refusals=Refusals(settings.proxies),
         )
         self.browsers = Browsers(
             settings.allowed_hosts, settings.allowed_origins, any_host=lambda: principals.known_required
         )
-        self._rows = Rows(ROUTES, self._principals)
+        self._rows = Rows(_routes(settings.metrics), self._principals)
         self._guard = Guard(self._answer, self.browsers, slow_reader_s=settings.slow_reader_timeout)
         super().__init__(
             title=openapi.TITLE,
@@ -65,10 +72,11 @@ class GaplessApp(FastAPI):
             redirect_slashes=False,
             docs_url=None,
             redoc_url=None,
+            openapi_url=None if settings.documents is Access.OFF else "/openapi.json",
         )
         self.router.routes[:0] = [PreflightRoute(), *self._rows.paths()]
         problem.install(self)
-        pages.install(self)
+        pages.install(self, documents=settings.documents is not Access.OFF)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -92,11 +100,11 @@ class GaplessApp(FastAPI):
             await self._rows.answer(found, scope, receive, send)
             return
         identified = _Identified(scope, send)
-        if get_route_path(scope) in pages.DOCUMENTS:
+        if get_route_path(scope) in pages.DOCUMENTS and self._settings.documents is Access.AUTO:
             try:
                 _ = self._principals.of(scope) or await self._principals.find(scope)
             except GaplessError as error:
-                status, headers, body = problem.render(error)
+                status, headers, body = problem.render(self._principals.refused(scope, error))
                 await answer(identified, status, headers, body)
                 return
         if self.user_middleware:
@@ -112,9 +120,9 @@ class GaplessApp(FastAPI):
     async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Opens one that another server passes on."""
         try:
-            principal = await self._admit(scope)
+            principal, address = await self._admit(scope)
         except GaplessError as error:
-            status, headers, body = problem.render(error)
+            status, headers, body = problem.render(self._principals.refused(scope, error))
             REQUESTS.labels("websocket", status).inc()
             await deny(status, [*headers, (b"x-request-id", request_id())], body, scope, send)
             return
@@ -127,11 +135,12 @@ class GaplessApp(FastAPI):
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": headers})
         REQUESTS.labels("websocket", 101).inc()
         connection = AsgiWebSocket(receive, send, self._settings.slow_reader_timeout)
-        self.service.dependencies.sessions.open(connection, principal, LINES)
+        self.service.dependencies.sessions.open(connection, principal, address, LINES)
         await connection.run()
 
-    async def _admit(self, scope: Scope) -> Principal:
-        """Who opens a WebSocket. Raises why it is not opened, as the row of its path would."""
+    async def _admit(self, scope: Scope) -> tuple[Principal, str]:
+        """Who opens a WebSocket, and from which address. Raises why it is not opened, as the row of its path
+        would."""
         if get_route_path(scope) != WEBSOCKET.path:
             raise GaplessError(Code.NOT_FOUND, "Not Found")
         principals = self._principals
@@ -139,7 +148,7 @@ class GaplessApp(FastAPI):
         WEBSOCKET.needs.require(principal, "")
         if self.service is None:
             raise unavailable("the service is not running")
-        return principal
+        return principal, self.service.dependencies.sessions.admit(principal, scope)
 
     @asynccontextmanager
     async def _serve(self, _: FastAPI) -> AsyncIterator[None]:
@@ -180,6 +189,12 @@ class GaplessApp(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The document that the table of routes makes."""
         return openapi.document()
+
+
+def _routes(metrics: Access) -> list[Route]:
+    """The rows that are answered. Who may see the metrics is a setting."""
+    rows = [row for row in ROUTES if row is not METRICS or metrics is not Access.OFF]
+    return [replace(row, needs=Needs()) if row is METRICS and metrics is Access.OPEN else row for row in rows]
 
 
 def _now_us() -> int:

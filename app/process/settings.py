@@ -19,6 +19,7 @@ from pydantic_settings import (
 
 from app.http.browsers.names import allowed_host, allowed_origin
 from app.http.local import is_loopback
+from app.http.refusals import Network
 from app.launch import CHECKOUT
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
@@ -32,6 +33,15 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class Access(StrEnum):
+    """Who may see a page."""
+
+    AUTO = "auto"
+    """Everybody until credentials are required, then who has one."""
+    OPEN = "open"
+    OFF = "off"
 
 
 def _items(given: object) -> object:
@@ -60,6 +70,14 @@ _Origins: TypeAlias = Annotated[
 ]
 
 
+_Networks: TypeAlias = Annotated[
+    tuple[Network, ...],
+    NoDecode,
+    BeforeValidator(_items),
+    PlainSerializer(lambda networks: _listed(map(str, networks))),
+]
+
+
 class Settings(BaseSettings):
     """All settings of the service. The TOML file is the one that `GAPLESS_CONFIG` names, else `gapless.toml`
     in the working directory. Its keys are the names below."""
@@ -78,6 +96,15 @@ class Settings(BaseSettings):
         "",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
         description="Prefix that a proxy takes off each path: /events.",
+    )
+    proxies: _Networks = Field(
+        (), description="Proxies whose X-Forwarded-For names the client, with commas: 127.0.0.1, 10.0.0.0/8."
+    )
+    metrics: Access = Field(
+        Access.AUTO, description="Who sees /metrics: auto (with a credential once needed), open, off."
+    )
+    documents: Access = Field(
+        Access.AUTO, description="Who sees /openapi.json and /asyncapi.json, the same; off hides /docs too."
     )
     allow_anonymous: bool = Field(False, description="Serve beyond loopback without credentials.")
     jwks_url: str | None = Field(

@@ -114,6 +114,7 @@ async def _stream(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     send = request.send
+    address = sessions.admit(request.principal, request.scope)
     started = [*headers, (b"x-request-id", request.id)]
     if request.scope["method"] == "HEAD":
         await send({"type": "http.response.start", "status": 200, "headers": started})
@@ -123,7 +124,9 @@ async def _stream(
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     connection = StreamConnection(request.connection, framing)
     REQUESTS.labels("websocket", 200).inc()
-    sessions.open_stream(connection, request.principal, framing).received(command.replace(b"\n", b" "))
+    sessions.open_stream(connection, request.principal, address, framing).received(
+        command.replace(b"\n", b" ")
+    )
     await connection.ended.wait()
     await connection.taken()
     await send({"type": "http.response.body", "body": b"", "more_body": False})

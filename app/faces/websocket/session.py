@@ -107,6 +107,7 @@ class Session:
         "_subscribing",
         "_unwatch",
         "_writing",
+        "address",
         "began_at",
         "connected",
         "framing",
@@ -124,8 +125,11 @@ class Session:
         principal: Principal,
         on_dropped: Callable[[Session], None],
         greeting: dict[str, str] | None = None,
+        *,
+        address: str = "",
     ) -> None:
-        """`greeting` is added to the reply to its connect."""
+        """`greeting` is added to the reply to its connect. `address`: of the client."""
+        self.address = address
         self.id = str(uuid.uuid4())
         self.framing = framing
         self.connected = False
@@ -334,6 +338,7 @@ class Session:
         self._replies.run(id_, look)
 
     def _refuse_token(self, id_: int, error: GaplessError) -> None:
+        error = self._parts.principals.refusals.judge(self.address, error)
         expired = error.code is Code.UNAUTHENTICATED and error.detail == EXPIRED
         self._replies.refuse(id_, codes.TOKEN_EXPIRED if expired else error_code(error))
 

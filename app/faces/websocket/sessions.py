@@ -7,6 +7,8 @@ import secrets
 import time
 from typing import Final
 
+from starlette.types import Scope
+
 from app.faces.websocket import codes
 from app.faces.websocket.framing import FRAMES, Framing
 from app.faces.websocket.session import CONNECT_S, PING_S, PONG_S, Parts, Session
@@ -24,6 +26,8 @@ SUBPROTOCOLS: Final = ("centrifuge-json", "centrifuge-protobuf")
 """Protobuf is not read. But if it is not chosen, a client that offers nothing else takes that for a broken
 connection and tries again for ever. Its first message ends the connection for good."""
 CHECK_S: Final = 1.0
+MAX_STRANGERS: Final = 1000
+"""Clients of one address that may be there at once and have not said yet who they are."""
 
 
 class Sessions:
@@ -34,24 +38,40 @@ class Sessions:
         self._sessions: dict[Session, None] = {}
         self._streams: dict[str, Session] = {}
         """The sessions whose commands come as requests, by the name that only their clients know."""
+        self._strangers: dict[str, set[Session]] = {}
+        """Those that began without a credential, by the address of the client."""
         self._stopping = False
 
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
 
+    def admit(self, principal: Principal, scope: Scope) -> str:
+        """The address of the client. Raises `rate_limited` if too many of it have not said yet who they
+        are."""
+        address = self._parts.principals.refusals.address_of(scope)
+        if principal.is_stranger and len(there := self._strangers.get(address, set())) >= MAX_STRANGERS:
+            there -= {session for session in there if session.connected}
+            if len(there) >= MAX_STRANGERS:
+                detail = "too many connections of this address have not sent a credential yet"
+                raise GaplessError(Code.RATE_LIMITED, detail, retry_after=1)
+        return address
+
     def open(
         self,
         connection: WebSocketConnection | AsgiWebSocket,
         principal: Principal,
+        address: str,
         framing: Framing = FRAMES,
     ) -> None:
         """Begin a session on a connection."""
-        session = Session(connection, framing, self._parts, principal, self._forget)
-        self._sessions[session] = None
+        session = Session(connection, framing, self._parts, principal, self._forget, address=address)
+        self._begin(session, principal)
         connection.begin(session)
         session.begun()
 
-    def open_stream(self, connection: StreamConnection, principal: Principal, framing: Framing) -> Session:
+    def open_stream(
+        self, connection: StreamConnection, principal: Principal, address: str, framing: Framing
+    ) -> Session:
         """Begin a session on a streamed answer. The reply to its connect tells where to send commands."""
         name = secrets.token_urlsafe(16)
 
@@ -60,8 +80,8 @@ class Sessions:
             self._forget(session)
 
         greeting = {"session": name, "node": self._parts.exchange.node}
-        session = Session(connection, framing, self._parts, principal, forget, greeting)
-        self._sessions[session] = None
+        session = Session(connection, framing, self._parts, principal, forget, greeting, address=address)
+        self._begin(session, principal)
         self._streams[name] = session
         connection.begin(session)
         session.begun()
@@ -82,8 +102,18 @@ class Sessions:
         if session is not None:
             session.received(commands)
 
+    def _begin(self, session: Session, principal: Principal) -> None:
+        self._sessions[session] = None
+        if principal.is_stranger:
+            self._strangers.setdefault(session.address, set()).add(session)
+
     def _forget(self, session: Session) -> None:
         self._sessions.pop(session, None)
+        there = self._strangers.get(session.address)
+        if there is not None:
+            there.discard(session)
+            if not there:
+                del self._strangers[session.address]
 
     async def run(self) -> None:
         """End sessions that do not connect, and those that do not answer pings, until cancelled."""
@@ -116,7 +146,8 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
         kept = [(name, value) for name, value in refused if name not in (b"content-type", b"content-length")]
         return Answer(body, status, (*kept, *extra), b"application/problem+json")
     assert isinstance(http, GaplessHttpProtocol), "no other connection offers one"
+    address = sessions.admit(request.principal, request.scope)
     response.headers["X-Request-Id"] = request.id.decode()
     REQUESTS.labels("websocket", 101).inc()
-    sessions.open(http.hand_over(response.serialize()), request.principal)
+    sessions.open(http.hand_over(response.serialize()), request.principal, address)
     return None

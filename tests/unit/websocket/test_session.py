@@ -15,10 +15,12 @@ from app.faces.deliveries import MemberDependencies
 from app.faces.websocket.consuming import Queues
 from app.faces.websocket.framing import FRAMES
 from app.faces.websocket.session import Parts, Session
+from app.faces.websocket.sessions import MAX_STRANGERS, Sessions
 from app.http.principals import OPEN, Principals
 from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
 from load.websocket import Messages
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.principal import Principal
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
@@ -69,6 +71,52 @@ def parts(world: World, stage: Stage) -> Parts:
     queues = Queues(members, Acks(stage.consumers, codec), gate)
     history = MemoryHistory(world.log)
     return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, queues, ANYBODY)
+
+
+class Opening(Connection):
+    """A connection on which a session begins."""
+
+    def begin(self, session: Session) -> None:
+        self.session = session
+
+
+def test_clients_of_an_address_that_do_not_say_who_they_are_are_limited() -> None:
+    scope = {"client": ("192.0.2.1", 1), "headers": []}
+    other = {"client": ("192.0.2.2", 1), "headers": []}
+    stranger, known = Principal(NS, grants=()), Principal(NS, "ann")
+
+    async def program() -> None:
+        world, stage = World(loop, 1), Stage(loop)
+        sessions = Sessions(parts(world, stage))
+
+        def begin(who: Principal) -> Session:
+            connection: Any = Opening()
+            sessions.open(connection, who, sessions.admit(who, scope))
+            session: Session = connection.session
+            return session
+
+        begun = [begin(stranger) for _ in range(MAX_STRANGERS)]
+        with pytest.raises(GaplessError) as refused:
+            begin(stranger)
+        assert refused.value.code is Code.RATE_LIMITED
+        begin(known).dropped()
+        assert sessions.admit(stranger, other) == "192.0.2.2"
+        begun.pop().dropped()
+        begun.append(begin(stranger))
+        with pytest.raises(GaplessError):
+            begin(stranger)
+        # One that has connected has said who it is.
+        begun[0].connected = True
+        begun.append(begin(stranger))
+        for session in begun:
+            session.dropped()
+        assert repr(sessions) == "Sessions(0)"
+        assert not sessions._strangers
+        await cancel(world.running)
+        await stage.consumers.stop()
+
+    loop = SeededLoop(1)
+    run(program(), loop=loop)
 
 
 CHANNEL = {"channel": "lobby"}
