@@ -26,7 +26,8 @@ A queue:
 gapless COMMAND --help shows examples of a command. All commands except serve, migrate, doctor, backup,
 restore, psql, keys, token, namespaces, secrets, bench, export and analyze talk to the server at --url or
 GAPLESS_URL. Without these they use the address of serve from GAPLESS_HOST, GAPLESS_PORT and gapless.toml.
-GAPLESS_TOKEN holds their key or token.
+GAPLESS_TOKEN holds their key or token, or GAPLESS_TOKEN_FILE names a file that does. The file is read again
+at each request: a command that goes on for long takes each new token from there.
 """
 
 app = command_line(EXAMPLES)

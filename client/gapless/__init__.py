@@ -18,6 +18,7 @@ from gapless._calls.publish import BatchOptions, ConnectedPublishOptions, Messag
 from gapless._calls.scheduled import Scheduled, ScheduleOptions
 from gapless._calls.subscription import DeadLetterRoute, Filter, Length, Push, Stats, Subscription
 from gapless._calls.subscriptions import SubscriptionOptions
+from gapless._calls.tickets import Ticket
 from gapless._calls.transactions import Committed
 from gapless._errors import (
     Conflict,
@@ -131,6 +132,7 @@ __all__ = [
     "SubscribeOptions",
     "Subscription",
     "SubscriptionOptions",
+    "Ticket",
     "TransactionConflict",
     "Unauthenticated",
     "Unavailable",

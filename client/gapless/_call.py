@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
+from gapless._config import Config
 from gapless._effects import Sources
 from gapless._errors import ProtocolError
 from gapless._retry import Attempts, Reply, RetryPolicy
@@ -52,14 +53,17 @@ class Slice(Generic[T]):
     following: Call[Slice[T]] | None
 
 
-def attempts_for(call: Call[Any], policy: RetryPolicy, effects: Sources) -> Attempts:
-    """The attempts of this call, beginning now."""
+def attempts_for(
+    call: Call[Any], config: Config, effects: Sources, policy: RetryPolicy | None = None
+) -> Attempts:
+    """The attempts of this call, beginning now, by its own policy or that of the client."""
     return Attempts(
-        policy,
+        policy or config.retry,
         repeatable=call.repeatable,
         now=effects.clock(),
         chance=effects.chance,
         idempotency_key=call.idempotency_key,
+        renews_token=config.renews_token,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from gapless._retry import RetryPolicy
@@ -30,9 +32,11 @@ class Config:
     def resolve(
         cls, base_url: str | None, token: Token | None, timeout_seconds: float, retry: RetryPolicy | None
     ) -> Config:
-        """Replaces each None by the value of `GAPLESS_URL` or `GAPLESS_TOKEN`, or by the default.
+        """Replaces each None by the value of the environment, or by the default: `GAPLESS_URL`; and
+        `GAPLESS_TOKEN`, or what the file `GAPLESS_TOKEN_FILE` holds at each request.
 
-        Raises `ValueError` when the address is not an http or https URL, or the timeout is not positive.
+        Raises `ValueError` when the address is not an http or https URL, the timeout is not positive, or both
+        a token and a file of one are set.
         """
         url = (base_url or os.environ.get("GAPLESS_URL") or DEFAULT_URL).rstrip("/")
         if "://" not in url:
@@ -42,9 +46,7 @@ class Config:
             raise ValueError(f"not the address of a service: {url!r}")
         if timeout_seconds <= 0:
             raise ValueError("the timeout must be positive")
-        return cls(
-            url, token or os.environ.get("GAPLESS_TOKEN") or None, timeout_seconds, retry or RetryPolicy()
-        )
+        return cls(url, token or _token_of_environment(), timeout_seconds, retry or RetryPolicy())
 
     @property
     def renews_token(self) -> bool:
@@ -58,3 +60,21 @@ class Config:
         if token:
             headers["Authorization"] = f"Bearer {token.strip()}"
         return headers
+
+
+def _token_of_environment() -> Token | None:
+    token, path = os.environ.get("GAPLESS_TOKEN"), os.environ.get("GAPLESS_TOKEN_FILE")
+    if token and path:
+        raise ValueError("set GAPLESS_TOKEN or GAPLESS_TOKEN_FILE, not both")
+    return partial(_read_token, Path(path)) if path else token or None
+
+
+def _read_token(path: Path) -> str:
+    """What the file holds now. Raises `ValueError` if that is nothing: without a token somebody else asks."""
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"GAPLESS_TOKEN_FILE cannot be read: {error}") from error
+    if not text:
+        raise ValueError(f"GAPLESS_TOKEN_FILE is empty: {path}")
+    return text

@@ -87,7 +87,8 @@ class Attempts:
     """The attempts of one call. After each outcome it says: accept it, wait and repeat, or fail.
 
     `repeatable` says that a second arrival of the same request changes nothing more than the first. A call
-    that is not repeatable is repeated only if the first attempt was certainly not carried out. Errors carry
+    that is not repeatable is repeated only if the first attempt was certainly not carried out. With
+    `renews_token` one attempt may be refused with 401: its token may have ended on the way. Errors carry
     `idempotency_key`.
     """
 
@@ -99,8 +100,10 @@ class Attempts:
         now: float,
         chance: Callable[[], float],
         idempotency_key: str | None = None,
+        renews_token: bool = False,
     ) -> None:
         self._policy = policy
+        self._renews_token = renews_token
         self._repeatable = repeatable
         self._deadline = now + policy.total_seconds
         self._chance = chance
@@ -125,6 +128,9 @@ class Attempts:
         return delay
 
     def _worth_repeating(self, outcome: Outcome, error: GaplessError) -> bool:
+        if error.status == 401 and self._renews_token:
+            self._renews_token = False
+            return True
         if not error.retryable:
             return False
         not_carried_out = not outcome.sent if isinstance(outcome, NoReply) else outcome.status in (429, 503)

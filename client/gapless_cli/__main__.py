@@ -23,7 +23,8 @@ A queue:
   gapless consume billing --exec ./charge
 
 gapless COMMAND --help shows examples of a command. Commands talk to the server at --url or GAPLESS_URL, with
-the token in GAPLESS_TOKEN if it is set.
+the token in GAPLESS_TOKEN, or in the file GAPLESS_TOKEN_FILE, which is read again at each request: one that
+goes on for long takes each new token from there.
 """
 
 

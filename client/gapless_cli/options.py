@@ -31,7 +31,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="GAPLESS_URL",
-        help="Address of the server. GAPLESS_TOKEN: its token.",
+        help="Address of the server. GAPLESS_TOKEN or GAPLESS_TOKEN_FILE: the token.",
         callback=_found_out,
         show_default="where serve listens by the settings here",
     ),

@@ -160,16 +160,18 @@ class WebSocketClient(Client):
         self,
         base_url: str,
         *,
+        token: str | Callable[[], str] | None = None,
         retry: RetryPolicy | None = None,
         effects: Effects | None = None,
     ) -> None:
-        super().__init__(base_url, retry=retry, effects=effects)
+        super().__init__(base_url, token=token, retry=retry, effects=effects)
         self._loop = Loop()
         chance = AsyncEffects() if effects is None else AsyncEffects(chance=effects.chance)
-        self._loop.run(self._open(base_url, retry, chance))
+        asynchronous = AsyncClient(base_url, token=token, retry=retry, effects=chance)
+        self._loop.run(self._open(asynchronous))
 
-    async def _open(self, base_url: str, retry: RetryPolicy | None, effects: AsyncEffects) -> None:
-        self._asynchronous = AsyncClient(base_url, retry=retry, effects=effects)
+    async def _open(self, asynchronous: AsyncClient) -> None:
+        self._asynchronous = asynchronous
         self._connection = self._asynchronous.connect()
 
     def publish(self, channel: str, data: Any, **options: Any) -> Any:

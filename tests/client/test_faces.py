@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -73,6 +74,7 @@ def test_both_faces_have_the_same_nouns_with_the_same_verbs(noun: str) -> None:
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GAPLESS_URL", raising=False)
     monkeypatch.delenv("GAPLESS_TOKEN", raising=False)
+    monkeypatch.delenv("GAPLESS_TOKEN_FILE", raising=False)
     assert Config.resolve(None, None, 1, None).base_url == "http://127.0.0.1:8080"
     monkeypatch.setenv("GAPLESS_URL", "https://chat.example/gapless/")
     monkeypatch.setenv("GAPLESS_TOKEN", "from-the-environment\n")
@@ -80,6 +82,26 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.base_url == "https://chat.example/gapless"
     assert config.headers()["Authorization"] == "Bearer from-the-environment"
     assert Config.resolve("http://other", "mine", 1, None).headers()["Authorization"] == "Bearer mine"
+
+
+def test_a_token_in_a_file_is_read_at_each_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    monkeypatch.delenv("GAPLESS_TOKEN", raising=False)
+    monkeypatch.setenv("GAPLESS_TOKEN_FILE", str(path))
+    config = Config.resolve(None, None, 1, None)
+    assert config.renews_token
+    with pytest.raises(ValueError, match="GAPLESS_TOKEN_FILE cannot be read"):
+        config.headers()
+    for text in ("one\n", "two"):
+        path.write_text(text)
+        assert config.headers()["Authorization"] == f"Bearer {text.strip()}"
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="GAPLESS_TOKEN_FILE is empty"):
+        config.headers()
+    assert not Config.resolve(None, "mine", 1, None).renews_token
+    monkeypatch.setenv("GAPLESS_TOKEN", "another")
+    with pytest.raises(ValueError, match="not both"):
+        Config.resolve(None, None, 1, None)
 
 
 @pytest.mark.parametrize(

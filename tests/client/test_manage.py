@@ -413,6 +413,7 @@ READS: list[tuple[str, tuple[Any, ...]]] = [
     ("pull", ("a",)),
     ("ack", ("a", ["r"])),
     ("transaction", ([("a", 1)],)),
+    ("ticket", ()),
 ]
 
 
@@ -450,6 +451,7 @@ def test_all_models_are_values() -> None:
         "Policy",
         "Scheduled",
         "Committed",
+        "Ticket",
     ):
         kind = getattr(gapless, name)
         assert kind.__dataclass_params__.frozen

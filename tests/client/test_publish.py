@@ -15,6 +15,7 @@ from gapless import (
     ProtocolError,
     Published,
     RetryPolicy,
+    Unauthenticated,
     Unavailable,
     Unreachable,
 )
@@ -234,6 +235,24 @@ def test_a_token_function_is_asked_before_every_attempt(face: Face) -> None:
     face.connect(handler=script, token=lambda: next(tokens))
     face.call("publish", "a", 1)
     assert script.header("authorization") == ["Bearer first", "Bearer second"]
+
+
+def test_a_token_that_ended_on_its_way_is_asked_for_once_more(face: Face) -> None:
+    script = Script(refused(401, "unauthenticated"), created())
+    tokens = iter(["first", "second"])
+    face.connect(handler=script, token=lambda: next(tokens))
+    face.call("publish", "a", 1)
+    assert script.header("authorization") == ["Bearer first", "Bearer second"]
+    assert len(set(script.header("idempotency-key"))) == 1
+
+
+@pytest.mark.parametrize(("token", "attempts"), [("fixed", 1), (lambda: "the same", 2)])
+def test_a_token_that_is_not_good_is_not_tried_for_ever(face: Face, token: Any, attempts: int) -> None:
+    script = Script(*[refused(401, "unauthenticated")] * 3)
+    face.connect(handler=script, token=token)
+    with pytest.raises(Unauthenticated):
+        face.call("publish", "a", 1)
+    assert len(script.header("authorization")) == attempts
 
 
 def test_a_token_that_cannot_be_sent_is_not_tried_again(face: Face, raw_server: RawServer) -> None:

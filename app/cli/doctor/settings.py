@@ -18,6 +18,7 @@ OTHERS = frozenset(
         "GAPLESS_CONFIG",
         "GAPLESS_URL",
         "GAPLESS_TOKEN",
+        "GAPLESS_TOKEN_FILE",
         "GAPLESS_TRACEBACK",
         "GAPLESS_PUSH_SECRET",
         "GAPLESS_SUBSCRIPTION",

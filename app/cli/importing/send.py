@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from gapless._config import Config
 from gapless_cli.failures import Exit, Failure, usage
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
@@ -43,9 +43,11 @@ class Sender:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
         self._tell = tell
-        token = os.environ.get("GAPLESS_TOKEN")
-        headers = {"Authorization": f"Bearer {token.strip()}"} if token else {}
-        self._http = httpx.Client(timeout=TIMEOUT, headers=headers)
+        try:
+            self._config = Config.resolve(url, None, 1.0, None)
+        except ValueError as error:
+            raise usage(str(error)) from error
+        self._http = httpx.Client(timeout=TIMEOUT)
 
     def close(self) -> None:
         """Close the connection."""
@@ -96,7 +98,10 @@ class Sender:
     ) -> tuple[httpx.Response | None, str]:
         """The answer, if there was one, and in words what is wrong with it."""
         try:
-            answer = self._http.request(method, self.url + path, content=body, headers=headers)
+            sent = {**headers, **self._config.headers()}
+            answer = self._http.request(method, self.url + path, content=body, headers=sent)
+        except ValueError as error:
+            raise usage(str(error)) from error
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
             raise usage(f"cannot ask {self.url!r}: {error}") from error
         except httpx.RequestError as error:

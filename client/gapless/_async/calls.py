@@ -57,7 +57,7 @@ class AsyncCalls:
             call = part.following
 
     async def _call(self, call: Call[T], policy: RetryPolicy | None = None) -> T:
-        attempts = attempts_for(call, policy or self._config.retry, self._effects)
+        attempts = attempts_for(call, self._config, self._effects, policy)
         while True:
             verdict = attempts.judge(await self._send(call.request), self._effects.clock())
             if isinstance(verdict, Reply):

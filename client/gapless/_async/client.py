@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Unpack, overload
 
@@ -13,9 +13,11 @@ from gapless._async.stream import AsyncStream
 from gapless._calls import history as _history
 from gapless._calls import publish as _publish
 from gapless._calls import scheduled as _scheduled
+from gapless._calls import tickets as _tickets
 from gapless._calls.history import HistoryOptions, HistoryQuery
 from gapless._calls.publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._calls.scheduled import Scheduled, ScheduleOptions, Time
+from gapless._calls.tickets import Ticket
 from gapless._lost import Gap
 from gapless._models import Ephemeral, Message, NewMessage, Page, Payload, Published
 from gapless._options import known
@@ -28,8 +30,9 @@ from gapless._streams.reading import OnGap
 class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
     """A client for asyncio. Calls raise `GaplessError` and are retried as `retry` says.
 
-    `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`. `token`
-    may be a function; it is called before every request. `timeout` limits each wait of one attempt, in
+    `base_url` and `token` default to `GAPLESS_URL` (else http://127.0.0.1:8080) and `GAPLESS_TOKEN`, or the
+    file `GAPLESS_TOKEN_FILE`. `token` may be a function; it is called before every request, as the file is
+    read. So streams go on with the next token when one ends. `timeout` limits each wait of one attempt, in
     seconds. With an `http_client`, its own proxies, certificates and limits apply, and the caller closes it.
     After a fork, what the parent used must not be used in the child: it raises `RuntimeError`.
     """
@@ -165,8 +168,18 @@ class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
     ) -> AsyncStream[Message]:
         """A channel's history as one stream of messages, in constant memory, resumed after a break."""
         query = HistoryQuery.of(channel, **known("iter_history", HistoryOptions, options, "limit"))
-        core = HistoryStream(query, limit, self._config.retry, self._effects.chance)
+        core = HistoryStream(query, limit, self._config, self._effects.chance)
         return AsyncStream(core, self._pool, self._config, self._effects)
+
+    async def ticket(
+        self, *, channels: Sequence[str] | None = None, subscription: str | None = None
+    ) -> Ticket:
+        """A ticket with which a browser opens one stream within 30 s, as `?ticket=`.
+
+        It is for these channels (names and patterns), or for this subscription; without either for all that
+        the credential may read. Raises `Forbidden` for what the credential does not grant.
+        """
+        return await self._call(_tickets.create(channels, subscription))
 
     async def get_message(self, channel: str, message_id: int) -> Message:
         """One message. Raises `NotFound`."""

@@ -344,7 +344,7 @@ class AsyncConnection(OneProcess):
         """Settles deliveries: the command has the name and the body of the request."""
         verb = call.request.path.rpartition("/")[2]
         command = Command(verb, call.request.content or b"{}")
-        attempts = attempts_for(call, policy or self.config.retry, self.effects)
+        attempts = attempts_for(call, self.config, self.effects, policy)
         while True:
             link = await self.link()
             outcome = await link.ask(command) if isinstance(link, AsyncLink) else link
@@ -361,8 +361,14 @@ class AsyncConnection(OneProcess):
         return link
 
     def _attempts(self, *, repeatable: bool) -> Attempts:
-        policy, effects = self.config.retry, self.effects
-        return Attempts(policy, repeatable=repeatable, now=effects.clock(), chance=effects.chance)
+        config, effects = self.config, self.effects
+        return Attempts(
+            config.retry,
+            repeatable=repeatable,
+            now=effects.clock(),
+            chance=effects.chance,
+            renews_token=config.renews_token,
+        )
 
     async def _pause(self, attempts: Attempts, outcome: Break) -> None:
         """Waits for the next attempt. Raises the outcome's error if there is none."""

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from gapless._call import Request
 from gapless._calls.history import HistoryQuery
+from gapless._config import Config
 from gapless._errors import HistoryLost, ProtocolError
 from gapless._lost import Gap
 from gapless._models import Message, gap_from, message_from
-from gapless._retry import Attempts, Break, Ended, NoReply, Reply, RetryPolicy
+from gapless._retry import Attempts, Break, Ended, NoReply, Reply
 from gapless._streams.sse import MAX_EVENT_BYTES, LineSplitter
 from gapless._streams.stream import Streamed, expect_type, log, parse_json
 
@@ -19,12 +20,12 @@ class HistoryStream(Streamed[Message]):
     """A channel's history as newline-delimited JSON, in constant memory; after a break it resumes there."""
 
     def __init__(
-        self, query: HistoryQuery, limit: int | None, policy: RetryPolicy, chance: Callable[[], float]
+        self, query: HistoryQuery, limit: int | None, config: Config, chance: Callable[[], float]
     ) -> None:
         self.cursor = None
         self._query = query
         self._remaining = limit
-        self._policy = policy
+        self._config = config
         self._chance = chance
         self._attempts: Attempts | None = None
         self._lines = LineSplitter(MAX_EVENT_BYTES)
@@ -82,7 +83,14 @@ class HistoryStream(Streamed[Message]):
         if outcome is None:
             return None
         if self._attempts is None:
-            self._attempts = Attempts(self._policy, repeatable=True, now=now, chance=self._chance)
+            config = self._config
+            self._attempts = Attempts(
+                config.retry,
+                repeatable=True,
+                now=now,
+                chance=self._chance,
+                renews_token=config.renews_token,
+            )
         verdict = self._attempts.judge(outcome, now)
         if isinstance(verdict, Reply):
             raise ProtocolError(f"unexpected status {verdict.status}", status=verdict.status)

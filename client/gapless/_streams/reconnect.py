@@ -28,7 +28,8 @@ class Reconnects:
     """Decides, when a connection ends, on the next one.
 
     `renews_token` says that the next request may carry a fresh credential, so an expired one costs only a
-    reconnect. `give_up_after` is in seconds since the first failure in a row; None is never.
+    reconnect, and after one that was refused there is one more attempt. `give_up_after` is in seconds since
+    the first failure in a row; None is never.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Reconnects:
         self._chance = chance
         self._opened_at: float | None = None
         self._progressed = False
+        self._refused = False
         self._failures = 0
         self._down_since: float | None = None
 
     def opened(self, now: float) -> None:
         """A connection is open."""
         self._opened_at = now
+        self._refused = False
 
     def progressed(self) -> None:
         """The connection brought something."""
@@ -59,7 +62,7 @@ class Reconnects:
         if goodbye == "credential_expired" and not self._renews_token:
             raise CredentialExpired("the credential expired", code="credential_expired", status=401)
         error = None if isinstance(cause, Ended) else error_from(cause)
-        if error is not None and not error.retryable:
+        if error is not None and not error.retryable and not self._may_renew(error):
             raise error
         self._judge_connection(now)
         at_once = goodbye is not None and self._failures == 0
@@ -67,6 +70,12 @@ class Reconnects:
         self._failures += 1
         self._give_up_at_last(error, now)
         return Pause(delay, goodbye or (error.detail if error else "the server ended the stream"))
+
+    def _may_renew(self, error: GaplessError) -> bool:
+        """Whether another token may be good where this one was refused: it may have ended on its way."""
+        renews = error.status == 401 and self._renews_token and not self._refused
+        self._refused = True
+        return renews
 
     def _judge_connection(self, now: float) -> None:
         """Counts failures from zero again if the connection that just ended was not a failure."""
