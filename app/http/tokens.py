@@ -163,6 +163,12 @@ class Tokens:
             raise unauthenticated(f"the token's sub must have 1 to {MAX_NAME_CHARACTERS} characters")
         if not isinstance(namespace, str) or not is_channel(namespace):
             raise unauthenticated("the token's ns must be the name of a namespace")
+        if "grants" not in claims and "channel" in claims:
+            # The form of Centrifugo's tokens for subscriptions.
+            channel = claims["channel"]
+            if not isinstance(channel, str) or not is_channel(channel):
+                raise unauthenticated("the token's channel must be the name of a channel")
+            claims = claims | {"grants": [{"channels": [channel], "actions": ["subscribe"]}]}
         try:
             grants = read_grants(_decode_grants.decode(msgspec.json.encode(claims.get("grants", []))))
         except msgspec.MsgspecError as error:

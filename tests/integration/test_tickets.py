@@ -124,6 +124,12 @@ class Client:
     def __init__(self, socket: Any) -> None:
         self._socket = socket
         self._id = 0
+        self._lines: list[str] = []
+
+    async def _next(self) -> Any:
+        if not self._lines:
+            self._lines = (await in_time(self._socket.recv())).split("\n")
+        return json.loads(self._lines.pop(0))
 
     async def send(self, **command: Any) -> None:
         self._id += 1
@@ -132,13 +138,19 @@ class Client:
     async def ask(self, **command: Any) -> Any:
         await self.send(**command)
         while True:
-            said = json.loads(await in_time(self._socket.recv()))
+            said = await self._next()
             if said.get("id") == self._id:
                 return said
 
     async def refused(self, **command: Any) -> int:
         code: int = (await self.ask(**command))["error"]["code"]
         return code
+
+    async def pushed(self, member: str) -> Any:
+        while True:
+            said = (await self._next()).get("push", {})
+            if member in said:
+                return said[member]
 
     async def ended(self) -> tuple[int, str]:
         with pytest.raises(websockets.ConnectionClosed) as closed:
@@ -172,6 +184,7 @@ async def test_a_client_sends_its_credential_with_connect(serve: Serve, tmp_path
         assert await stranger.refused(publish={"channel": "other", "data": 1}) == 103
         assert await stranger.refused(subscribe={"channel": "other"}) == 103
         assert await stranger.refused(subscribe={"channel": "chat.a", "token": "of its own"}) == 101
+        assert await stranger.refused(sub_refresh={"channel": "chat.a", "token": token()}) == 102
         found = (await stranger.ask(history={"channel": "chat.a", "limit": 1}))["history"]["publications"]
         assert found[0]["sender"] == "ann"
 
@@ -193,6 +206,69 @@ async def test_a_client_renews_its_token_and_goes_on(serve: Serve, tmp_path: Pat
         await client.ask(connect={"token": token()})
         await client.send(refresh={"token": token(sub="bob")})
         assert await client.ended() == (3500, "invalid token")
+
+
+def of_channel(channel: str, seconds: float = 600, **claims: Any) -> str:
+    """A token of Centrifugo for one subscription."""
+    body = {"sub": "ann", "exp": int(time.time() + seconds), "channel": channel, **claims}
+    return jwt.encode(body, SECRET, "HS256", headers={"kid": "one"})
+
+
+async def test_a_subscription_has_a_token_of_its_own(serve: Serve, tmp_path: Path) -> None:
+    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
+    async with connected(url) as client:
+        await client.ask(connect={"token": token()})
+        assert await client.refused(subscribe={"channel": "other"}) == 103, "not by the connection's token"
+        for bad, code in (
+            (of_channel("another"), 103),
+            (of_channel("other", sub="bob"), 103),
+            (of_channel("other", ns="acme"), 103),
+            (of_channel("other", seconds=-1), 109),
+            (of_channel("other.>"), 101),
+            (of_channel("other", grants=[]), 103),
+        ):
+            assert await client.refused(subscribe={"channel": "other", "token": bad}) == code
+        said = (await client.ask(subscribe={"channel": "other", "token": of_channel("other", 100)}))[
+            "subscribe"
+        ]
+        assert (said["expires"], 90 <= said["ttl"] <= 99) == (True, True)
+        for bad, code in ((of_channel("another"), 103), (of_channel("other", -1), 109), ("what", 101)):
+            assert await client.refused(sub_refresh={"channel": "other", "token": bad}) == code
+        renewed = (await client.ask(sub_refresh={"channel": "other", "token": of_channel("other")}))[
+            "sub_refresh"
+        ]
+        assert (renewed["expires"], 590 <= renewed["ttl"] <= 599) == (True, True)
+        await client.ask(unsubscribe={"channel": "other"})
+        assert await client.refused(sub_refresh={"channel": "other", "token": of_channel("other")}) == 102
+
+
+async def test_a_subscription_whose_token_grants_other_channels_begins_again(
+    serve: Serve, tmp_path: Path
+) -> None:
+    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
+    narrow, wide = ([{"actions": ["subscribe"], "channels": [of]}] for of in ("room.a.>", "room.>"))
+    async with connected(url) as client:
+        await client.ask(connect={"token": token()})
+        await client.ask(subscribe={"channel": "room.>", "token": token(grants=narrow)})
+        await client.ask(sub_refresh={"channel": "room.>", "token": token(grants=narrow)})
+        await client.send(sub_refresh={"channel": "room.>", "token": token(grants=wide)})
+        assert (await client.pushed("unsubscribe"))["code"] == 2500
+        assert "subscribe" in await client.ask(subscribe={"channel": "room.>", "token": token(grants=wide)})
+
+
+@pytest.mark.realtime("tokens expire by the clock of the machine")
+async def test_a_subscription_ends_with_its_own_token_unless_it_is_renewed(
+    serve: Serve, tmp_path: Path
+) -> None:
+    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
+    async with connected(url) as client:
+        await client.ask(connect={"token": token()})
+        await client.ask(subscribe={"channel": "kept", "token": of_channel("kept", 3)})
+        await client.ask(subscribe={"channel": "ended", "token": of_channel("ended", 3)})
+        await client.ask(sub_refresh={"channel": "kept", "token": of_channel("kept")})
+        assert await client.pushed("unsubscribe") == {"code": 2501, "reason": "subscription expired"}
+        assert await client.refused(subscribe={"channel": "kept", "token": of_channel("kept")}) == 105
+        assert "subscribe" in await client.ask(subscribe={"channel": "ended", "token": of_channel("ended")})
 
 
 async def test_a_key_is_good_as_a_token_and_where_no_websocket_passes(serve: Serve) -> None:

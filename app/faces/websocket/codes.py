@@ -35,6 +35,7 @@ NOT_AVAILABLE: Final = ErrorCode(108, "not available")
 TOKEN_EXPIRED: Final = ErrorCode(109, "token expired")
 """Clients ask their application for another token."""
 TOO_MANY_REQUESTS: Final = ErrorCode(111, "too many requests", temporary=True)
+NO_OWN_TOKEN: Final = UNKNOWN_SUBSCRIPTION._replace(message="no subscription here has a token of its own")
 OVERTAKEN: Final = NOT_AVAILABLE._replace(message="ended before it began")
 UNRECOVERABLE_POSITION: Final = ErrorCode(112, "unrecoverable position")
 
@@ -67,6 +68,9 @@ class Ending(NamedTuple):
 
 INSUFFICIENT_STATE: Final = Ending(2500, "insufficient state")
 """Messages are gone, or the channel is another one: the client subscribes again from where it is."""
+
+SUBSCRIPTION_EXPIRED: Final = Ending(2501, "subscription expired")
+"""Its own token has ended: the client asks for another one and subscribes again from where it is."""
 
 SHUTDOWN: Final = Ending(3001, "shutdown")
 CREDENTIAL_EXPIRED: Final = Ending(3005, "connection expired")

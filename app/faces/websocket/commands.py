@@ -142,17 +142,6 @@ class Command(Struct, forbid_unknown_fields=True):
     extend: Body | UnsetType = UNSET
 
 
-WITH_TOKENS: Final = frozenset({"connect", "subscribe", "sub_refresh"})
-
-
-def holds_channel_token(command: Command) -> bool:
-    """Whether a token for one channel is in it. There are none: what a client may do is in that of its
-    connection."""
-    parts = [command.subscribe, command.sub_refresh]
-    parts += command.connect.subs.values() if command.connect is not UNSET else []
-    return any(part is not UNSET and part.token for part in parts)
-
-
 METHODS: Final = tuple(name for name in Command.__struct_fields__ if name != "id")
 _decode: Final = msgspec.json.Decoder(Command).decode
 _LEADING_ID: Final = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+([0-9]{1,10})\s*+[,}]')

@@ -37,6 +37,10 @@ class Opening:
         self._id = id_
         self._method = method
 
+    @property
+    def replied(self) -> bool:
+        return self._replies is None
+
     def answer(self, content: bytes) -> None:
         if self._replies is not None:
             self._replies.answer(self._id, self._method, content)

@@ -19,10 +19,9 @@ from app.faces.live import LiveDependencies
 from app.faces.websocket import codes
 from app.faces.websocket.codes import Ending, error_code
 from app.faces.websocket.commands import (
-    WITH_TOKENS,
     Command,
     ConnectRequest,
-    holds_channel_token,
+    SubscribeRequest,
     id_of,
     method_of,
     read_command,
@@ -32,6 +31,7 @@ from app.faces.websocket.consuming import Queues
 from app.faces.websocket.framing import Framing
 from app.faces.websocket.history import read_history
 from app.faces.websocket.members import COMMANDS, Members
+from app.faces.websocket.own_token import expiry
 from app.faces.websocket.presence import read_presence, read_presence_stats
 from app.faces.websocket.publications import push
 from app.faces.websocket.publishing import publish
@@ -265,14 +265,11 @@ class Session:
 
     def _begin(self, command: Command, method: str, line: bytes) -> None:
         id_, parts, replies, principal = command.id or 0, self._parts, self._replies, self._principal
-        if method in WITH_TOKENS and holds_channel_token(command):
-            raise unauthenticated("a subscription needs no token of its own: leave it out")
         match method:
             case "connect" if command.connect is not UNSET:
                 self._connect(id_, command.connect)
             case "subscribe" if command.subscribe is not UNSET:
-                request = command.subscribe
-                self._subscribing.subscribe(id_, request)
+                self._subscribe(id_, command.subscribe)
             case "unsubscribe" if command.unsubscribe is not UNSET:
                 self._subscribing.unsubscribe(id_, command.unsubscribe)
             case "publish":
@@ -292,6 +289,9 @@ class Session:
                 self._authenticate(id_, command.refresh.token, partial(self._refresh, id_))
             case "refresh":
                 replies.answer(id_, b"refresh", _encode(self._about()))
+            case "sub_refresh" if command.sub_refresh is not UNSET and command.sub_refresh.token:
+                request = command.sub_refresh
+                self._authenticate(id_, request.token, partial(self._renew, id_, request.channel))
             case "sub_refresh":
                 replies.answer(id_, b"sub_refresh", b"{}")
             case _ if method in COMMANDS:
@@ -309,6 +309,8 @@ class Session:
         if len(request.subs) > MAX_CHANNELS:
             self._replies.refuse(id_, codes.LIMIT_EXCEEDED)
             return
+        if any(asked.token for asked in request.subs.values()):
+            raise unauthenticated("a subscription of connect takes no token: send it with subscribe")
         if request.token or self._principal.is_stranger:
             self._authenticate(id_, request.token, lambda who: self._identified(id_, request, who))
         else:
@@ -362,6 +364,32 @@ class Session:
         self._become(who)
         self._replies.answer(id_, b"refresh", _encode(self._about()))
 
+    def _subscribe(self, id_: int, request: SubscribeRequest) -> None:
+        if not request.token:
+            self._subscribing.subscribe(id_, request)
+            return
+        endings = self._subscribing.endings
+
+        def identified(who: Principal) -> None:
+            if endings != self._subscribing.endings:
+                # Perhaps this one, while its token was looked at.
+                self._replies.refuse(id_, codes.OVERTAKEN._replace(temporary=True))
+                return
+            self._require_same(who)
+            self._subscribing.subscribe(id_, request, who)
+
+        self._authenticate(id_, request.token, identified)
+
+    def _renew(self, id_: int, channel: str, who: Principal) -> None:
+        self._require_same(who)
+        self._subscribing.renew(id_, channel, who)
+
+    def _require_same(self, who: Principal) -> None:
+        """Raises `forbidden` unless the token of a subscription is of the one who is connected."""
+        mine = self._principal
+        if (who.namespace, who.subject) != (mine.namespace, mine.subject):
+            raise GaplessError(Code.FORBIDDEN, "the token is of another subject than that of the connection")
+
     def _become(self, who: Principal) -> None:
         self._unwatch()
         self._principal = who
@@ -382,10 +410,7 @@ class Session:
 
     def _about(self) -> dict[str, Any]:
         about = {"client": self.id, "version": f"Gapless {VERSION}"}
-        if (ends_us := self._principal.expires_at_us) is None:
-            return about
-        left_s = max(1, (ends_us - time.time_ns() // 1000) // 1_000_000)
-        return about | {"expires": True, "ttl": left_s}
+        return about | expiry(self._principal)
 
     def _run(self, id_: int, method: bytes, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         self._replies.run(id_, partial(self._answer, id_, method, read))

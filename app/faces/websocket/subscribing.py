@@ -14,6 +14,7 @@ from app.faces.sse.query import chosen_start
 from app.faces.websocket import codes
 from app.faces.websocket.codes import error_code
 from app.faces.websocket.commands import ChannelRequest, SubscribeRequest, check_name
+from app.faces.websocket.own_token import OwnToken, expiry
 from app.faces.websocket.reader import Client, Reader
 from app.faces.websocket.replies import Opening, Replies
 from app.http.parameters import MAX_LAST
@@ -35,7 +36,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class Subscribing:
     """The subscriptions of one client, by the channel, pattern or selection that names them."""
 
-    __slots__ = ("_client", "_info", "_open", "_parts", "_principal", "_replies")
+    __slots__ = ("_client", "_info", "_open", "_own", "_parts", "_principal", "_replies", "endings")
 
     def __init__(
         self,
@@ -51,6 +52,9 @@ class Subscribing:
         self._principal = principal
         self._parts = parts
         self._open: dict[str, Reader] = {}
+        self._own: dict[str, OwnToken] = {}
+        self.endings = 0
+        """How often the client has ended a subscription."""
 
     def __repr__(self) -> str:
         return f"Subscribing({len(self._open)})"
@@ -110,8 +114,9 @@ class Subscribing:
 
         return answer_once_open
 
-    def subscribe(self, id_: int, request: SubscribeRequest) -> None:
-        """Begin a subscription; the reply comes once it is open. Raises `invalid_request`, `forbidden`."""
+    def subscribe(self, id_: int, request: SubscribeRequest, own: Principal | None = None) -> None:
+        """Begin a subscription; the reply comes once it is open. With a token of its `own` it reads by that
+        one's grants and ends with it. Raises `invalid_request`, `forbidden`."""
         if check_name(request.channel) in self._open:
             self._replies.refuse(id_, codes.ALREADY_SUBSCRIBED)
             return
@@ -123,6 +128,8 @@ class Subscribing:
 
         async def opened(subscription: LiveSubscription) -> None:
             found = _subscribed(request, subscription)
+            if own is not None:
+                found |= expiry(own)
             if _is_unrecoverable(request, found):
                 opening.refuse(codes.UNRECOVERABLE_POSITION)
                 raise ConnectionResetError
@@ -133,12 +140,54 @@ class Subscribing:
             is_position = request.recover and error.status == 400
             opening.refuse(codes.UNRECOVERABLE_POSITION if is_position else error_code(error))
 
-        reader = self._follow(request, opened, refused)
+        reader = self._follow(request, opened, refused, own)
         assert reader.task is not None, "it was begun"
         reader.task.add_done_callback(opening.done)
+        if own is not None:
+            self._watch(reader, own, request, opening)
+
+    def renew(self, id_: int, channel: str, who: Principal) -> None:
+        """Another token for the subscription. If it grants something else, the client has to subscribe again.
+        Raises `invalid_request`, `forbidden`."""
+        own = self._own.get(check_name(channel))
+        if own is None:
+            self._replies.refuse(id_, codes.NO_OWN_TOKEN)
+            return
+        is_same = _selection(who, own.request) == own.selection
+        self._replies.answer(id_, b"sub_refresh", _encode(expiry(who)))
+        if is_same:
+            own.live_on(who)
+        else:
+            self._open.pop(channel).stop()
+            self._client.unsubscribed(channel, codes.INSUFFICIENT_STATE)
+
+    def _watch(self, reader: Reader, who: Principal, request: SubscribeRequest, opening: Opening) -> None:
+        """End the subscription with its own token."""
+        channel = request.channel
+
+        def expired() -> None:
+            if self._open.get(channel) is not reader:
+                return
+            del self._open[channel]
+            reader.stop()
+            if opening.replied:
+                self._client.unsubscribed(channel, codes.SUBSCRIPTION_EXPIRED)
+            else:
+                opening.refuse(codes.TOKEN_EXPIRED)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            own.stop()
+            if self._own.get(channel) is own:
+                del self._own[channel]
+
+        own = self._own[channel] = OwnToken(who, request, _selection(who, request), expired)
+        assert reader.task is not None, "it was begun"
+        reader.task.add_done_callback(ended)
+        own.live_on(who)
 
     def unsubscribe(self, id_: int, request: ChannelRequest) -> None:
         """End a subscription, if there is one. Nothing of it comes after the reply."""
+        self.endings += 1
         reader = self._open.pop(check_name(request.channel), None)
         if reader is not None:
             reader.stop()
@@ -149,10 +198,11 @@ class Subscribing:
         request: SubscribeRequest,
         opened: Callable[[LiveSubscription], Awaitable[None]],
         refused: Callable[[GaplessError], None],
+        own: Principal | None = None,
     ) -> Reader:
         """Begin a subscription. Raises `invalid_request`, `forbidden`."""
         channel = request.channel
-        selection = _selection(self._principal, request)
+        selection = _selection(own or self._principal, request)
         by_id = request.selection is not None or selection.single is None
         reader = Reader(channel, by_id, self._client, opened)
         start = _start(request, by_id)
