@@ -16,7 +16,17 @@ from tests.patience import PATIENCE_S
 
 DRILLS = [
     *("chat", "checker", "groups", "poison", "restart", "failover", "crashes", "soak", "timefuzz"),
-    *("transactions", "halfopen", "browser", "clients", "bench", "spark.export", "spark.cold", "spark.sink"),
+    *(
+        "transactions",
+        "halfopen",
+        "credentials",
+        "browser",
+        "clients",
+        "bench",
+        "spark.export",
+        "spark.cold",
+        "spark.sink",
+    ),
     *("spark.readback", "spark.bench", "spark.analyze", "spark.memory"),
 ]
 

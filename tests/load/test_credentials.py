@@ -1,0 +1,13 @@
+"""What a credential opened ends with it, over every face, in a short run."""
+
+from __future__ import annotations
+
+import pytest
+
+from load.credentials import main
+
+
+@pytest.mark.drill
+def test_every_face_ends_with_its_credential() -> None:
+    # A webhook is of its subscription, and goes on: the program alone says so.
+    assert main(["--without", "webhook"]) == 0
