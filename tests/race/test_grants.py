@@ -34,6 +34,15 @@ TABLES = (
     "gaps",
     "dead_letters",
 )
+CALLS = """
+select format('select %s.%I(%s)', pronamespace::regnamespace, proname,
+              (select string_agg('null::' || format_type(t, null), ', ' order by n)
+               from unnest(proargtypes) with ordinality as each(t, n)))
+from pg_proc
+where pronamespace in ('gapless'::regnamespace, 'gapless_internal'::regnamespace)
+  and prokind = 'f' and prorettype <> 'trigger'::regtype
+"""
+"""A call of each function, whose arguments are null."""
 REFUSED = asyncpg.InsufficientPrivilegeError
 
 
@@ -94,6 +103,23 @@ async def test_a_publisher_publishes_what_it_was_granted(
         await revoke(owner, shop)
         with pytest.raises(REFUSED):
             await shop.execute("select gapless.publish('anything', '1')")
+
+
+async def test_a_login_without_a_grant_calls_no_function(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """Each function of the schemas is called, as a login that was granted nothing, and as one whose grants
+    were ended."""
+    calls = await owner.fetch(CALLS)
+    assert len(calls) > 50
+    async with as_role(database, "shop") as shop, as_role(database, "left") as left:
+        await grant(owner, "publisher", left)
+        await grant(owner, "reader", left)
+        await revoke(owner, left)
+        for session in (shop, left):
+            for (call,) in calls:
+                with pytest.raises(REFUSED):
+                    await session.execute(call)
 
 
 async def test_a_member_of_the_group_alone_may_publish_nothing(
