@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from prometheus_client import Counter
 from starlette.types import Scope
 
+from app.http.bearer import EXPIRED
 from subscriptions.domain.errors import Code, GaplessError
 
 BURST: Final = 500
@@ -66,8 +67,9 @@ class Refusals:
         return str(ipaddress.ip_network((int(address), IPV6_PREFIX), strict=False))
 
     def judge(self, address: str, error: GaplessError) -> GaplessError:
-        """The error for a client whose credential was refused; another error stays as it is."""
-        if error.code is not Code.UNAUTHENTICATED:
+        """The error for a client whose credential was refused; another error stays as it is. So does that of
+        a token that was good: its holder has to learn that it needs another one."""
+        if error.code is not Code.UNAUTHENTICATED or error.detail == EXPIRED:
             return error
         limited = bool(address) and not self._take(address)
         UNAUTHENTICATED.labels("limited" if limited else "refused").inc()

@@ -9,5 +9,4 @@ from load.credentials import main
 
 @pytest.mark.drill
 def test_every_face_ends_with_its_credential() -> None:
-    # A webhook is of its subscription, and goes on: the program alone says so.
-    assert main(["--without", "webhook"]) == 0
+    assert main([]) == 0

@@ -7,6 +7,7 @@ import ipaddress
 import pytest
 from starlette.types import Scope
 
+from app.http.bearer import EXPIRED
 from app.http.refusals import BURST, MOST, RATE, Network, Refusals
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated
 
@@ -50,6 +51,13 @@ def test_the_answer_says_when_to_come_again_and_other_errors_stay() -> None:
     assert refusals.judge(A, unauthenticated("no")).retry_after == 1
     other = GaplessError(Code.FORBIDDEN, "not granted")
     assert refusals.judge(A, other) is other
+
+
+def test_a_token_that_was_good_is_always_told_that_it_has_expired() -> None:
+    refusals = Refusals(clock=Clock())
+    for _ in range(2 * BURST):
+        assert refusals.judge(A, unauthenticated(EXPIRED)).code is Code.UNAUTHENTICATED
+    assert refused(refusals, A) is Code.UNAUTHENTICATED
 
 
 def test_the_addresses_that_are_remembered_are_bounded() -> None:
