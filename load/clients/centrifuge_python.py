@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
+from urllib.request import urlopen
 
 from centrifuge import (
     Client,
@@ -53,15 +55,32 @@ async def before_the_first(channel: str) -> StreamPosition:
     return StreamPosition(offset=0, epoch="")
 
 
-async def follow(url: str, total: int, channel: str) -> None:
-    """Print the number of each message until `over`."""
+def asking(tokens: str, what: str) -> dict[str, Any]:
+    """The option of a client, or of its subscription, that gets the next token from this address."""
+
+    def read() -> str:
+        with urlopen(tokens + what) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    async def ask(*_: object) -> str:
+        return await asyncio.to_thread(read)
+
+    return {"get_token": ask} if tokens else {}
+
+
+async def follow(url: str, total: int, channel: str, tokens: str) -> None:
+    """Print the number of each message until `over`. With an address of tokens, the connection and the
+    subscription each have one that ends in some seconds."""
     printer = Printer(total)
-    client = Client(url, min_reconnect_delay=0.05, max_reconnect_delay=0.2, proxy=None)
-    subscription = client.new_subscription(channel, events=printer, get_state=before_the_first)
+    delays = {"min_reconnect_delay": 0.05, "max_reconnect_delay": 0.2, "proxy": None}
+    client = Client(url, **delays, **asking(tokens, "connection"))
+    own = asking(tokens, "subscription")
+    subscription = client.new_subscription(channel, events=printer, get_state=before_the_first, **own)
     await client.connect()
     await subscription.subscribe()
     await printer.over.wait()
     await client.disconnect()
 
 
-asyncio.run(follow(sys.argv[1], int(sys.argv[2]), sys.argv[4]))
+asyncio.run(follow(sys.argv[1], int(sys.argv[2]), sys.argv[4], "".join(sys.argv[5:])))

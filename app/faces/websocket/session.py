@@ -291,7 +291,7 @@ class Session:
                 replies.answer(id_, b"refresh", _encode(self._about()))
             case "sub_refresh" if command.sub_refresh is not UNSET and command.sub_refresh.token:
                 request = command.sub_refresh
-                self._authenticate(id_, request.token, partial(self._refresh_subscription, id_, request.channel))
+                self._authenticate(id_, request.token, partial(self._replace_own, id_, request.channel))
             case "sub_refresh":
                 replies.answer(id_, b"sub_refresh", b"{}")
             case _ if method in COMMANDS:
@@ -380,9 +380,9 @@ class Session:
 
         self._authenticate(id_, request.token, identified)
 
-    def _refresh_subscription(self, id_: int, channel: str, who: Principal) -> None:
+    def _replace_own(self, id_: int, channel: str, who: Principal) -> None:
         self._require_same(who)
-        self._subscribing.refresh(id_, channel, who)
+        self._subscribing.replace_token(id_, channel, who)
 
     def _require_same(self, who: Principal) -> None:
         """Raises `forbidden` unless the token of a subscription is of the one who is connected."""

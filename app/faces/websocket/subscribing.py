@@ -146,7 +146,7 @@ class Subscribing:
         if own is not None:
             self._watch(reader, own, request, opening)
 
-    def refresh(self, id_: int, channel: str, who: Principal) -> None:
+    def replace_token(self, id_: int, channel: str, who: Principal) -> None:
         """Another token for the subscription. If it grants something else, the client has to subscribe again.
         Raises `invalid_request`, `forbidden`."""
         own = self._own.get(check_name(channel))
