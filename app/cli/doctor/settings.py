@@ -92,9 +92,9 @@ def without_password(url: str) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    if value is None:
+    if value is None or value == ():
         return "-"
-    text = str(value)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return "***" if _SECRET.search(name) and text else without_password(text)
 
 
