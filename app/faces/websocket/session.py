@@ -176,7 +176,10 @@ class Session:
             self._carry_out(command, line)
 
     def begun(self) -> None:
-        """Its connection is there: it ends with the credential."""
+        """Its connection is there: it ends with the credential. A connection that was closed before has told
+        so already."""
+        if self._connection.is_closing:
+            return
         self._unwatch = self._principal.lifetime.watch(partial(self.close, codes.CREDENTIAL_EXPIRED))
 
     def dropped(self) -> None:
@@ -320,7 +323,8 @@ class Session:
         """Find out whose token this is, then go on. A client whose token has expired is told so: it asks its
         application for another one."""
         if not token:
-            raise unauthenticated("this needs a credential: a token in connect")
+            self._refuse_token(id_, unauthenticated("this needs a credential: a token in connect"))
+            return
         principals = self._parts.principals
         try:
             found = principals.of_text(token) if principals.ready else None
