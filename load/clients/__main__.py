@@ -144,7 +144,7 @@ async def run(options: argparse.Namespace, modules: Path) -> Verdict:
             guest.child.stop(grace_s=2.0)
             await guest.proxy.stop()
             if guest.tokens is not None:
-                guest.tokens.stop()
+                await guest.tokens.stop()
     verdict = Verdict()
     for guest in guests:
         got = guest.got()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jwt
 
+from load.relay import Streams
 from load.wire import Target
 
 TOKEN_S = 3
@@ -40,17 +41,15 @@ class TokenServer:
     def __init__(self, issuer: Issuer) -> None:
         self.given: Counter[str] = Counter()
         self._issuer = issuer
-        self._server: asyncio.Server | None = None
+        self._streams = Streams()
 
     async def start(self) -> Target:
         """Listen. Returns the address."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return Target("127.0.0.1", self._server.sockets[0].getsockname()[1])
+        return Target("127.0.0.1", await self._streams.listen(self._serve))
 
-    def stop(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
+    async def stop(self) -> None:
+        """Stop listening, and drop all connections."""
+        await self._streams.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -60,4 +59,3 @@ class TokenServer:
             b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(token) + token
         )
         await writer.drain()
-        writer.close()
