@@ -72,6 +72,7 @@ class Subscribing:
     def forget(self, channel: str) -> None:
         """The server ended this subscription."""
         self._open.pop(channel, None)
+        self._own.pop(channel, None)
 
     def open_all(
         self, subs: dict[str, SubscribeRequest], answer: Callable[[dict[str, Any]], None]
@@ -168,7 +169,7 @@ class Subscribing:
         def expired() -> None:
             if self._open.get(channel) is not reader:
                 return
-            del self._open[channel]
+            self.forget(channel)
             reader.stop()
             if opening.replied:
                 self._client.unsubscribed(channel, codes.SUBSCRIPTION_EXPIRED)
@@ -189,6 +190,7 @@ class Subscribing:
         """End a subscription, if there is one. Nothing of it comes after the reply."""
         self.endings += 1
         reader = self._open.pop(check_name(request.channel), None)
+        self._own.pop(request.channel, None)
         if reader is not None:
             reader.stop()
         self._replies.answer(id_, b"unsubscribe", b"{}")
