@@ -54,32 +54,93 @@ async def say(url: str, *commands: dict[str, Any]) -> str:
         return "\n".join(lines)
 
 
-async def test_no_secret_is_told_to_anybody_who_does_not_have_it(
-    serve: Serve, database: Database, redis_url: str, tmp_path: Path
-) -> None:
-    settings = {
-        "GAPLESS_JWT_KEYS": str(file_of_keys(tmp_path)),
-        "GAPLESS_LOG_LEVEL": "debug",
-        "GAPLESS_WEBHOOK_ALLOW_PRIVATE": "1",
-    }
-    environment = service_environment(database, redis_url, tmp_path) | settings
-    made = subprocess.run(
-        [*launch.command("app.cli"), "keys", "create", "root", "--operator"],
+class Told:
+    """What the service told, by where."""
+
+    def __init__(self) -> None:
+        self.by_place: dict[str, str] = {}
+
+    def keep(self, answer: httpx.Response) -> None:
+        asked = answer.request
+        place = f"{asked.method} {asked.url.path} {answer.status_code} {len(self.by_place)}"
+        self.by_place[place] = answer.text + str(answer.headers)
+
+    def secrets_in(self, kept: dict[str, str]) -> dict[tuple[str, str], str]:
+        """Those of which a part was told, each with the part."""
+        return {
+            (name, where): pieces[0]
+            for name, secret in kept.items()
+            for where, text in self.by_place.items()
+            if (pieces := pieces_in(secret, text))
+        }
+
+
+def command(environment: dict[str, str], *arguments: str) -> str:
+    """What a command of the installation prints."""
+    done = subprocess.run(
+        [*launch.command("app.cli"), *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        check=True,
+        check=False,
     )
-    root = next(word for word in made.stdout.split() if word.startswith("gapless_"))
-    service = serve(**settings)
-    told: dict[str, str] = {}
+    return done.stdout + done.stderr
 
-    def keep(answer: httpx.Response) -> None:
-        told[f"{answer.request.method} {answer.request.url.path} {answer.status_code} {len(told)}"] = (
-            answer.text + str(answer.headers)
-        )
 
+async def ask_with(client: httpx.AsyncClient, told: Told, credential: str) -> None:
+    """Good and bad requests."""
+    for method, path in [
+        ("GET", "/v1/whoami"),
+        ("GET", "/v1/nowhere"),
+        ("PATCH", "/v1/messages"),
+        ("GET", "/v1/channels/chat.none"),
+        ("POST", "/v1/channels/chat.a/messages"),
+        ("GET", "/openapi.json"),
+    ]:
+        told.keep(await client.request(method, path, headers=bearer(credential)))
+    body = {"name": "x", "grants": [{"actions": [credential]}], credential: 1}
+    told.keep(await client.post("/v1/whoami", json=body, headers={"authorization": credential}))
+
+
+async def ask_with_ticket(client: httpx.AsyncClient, told: Told, ticket: str) -> None:
+    params = {"channel": "chat.a", "ticket": ticket}
+    async with client.stream("GET", "/v1/subscribe", params=params) as answer:
+        assert answer.status_code == 200
+    for path in ("/v1/subscribe", "/v1/nowhere", "/v1/whoami", "/docs", "/metrics"):
+        told.keep(await client.get(path, params=params))
+
+
+async def define_webhooks(client: httpx.AsyncClient, told: Told, root: str, good: str, wrong: str) -> None:
+    push = {"url": "http://127.0.0.1:9/hook", "secret": good}
+    definition: dict[str, Any] = {"channels": ["chat.>"], "push": push}
+    put = await client.put("/v1/subscriptions/chat.q", json=definition, headers=bearer(root))
+    assert put.status_code == 201, put.text
+    told.keep(put)
+    for path in ("/v1/subscriptions/chat.q", "/v1/definitions", "/v1/keys"):
+        told.keep(await client.get(path, headers=bearer(root)))
+    for secret in ("*" + wrong, wrong + "*", [wrong], ""):
+        bad = {"channels": ["chat.>"], "push": {**push, "secret": secret}}
+        refused = await client.put("/v1/subscriptions/chat.r", json=bad, headers=bearer(root))
+        assert refused.status_code == 422, refused.text
+        told.keep(refused)
+
+
+async def test_no_secret_is_told_to_anybody_who_does_not_have_it(
+    serve: Serve, database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    webhook_key = b64encode(secrets.token_bytes(64)).decode()
+    (tmp_path / "webhook.keys").write_text(webhook_key)
+    settings = {
+        "GAPLESS_JWT_KEYS": str(file_of_keys(tmp_path)),
+        "GAPLESS_WEBHOOK_KEYS": str(tmp_path / "webhook.keys"),
+        "GAPLESS_LOG_LEVEL": "debug",
+        "GAPLESS_WEBHOOK_ALLOW_PRIVATE": "1",
+    }
+    environment = service_environment(database, redis_url, tmp_path) | settings
+    made = command(environment, "keys", "create", "root", "--operator")
+    root = next(word for word in made.split() if word.startswith("gapless_"))
+    service, told = serve(**settings), Told()
     webhook, wrong_webhook = (f"whsec_{b64encode(secrets.token_bytes(24)).decode()}" for _ in range(2))
     unknown = f"gapless_{secrets.token_hex(6)}_{secrets.token_hex(32)}"
     good_token = token(grants=CHAT)
@@ -90,61 +151,26 @@ async def test_no_secret_is_told_to_anybody_who_does_not_have_it(
         given = await client.post("/v1/tickets", json={"channels": ["chat.a"]}, headers=bearer(ann))
         ticket = given.json()["ticket"]
         for credential in (ann, unknown, altered, good_token, bad_token, ann[:-1], f"{ann}x"):
-            for method, path in [
-                ("GET", "/v1/whoami"),
-                ("GET", "/v1/nowhere"),
-                ("PATCH", "/v1/messages"),
-                ("GET", "/v1/channels/chat.none"),
-                ("POST", "/v1/channels/chat.a/messages"),
-                ("GET", "/openapi.json"),
-            ]:
-                keep(await client.request(method, path, headers=bearer(credential)))
-            body = {"name": "x", "grants": [{"actions": [credential]}], credential: 1}
-            keep(await client.post("/v1/whoami", json=body, headers={"authorization": credential}))
-        params = {"channel": "chat.a", "ticket": ticket}
-        async with client.stream("GET", "/v1/subscribe", params=params) as answer:
-            assert answer.status_code == 200
-        for path in ("/v1/subscribe", "/v1/nowhere", "/v1/whoami", "/docs", "/metrics"):
-            keep(await client.get(path, params=params))
-        push = {"url": "http://127.0.0.1:9/hook", "secret": webhook}
-        definition: dict[str, Any] = {"channels": ["chat.>"], "push": push}
-        put = await client.put("/v1/subscriptions/chat.q", json=definition, headers=bearer(root))
-        assert put.status_code == 201, put.text
-        keep(put)
-        keep(await client.get("/v1/subscriptions/chat.q", headers=bearer(root)))
-        keep(await client.get("/v1/definitions", headers=bearer(root)))
-        keep(await client.get("/v1/keys", headers=bearer(root)))
-        message = {"data": 1}
-        await client.post("/v1/channels/chat.a/messages", json=message, headers=bearer(good_token))
-        for secret in ("*" + wrong_webhook, wrong_webhook + "*", [wrong_webhook], ""):
-            bad = {"channels": ["chat.>"], "push": {**push, "secret": secret}}
-            refused = await client.put("/v1/subscriptions/chat.r", json=bad, headers=bearer(root))
-            assert refused.status_code == 422, refused.text
-            keep(refused)
+            await ask_with(client, told, credential)
+        await ask_with_ticket(client, told, ticket)
+        await define_webhooks(client, told, root, webhook, wrong_webhook)
+        await client.post("/v1/channels/chat.a/messages", json={"data": 1}, headers=bearer(good_token))
         connect = [{"connect": {"token": each}} for each in (bad_token, unknown, good_token, altered)]
-        told["websocket"] = await say(service.url, *connect, {"refresh": {"token": bad_token}})
+        told.by_place["websocket"] = await say(service.url, *connect, {"refresh": {"token": bad_token}})
         emulated = json.dumps({"id": 1, "connect": {"token": good_token}})
-        keep(await client.get("/v1/ws/sse", params={"cf_connect": emulated}))
+        told.keep(await client.get("/v1/ws/sse", params={"cf_connect": emulated}))
 
         async def tried() -> bool:
-            told["metrics"] = (await client.get("/metrics", headers=bearer(root))).text
-            return "gapless_webhooks_total{" in told["metrics"]
+            told.by_place["metrics"] = (await client.get("/metrics", headers=bearer(root))).text
+            return "gapless_webhooks_total{" in told.by_place["metrics"]
 
         await eventually(tried)
-        told["arguments"] = arguments_of(service.process.pid)
-    shown = subprocess.run(
-        [*launch.command("app.cli"), "doctor"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    told["settings"] = shown.stdout + shown.stderr
-    assert "jwt_keys" in told["settings"]
+    told.by_place["arguments"] = arguments_of(service.process.pid)
+    told.by_place["settings"] = command(environment, "doctor")
+    assert "jwt_keys" in told.by_place["settings"]
     assert service.stop() == 0
-    told["log"] = service.log
-    assert '"level"' in told["log"]
+    told.by_place["log"] = service.log
+    assert '"level"' in told.by_place["log"]
     kept = {
         "the operator's key": root.rpartition("_")[2],
         "a key": ann.rpartition("_")[2],
@@ -154,6 +180,7 @@ async def test_no_secret_is_told_to_anybody_who_does_not_have_it(
         "a wrong token": bad_token.rpartition(".")[2],
         "the key of tokens": json.loads(Path(settings["GAPLESS_JWT_KEYS"]).read_text())["keys"][0]["k"],
         "the key of tokens in hex": SECRET.hex(),
+        "the key of webhooks": webhook_key,
         "a webhook's secret": webhook.removeprefix("whsec_"),
         "a wrong webhook's secret": wrong_webhook.removeprefix("whsec_"),
         "a ticket": ticket,
@@ -161,10 +188,4 @@ async def test_no_secret_is_told_to_anybody_who_does_not_have_it(
     for url in (database.service_url, database.owner_url):
         if password := urlsplit(url).password:
             kept[f"a password of {urlsplit(url).username}"] = password
-    found = {
-        (name, where): pieces[0]
-        for name, secret in kept.items()
-        for where, text in told.items()
-        if (pieces := pieces_in(secret, text))
-    }
-    assert found == {}
+    assert told.secrets_in(kept) == {}
