@@ -2,19 +2,24 @@
 
 `POST /orders` writes an order and publishes it with the same transaction of SQLAlchemy. The lifespan follows
 the channel with the client and counts what was sold. The page at `/` follows it in the browser, through the
-proxy of `nginx.conf`.
+proxy of `nginx.conf`, with a token of whoever is logged in: this application signs tokens with a key that
+Gapless knows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import secrets
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fastapi import FastAPI, HTTPException
+import jwt
+from fastapi import Cookie, Depends, FastAPI, HTTPException, Response
 from fastapi.responses import FileResponse
 from gapless import AsyncClient
 from pydantic import BaseModel, Field
@@ -27,11 +32,15 @@ SOCKET = Path(".gapless/run").absolute()
 DATABASE = os.environ.get("DATABASE_URL", f"postgresql+asyncpg://gapless_owner@/gapless?host={SOCKET}")
 PAGE = Path(__file__).with_name("page.html")
 CHANNEL = "shop.orders"
+(KEY,) = json.loads(Path(os.environ["GAPLESS_JWT_KEYS"]).read_text())["keys"]
+TOKEN_S = 300
 
 engine = create_async_engine(DATABASE)
 sessions = async_sessionmaker(engine, expire_on_commit=False)
 sold: Counter[str] = Counter()
 """How many of each item. It is counted anew at each start: the log has them all."""
+names: dict[str, str] = {}
+"""Who is logged in, by session. Your application has its own way."""
 
 
 class Base(DeclarativeBase):
@@ -45,11 +54,24 @@ class Order(Base):
     cents: Mapped[int]
 
 
+class Login(BaseModel):
+    """Who comes in: here everybody who gives a name."""
+
+    name: str = Field(min_length=1, max_length=40)
+
+
 class NewOrder(BaseModel):
     """What a customer sends."""
 
     item: str = Field(min_length=1, max_length=80)
     cents: int = Field(ge=1)
+
+
+def token_for(name: str) -> str:
+    """A token with which somebody may follow the orders for some minutes."""
+    grant = {"actions": ["subscribe"], "channels": [CHANNEL]}
+    claims = {"sub": name, "exp": int(time.time()) + TOKEN_S, "grants": [grant]}
+    return jwt.encode(claims, jwt.PyJWK(KEY).key, KEY["alg"], headers={"kid": KEY["kid"]})
 
 
 async def publish(session: AsyncSession, order: Order) -> None:
@@ -74,7 +96,8 @@ async def count(client: AsyncClient) -> None:
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    async with AsyncClient() as client:
+    # A new token for each request, so the client goes on when one expires.
+    async with AsyncClient(token=lambda: token_for("shop")) as client:
         counting = asyncio.create_task(count(client))
         yield
         counting.cancel()
@@ -83,6 +106,28 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(title="Shop", lifespan=lifespan)
+
+
+def logged_in(session: str = Cookie("")) -> str:
+    """The name of whoever asks."""
+    if session not in names:
+        raise HTTPException(401, "log in first")
+    return names[session]
+
+
+@app.post("/login", status_code=204)
+async def login(who: Login, response: Response) -> None:
+    """Remember the browser by a cookie."""
+    session = secrets.token_urlsafe(16)
+    names[session] = who.name
+    response.set_cookie("session", session, httponly=True, samesite="strict")
+
+
+@app.get("/token")
+async def token(response: Response, name: str = Depends(logged_in)) -> dict[str, str]:
+    """A token of whoever is logged in."""
+    response.headers["Cache-Control"] = "no-store"
+    return {"token": token_for(name)}
 
 
 @app.post("/orders", status_code=201)

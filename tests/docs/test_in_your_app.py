@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from app import launch
 from load.children import Child, free_port, wait_for_port
 from load.install import debian
 from tests.conftest import Database, Serve
@@ -28,7 +30,7 @@ KETTLE = {"item": "a kettle", "cents": 2500}
 
 
 @contextmanager
-def shop(service: str, database: Database, folder: Path) -> Iterator[int]:
+def shop(service: str, database: Database, keys: Path, folder: Path) -> Iterator[int]:
     """Where it listens: the command of the README, with other addresses."""
     (line,) = re.findall(r"\.venv/bin/(uvicorn .*) --port 8000$", TEXT, re.MULTILINE)
     port = free_port()
@@ -36,6 +38,7 @@ def shop(service: str, database: Database, folder: Path) -> Iterator[int]:
     environment = {
         "PYTHONPATH": str(ROOT / "client"),
         "GAPLESS_URL": service,
+        "GAPLESS_JWT_KEYS": str(keys),
         "DATABASE_URL": database.owner_url.replace("postgresql://", "postgresql+asyncpg://", 1),
     }
     child = Child(command, folder / "shop.log", environment).start()
@@ -44,6 +47,14 @@ def shop(service: str, database: Database, folder: Path) -> Iterator[int]:
         yield port
     finally:
         child.stop(PATIENCE_S)
+
+
+def new_key(folder: Path) -> Path:
+    """A file with a key, by the command of the README."""
+    (line,) = re.findall(r"^\./gapless (token --new-key) shop.keys", TEXT, re.MULTILINE)
+    file = folder / "shop.keys"
+    subprocess.run([*launch.command("app.cli"), *line.split(), str(file)], check=True, timeout=PATIENCE_S)
+    return file
 
 
 def order(url: str) -> None:
@@ -56,9 +67,18 @@ def order(url: str) -> None:
         wait_until(lambda: client.get("sold").json() == {"a kettle": 1})
 
 
-async def read_one(url: str) -> None:
-    """Whoever follows the channel gets the order that was not refused, as its first message."""
-    async with subscribe(url, "shop.orders", from_="earliest") as stream:
+async def read_one(shop_url: str, url: str) -> None:
+    """Whoever is logged in gets a token of the shop, and with it what the page asks for. The stream begins
+    with the order that was not refused."""
+    with httpx.Client(timeout=PATIENCE_S) as client:
+        assert client.get(shop_url + "token").status_code == 401
+        assert client.post(shop_url + "login", json={"name": "ann"}).status_code == 204
+        token = client.get(shop_url + "token").json()["token"]
+        asked = {"channels": ["shop.orders"]}
+        assert client.post(f"{url}/v1/tickets", json=asked).status_code == 401
+        bearer = {"authorization": f"Bearer {token}"}
+        ticket = client.post(f"{url}/v1/tickets", json=asked, headers=bearer).json()["ticket"]
+    async with subscribe(url, "shop.orders", from_="earliest", ticket=ticket) as stream:
         (message,) = await stream.messages(1)
     assert (message["seq"], message["type"], message["data"]["item"]) == (1, "order.placed", "a kettle")
 
@@ -66,10 +86,11 @@ async def read_one(url: str) -> None:
 async def test_it_publishes_what_it_commits_and_follows_it(
     serve: Serve, database: Database, tmp_path: Path
 ) -> None:
-    service = serve(GAPLESS_ROOT_PATH=PREFIX).url
-    with shop(service, database, tmp_path) as port:
+    keys = new_key(tmp_path)
+    service = serve(GAPLESS_ROOT_PATH=PREFIX, GAPLESS_JWT_KEYS=str(keys)).url
+    with shop(service, database, keys, tmp_path) as port:
         order(f"http://127.0.0.1:{port}/")
-    await read_one(service)
+        await read_one(f"http://127.0.0.1:{port}/", service)
 
 
 class Links(HTMLParser):
@@ -108,13 +129,15 @@ def nginx(shop_port: int, service_port: int, folder: Path) -> Iterator[str]:
 
 @pytest.mark.drill
 async def test_one_nginx_serves_both(serve: Serve, database: Database, tmp_path: Path) -> None:
-    service = serve(GAPLESS_ROOT_PATH=PREFIX)
+    keys = new_key(tmp_path)
+    pages = {"GAPLESS_DOCUMENTS": "open", "GAPLESS_METRICS": "open"}
+    service = serve(GAPLESS_ROOT_PATH=PREFIX, GAPLESS_JWT_KEYS=str(keys), **pages)
     service_port = int(service.url.rpartition(":")[2])
-    with shop(service.url, database, tmp_path) as port, nginx(port, service_port, tmp_path) as url:
+    with shop(service.url, database, keys, tmp_path) as port, nginx(port, service_port, tmp_path) as url:
         order(url)
         (source,) = re.findall(r'EventSource\("([^"?]*)', httpx.get(url, timeout=PATIENCE_S).text)
         assert source == "events/v1/subscribe", "what follows is read where the page reads it"
-        await read_one(url + "events")
+        await read_one(url, url + "events")
         with httpx.Client(timeout=PATIENCE_S) as client:
             seen, wanted = set(), [urljoin(url, "events/")]
             while wanted:
