@@ -100,6 +100,7 @@ class Known(Principals):
     """Everybody is `who`."""
 
     def __init__(self, who: Principal) -> None:
+        super().__init__(NS, lambda: 0)
         self.who = who
 
     def of(self, scope: Scope, *, needed: bool = True, later: bool = False) -> Principal:
