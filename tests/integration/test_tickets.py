@@ -72,6 +72,7 @@ async def test_a_ticket_opens_one_stream_of_what_it_is_for(serve: Serve) -> None
         ):
             assert await status(client, "POST", "/v1/tickets", ann["key"], json=body) == code
         of_queue = await ticket(subscription="chat.q")
+        await client.post("/v1/channels/chat.a/messages", json={"data": 0}, headers=bearer(root))
         async with events(client, f"/v1/subscriptions/chat.q/consume?ticket={of_queue}", None) as member:
             await eventually(lambda: len(member) > 1)
         of_any = await ticket()
