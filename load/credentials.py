@@ -8,9 +8,7 @@ ends with its last request.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import subprocess
 import sys
 import time
 from base64 import b64encode, urlsafe_b64decode
@@ -24,7 +22,7 @@ import msgspec
 from load import drill
 from load.api import Api, RefusedError
 from load.relay import Streams
-from load.server import LAUNCHER, Server
+from load.server import Server
 from load.verdict import Breach, Verdict
 from load.waiting import PATIENCE_S, cancel, until
 from load.websocket import handshake, masked
@@ -253,7 +251,7 @@ class Trial:
             return now
 
         await self._phase(api, mine, "revoked", made["key"], revoke)
-        token = _command(self.server, "token", "ben", "--grant", GRANT, "--expires", "15s")
+        token = self.server.command("token", "ben", "--grant", GRANT, "--expires", "15s")
         claims = token.split(".")[1]
         ends = msgspec.json.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"]
 
@@ -323,21 +321,6 @@ async def _publish(api: Api, channel: str, mine: dict[str, str]) -> None:
         await asyncio.sleep(PUBLISH_EVERY_S)
 
 
-def _command(server: Server, *arguments: str) -> str:
-    """What a command of the installation prints."""
-    done = subprocess.run(
-        [LAUNCHER, *arguments],
-        env={**os.environ, **server.env},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"gapless {' '.join(arguments[:2])}: {done.stderr}")
-    return done.stdout.strip()
-
-
 @asynccontextmanager
 async def _served() -> AsyncIterator[Server]:
     """A service with two workers that checks tokens."""
@@ -345,7 +328,7 @@ async def _served() -> AsyncIterator[Server]:
         keys = home / "token-keys.json"
         settings = {"workers": "2", "jwt_keys": str(keys), "webhook_allow_private": "1"}
         server = Server(home / "home", settings)
-        await asyncio.to_thread(_command, server, "token", "--new-key", str(keys))
+        await asyncio.to_thread(server.command, "token", "--new-key", str(keys))
         try:
             server.start()
             await server.wait_ready()
@@ -358,7 +341,7 @@ async def trial(limit_s: float) -> Verdict:
     """Run the test."""
     verdict = Verdict((Breach.SLOW, Breach.LATE))
     async with _served() as server:
-        operator = await asyncio.to_thread(_command, server, "keys", "create", "ops", "--operator")
+        operator = await asyncio.to_thread(server.command, "keys", "create", "ops", "--operator")
         await Trial(server, operator, verdict, limit_s).play()
     return verdict
 

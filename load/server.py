@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,12 +42,14 @@ class Server:
     port: int = field(default_factory=free_port)
     checkout: Path = CHECKOUT
     child: Child | None = None
+    credential: str | None = None
+    """What its clients send, if any."""
     _announced: int = 0
 
     @property
     def target(self) -> Target:
         """The address on which it listens."""
-        return Target("127.0.0.1", self.port)
+        return Target("127.0.0.1", self.port, self.credential)
 
     @property
     def url(self) -> str:
@@ -69,6 +73,20 @@ class Server:
         command = [str(self.checkout / "gapless"), "serve", "--port", str(self.port)]
         self._announced = self._announcements()
         self.child = Child(command, self.home / "serve.log", self.env).start()
+
+    def command(self, *arguments: str) -> str:
+        """What a command of this installation prints. Raises RuntimeError if it fails."""
+        done = subprocess.run(
+            [str(self.checkout / "gapless"), *arguments],
+            env={**os.environ, **self.env},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"gapless {' '.join(arguments[:2])}: {done.stderr}")
+        return done.stdout.strip()
 
     async def wait_ready(self, patience: float = PATIENCE_S) -> float:
         """Wait until /readyz answers 200. Returns the seconds. Raises RuntimeError after `patience`."""

@@ -33,10 +33,11 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The address on which a server listens."""
+    """The address on which a server listens, and the credential that its clients send, if any."""
 
     host: str
     port: int
+    credential: str | None = None
 
     def request(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
@@ -45,6 +46,8 @@ class Target:
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}:{self.port}"]
         named = {"Content-Type": "application/json", **(headers or {})} if body else headers or {}
         lines += [f"{name}: {value}" for name, value in named.items()]
+        if self.credential is not None:
+            lines.append(f"Authorization: Bearer {self.credential}")
         if body or method not in ("GET", "HEAD"):
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode() + body

@@ -7,6 +7,7 @@ time and are measured in turn, so that what else the machine does meets both.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import statistics
 import sys
@@ -37,6 +38,7 @@ READERS = 500
 MEMBERS = 4
 IN_FLIGHT = 64
 WORK = replace(UNORDERED, messages=20_000)
+MAKE_KEY = ("keys", "create", "bench", "--grant", "publish,subscribe,consume,manage:bench.>")
 _NO_GOAL = {"latency p99"}
 """The same code differs from itself by half here: a turn has 20 messages of the slowest hundredth."""
 
@@ -123,11 +125,14 @@ Pair = tuple[tuple[Turn, Cost], tuple[Turn, Cost]]
 """One turn of this checkout and one of the other."""
 
 
-async def compare(kind: Kind, base: Path, pairs: int) -> list[Pair]:
-    """Measure both checkouts in turn, once more than counts; each begins every second pair."""
+async def compare(kind: Kind, base: Path, pairs: int, *, with_key: bool) -> list[Pair]:
+    """Measure both checkouts in turn, once more than counts; each begins every second pair. `with_key`: the
+    clients of this one send an API key."""
     measured: list[Pair] = []
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(serving(checkout)) for checkout in (CHECKOUT, base)]
+        if with_key:
+            servers[0].credential = await asyncio.to_thread(servers[0].command, *MAKE_KEY)
         for number in range(pairs + 1):
             turns: dict[int, tuple[Turn, Cost]] = {}
             for which in (0, 1) if number % 2 else (1, 0):
@@ -180,6 +185,7 @@ def parser_of_options() -> argparse.ArgumentParser:
     parser.add_argument("base", type=Path, metavar="CHECKOUT", help="the checkout to compare this one with")
     parser.add_argument("--only", action="append", choices=list(KINDS), help="only this one; may be repeated")
     parser.add_argument("--pairs", type=int, default=PAIRS, help=f"how many pairs; {PAIRS} by default")
+    parser.add_argument("--with-key", action="store_true", help="clients of this checkout send an API key")
     parser.add_argument("--speed", type=float, default=0.97, help="the least ratio of speed; 0.97 by default")
     parser.add_argument("--cpu", type=float, default=1.03, help="the highest ratio of CPU; 1.03 by default")
     return parser
@@ -194,7 +200,7 @@ def play(options: argparse.Namespace) -> Verdict:
     disturbed = []
     for name in options.only or KINDS:
         noise = Noise()
-        pairs = uvloop.run(compare(KINDS[name], base, options.pairs))
+        pairs = uvloop.run(compare(KINDS[name], base, options.pairs, with_key=options.with_key))
         figures += figures_of(KINDS[name], pairs, options.speed, options.cpu)
         share = noise.share()
         disturbed += [name] if share > DISTURBED else []
