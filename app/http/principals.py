@@ -73,6 +73,8 @@ class Principals:
         self._everybody: Principal | None = None
         """Who sends no credential, while none is needed."""
         self._keys: dict[str, tuple[Key, Principal]] = {}
+        self._checked: dict[str, Principal] = {}
+        """Keys as they are sent, each checked once: at most one for each that is known."""
         self._port: KeyPort | None = None
         self._tickets: TicketPort | None = None
         self._look = SingleFlight(self._read)
@@ -124,10 +126,16 @@ class Principals:
         """As `of`, for the credential itself."""
         if self._tokens is not None and is_token(text):
             return self._tokens.read(text)
+        checked = self._checked.get(text)
+        if checked is not None and not checked.lifetime.over and not self._is_past(checked.expires_at_us):
+            return checked
         read = read_key(text)
         if read is None:
             raise unauthenticated(UNREADABLE if self.required else NO_KEYS)
-        return self._holder(*read)
+        holder = self._holder(*read)
+        if holder is not None:
+            self._checked[text] = holder
+        return holder
 
     async def find(self, scope: Scope, *, later: bool = False) -> Principal:
         """As `of`, after a look for what is new."""
@@ -167,10 +175,13 @@ class Principals:
             return None
         if not hmac.compare_digest(key.digest, digest_of(secret)):
             raise unauthenticated(UNKNOWN)
-        if key.expires_at_us is not None and key.expires_at_us <= self._now_us():
+        if self._is_past(key.expires_at_us):
             principal.lifetime.end()
             return None
         return principal
+
+    def _is_past(self, at_us: int | None) -> bool:
+        return at_us is not None and at_us <= self._now_us()
 
     def is_good(self, key_id: str | None, until_us: int | None) -> bool:
         """Whether an API key, or a token that ends then, is still good. While no credentials are required,
@@ -223,6 +234,7 @@ class Principals:
     def bind(self, keys: KeyPort, tickets: TicketPort) -> None:
         """Where keys and tickets are. Those of another run of the service are forgotten."""
         self._port, self._tickets, self._known, self._keys = keys, tickets, None, {}
+        self._checked = {}
         self._everybody = None
 
     async def run(self) -> None:
@@ -254,7 +266,7 @@ class Principals:
     def learn(self, found: Credentials) -> None:
         """These are the keys: what others, or nobody, opened before ends."""
         before, self._known = self._keys, found
-        self._keys = {}
+        self._keys, self._checked = {}, {}
         for key in found.keys:
             known, principal = before.get(key.id, (None, None))
             if known == key and principal is not None:

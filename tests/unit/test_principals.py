@@ -327,3 +327,20 @@ def test_a_stored_credential_is_good_as_long_as_the_key_or_the_token() -> None:
     assert not principals.is_good("a" * 12, 50)
     principals.learn(Credentials(False, 3, ()))
     assert principals.is_good("a" * 12, 50)
+
+
+def test_a_key_that_was_checked_ends_at_its_time_and_with_its_revocation() -> None:
+    now_us = 0
+    lasting, ending = key("a" * 12), key("b" * 12, expires_at_us=50)
+    principals = Principals("default", lambda: now_us, Credentials(True, 1, (lasting, ending)))
+    texts = [written(each.id, SECRET) for each in (lasting, ending)]
+    first = [principals.of_text(text) for text in texts]
+    assert [principals.of_text(text) for text in texts] == first == [lasting.principal(), ending.principal()]
+    now_us = 50
+    assert [principals.of_text(text) for text in texts] == [first[0], None]
+    principals.learn(Credentials(True, 2, (ending,)))
+    assert [principals.of_text(text) for text in texts] == [None, None]
+    with pytest.raises(GaplessError):
+        Principals("default", lambda: 0, Credentials(True, 1, (lasting,))).of_text(
+            written("a" * 12, b"x" * 32)
+        )
