@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -49,6 +50,15 @@ def _items(given: object) -> object:
     return [item for item in map(str.strip, given.split(",")) if item] if isinstance(given, str) else given
 
 
+def _networks(given: object) -> object:
+    """Networks, of which an address is one."""
+    items = _items(given)
+    try:
+        return tuple(ip_network(str(item)) for item in items) if isinstance(items, list) else items
+    except ValueError as error:
+        raise ValueError(f"must be addresses or networks, as 127.0.0.1 or 10.0.0.0/8: {error}") from None
+
+
 def _listed(items: Iterable[str]) -> str:
     return ",".join(items)
 
@@ -73,7 +83,7 @@ _Origins: TypeAlias = Annotated[
 _Networks: TypeAlias = Annotated[
     tuple[Network, ...],
     NoDecode,
-    BeforeValidator(_items),
+    BeforeValidator(_networks),
     PlainSerializer(lambda networks: _listed(map(str, networks))),
 ]
 
