@@ -313,6 +313,12 @@ async def patch_subscription(
     tags, raw = if_match(request.headers), await read_json(request)
     channels, settings = parse_patch(request.name, raw, push_rules.of(request.principal))
     _require_grants(request, channels or (), settings)
+    leads_elsewhere = settings.get("push") or settings.get("dead_letter")
+    if channels is None and leads_elsewhere and request.principal.grants is not None:
+        # What is read for the URL or the route is read for who gives it. No channel is bound in between.
+        there = await subscriptions.port.get(request.namespace, request.name, stats=False)
+        _require_grants(request, there.channels, {})
+        tags = tags or (there.tag,)
     changed = await subscriptions.patch(request.namespace, request.name, channels, settings, if_match=tags)
     return _answer(changed)
 

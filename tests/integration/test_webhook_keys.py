@@ -88,3 +88,22 @@ async def test_a_patch_and_an_import_are_of_who_asks(serve: Serve) -> None:
 
 async def comes(there: Hook, data: str) -> None:
     await eventually(lambda: data in posted(there))
+
+
+async def test_who_may_not_read_the_channels_leads_their_messages_nowhere(serve: Serve) -> None:
+    service = serve(GAPLESS_WEBHOOK_ALLOW_PRIVATE="1")
+    async with http_client(service.url) as client, hook(OK) as there:
+        ops = (await make(client, "ops", EVERYTHING))["key"]
+        assert await put(client, there, ops) == 201
+        grants = [{"actions": ["manage", "publish"], "subscriptions": ["q"], "channels": ["mine"]}]
+        manager = (await make(client, "manager", grants, by=ops))["key"]
+
+        async def patch(key: str, **body: Any) -> int:
+            answer = await client.patch("/v1/subscriptions/q", json=body, headers=bearer(key))
+            return answer.status_code
+
+        push, route = {"url": there.target(path="/mine").url}, {"channel": "mine"}
+        assert await patch(manager, push=push) == 403
+        assert await patch(manager, dead_letter=route) == 403
+        assert await patch(manager, max_deliver=3) == 200
+        assert await patch(ops, push=push, dead_letter={"channel": "mine"}) == 200
