@@ -125,6 +125,7 @@ def test_no_script_of_the_user_is_imported_by_a_command(
     assert not trace.exists(), trace.read_text()
 
 
+@pytest.mark.drill
 @pytest.mark.spark
 def test_no_script_of_the_user_is_imported_by_a_job_nor_by_what_spark_starts_for_it(
     checkout: Path, standing: Path, trace: Path, database: Database, tmp_path: Path

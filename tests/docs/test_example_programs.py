@@ -45,6 +45,7 @@ def run(program: str, url: str, **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.drill
 def test_a_job_that_kills_its_worker_becomes_a_dead_letter_and_the_others_are_done(server_url: str) -> None:
     done, dead, why = run("crashing_worker.py", server_url).splitlines()
     assert done.startswith("19 jobs are done, by workers that lived ")

@@ -92,9 +92,8 @@ def keeps_its_promises(place: Place, table: str) -> None:
     assert both(place, table) == (f"{before} bowl fork", f"{before} bowl fork")
 
 
-@pytest.mark.parametrize(
-    "installing", [False, pytest.param(True, marks=pytest.mark.drill)], ids=["packages-here", "own-packages"]
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("installing", [False, True], ids=["packages-here", "own-packages"])
 def test_the_page_of_fastapi_leads_from_an_empty_database_to_an_outbox(
     places: Places, installing: bool
 ) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pytest
 
 from load.children import free_port
 from tests.docs.follow import Place
@@ -28,6 +29,7 @@ class Machine(Place):
         return bool(answer.json() == {"status": "ready"})
 
 
+@pytest.mark.drill
 def test_the_page_leads_from_the_first_key_to_a_stream_with_a_ticket(tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()

@@ -95,6 +95,7 @@ def test_a_backup_comes_back_as_it_was(
     assert cluster.major_of(aside) == cluster.major_of(served.data)
 
 
+@pytest.mark.drill
 def test_a_service_that_is_stopped_is_backed_up_too(served: EmbeddedPostgres, gapless: Gapless) -> None:
     stop(served)
     target = served.home.parent / "stopped"

@@ -136,6 +136,7 @@ async def test_a_frozen_database_is_named_and_waited_for(
     await service.is_ready()
 
 
+@pytest.mark.drill
 async def test_a_redis_that_hangs_is_named_and_not_waited_for(
     start: Any, proxy: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
 ) -> None:
@@ -178,7 +179,14 @@ def fill(disk: Path, left: int) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize("left", [0, 64 * 1024, 30 * 1024**2], ids=["nothing", "a little", "not enough"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(0, id="nothing", marks=pytest.mark.drill),
+        pytest.param(64 * 1024, id="a little", marks=pytest.mark.drill),
+        pytest.param(30 * 1024**2, id="not enough"),
+    ],
+)
 async def test_a_full_disk_is_named_and_waited_for(start: Any, small_disk: Path, left: int) -> None:
     ballast = fill(small_disk, left)
     service = await start(home=small_disk / "home")
@@ -189,6 +197,7 @@ async def test_a_full_disk_is_named_and_waited_for(start: Any, small_disk: Path,
     assert await service.stop() == 0
 
 
+@pytest.mark.drill
 async def test_a_full_disk_is_waited_for_with_servers_elsewhere_too(
     start: Any, small_disk: Path, postgres: EmbeddedPostgres, redis: EmbeddedRedis
 ) -> None:
@@ -212,6 +221,7 @@ async def test_a_stop_while_it_waits_ends_it_in_order(start: Any, redis: Embedde
     assert "is there" not in service.output
 
 
+@pytest.mark.drill
 async def test_a_stop_while_the_database_is_frozen_ends_it_in_order(
     start: Any, postgres: EmbeddedPostgres, redis: EmbeddedRedis
 ) -> None:

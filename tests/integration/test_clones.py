@@ -51,7 +51,13 @@ async def primary() -> AsyncIterator[Cluster]:
         cluster.remove()
 
 
-@pytest.mark.parametrize("promoted", [True, False], ids=["promoted_standby", "copied_files"])
+@pytest.mark.parametrize(
+    "promoted",
+    [
+        pytest.param(True, id="promoted_standby"),
+        pytest.param(False, id="copied_files", marks=pytest.mark.drill),
+    ],
+)
 async def test_a_primary_that_nobody_stopped_stays_apart_from_what_took_its_place(
     serve: Serve, primary: Cluster, promoted: bool
 ) -> None:

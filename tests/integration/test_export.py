@@ -94,7 +94,7 @@ async def delete_the_channel(http: httpx.AsyncClient, owner: asyncpg.Connection)
     await eventually(deleted)
 
 
-@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("order", ["asc", pytest.param("desc", marks=pytest.mark.drill)])
 async def test_a_whole_export_ends_as_one(serve: Serve, order: str) -> None:
     """However slowly it is read."""
     service = serve(GAPLESS_SLOW_READER_TIMEOUT="3600")
@@ -107,7 +107,9 @@ async def test_a_whole_export_ends_as_one(serve: Serve, order: str) -> None:
 
 
 @pytest.mark.parametrize("lose", [drop_the_segment, delete_the_channel])
-@pytest.mark.parametrize("query", ["order=asc", "order=asc&after=0", "type=message"])
+@pytest.mark.parametrize(
+    "query", ["order=asc", pytest.param("order=asc&after=0", marks=pytest.mark.drill), "type=message"]
+)
 async def test_an_export_whose_rest_is_lost_does_not_end_as_a_whole_one(
     serve: Serve, owner: asyncpg.Connection, lose: object, query: str
 ) -> None:

@@ -60,6 +60,7 @@ async def test_several_workers_and_hosts_are_one_log(serve: Serve) -> None:
         assert [m["data"] for m in await many.messages(40)] == list(range(40))
 
 
+@pytest.mark.drill
 async def test_a_rolling_restart_loses_nothing(serve: Serve) -> None:
     service = serve("--workers", "2")
     seen: list[int] = []

@@ -230,6 +230,7 @@ async def test_the_file_is_brought_in_when_it_changed_and_takes_nothing_away(
         assert (await host.ask("GET", "/v1/subscriptions/s"))["max_deliver"] == 2
 
 
+@pytest.mark.drill
 async def test_a_standby_is_not_ready_until_it_is_promoted(serve: Serve) -> None:
     """It would answer reads, and refuse every publish."""
     cluster = Cluster()

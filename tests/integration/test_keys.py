@@ -243,6 +243,7 @@ async def test_an_operator_makes_namespaces_and_their_keys(serve: Serve, owner: 
         assert await status(client, "DELETE", "/v1/namespaces/default", root) == (409, "conflict")
 
 
+@pytest.mark.drill
 async def test_an_export_is_cut_off_when_its_key_is_revoked(serve: Serve) -> None:
     """It is larger than what the connection and the process hold for a reader, so it waits for its reader."""
     async with http_client(serve().url) as client:

@@ -277,6 +277,7 @@ async def test_clients_of_a_worker_that_was_killed_are_gone(serve: Serve, channe
         await eventually(lambda: shows(two.url, channel, 1))
 
 
+@pytest.mark.drill
 @pytest.mark.realtime("The service takes a process for lost before its keys expire.")
 async def test_clients_of_a_worker_that_was_killed_leave(serve: Serve, channel: str) -> None:
     """More of them than are told at a time."""

@@ -95,6 +95,7 @@ async def test_postgres_killed_and_back(serve: Serve, own_postgres: EmbeddedPost
         assert (await queue.stats())["acked"] == 7
 
 
+@pytest.mark.drill
 async def test_a_silent_database_is_told_of_soon(serve: Serve, own_postgres: EmbeddedPostgres) -> None:
     urls = {"GAPLESS_DATABASE_URL": own_postgres.service_url, "GAPLESS_MIGRATE_URL": own_postgres.owner_url}
     async with Host(serve(**urls).url) as host:
@@ -135,6 +136,7 @@ async def _settles(queue: Queue, delivery: Delivery) -> bool:
     return (await _ack(queue, delivery)).status_code == 200
 
 
+@pytest.mark.drill
 async def test_what_a_killed_worker_streamed_comes_to_others_before_its_deadline(serve: Serve) -> None:
     """What it gave to somebody who pulled does not: whoever pulled is alive."""
     services = [serve(), serve()]

@@ -30,9 +30,8 @@ async def cluster() -> AsyncIterator[Cluster]:
         made.remove()
 
 
-@pytest.mark.parametrize(
-    "crashes", [pytest.param(1, id="as many", marks=pytest.mark.drill), pytest.param(2, id="fewer")]
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("crashes", [1, 2], ids=["as many", "fewer"])
 async def test_every_reader_goes_on_in_a_backup_that_lacks_fences(
     serve: Serve, cluster: Cluster, crashes: int
 ) -> None:

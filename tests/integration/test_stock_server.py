@@ -105,6 +105,7 @@ def test_a_websocket_message_that_is_refused(stock: str, message: str | bytes, c
     assert closed.value.rcvd.code == code
 
 
+@pytest.mark.drill
 async def test_a_reader_that_takes_nothing_is_cut_off(stock: str) -> None:
     cut = 'gapless_streams_cut_total{reason="slow_consumer"}'
     before = await measured(stock, cut)
@@ -120,6 +121,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(stock: str) -> None:
         await eventually(lambda: streams(stock, 0))
 
 
+@pytest.mark.drill
 async def test_a_websocket_that_takes_nothing_is_cut_off(stock: str) -> None:
     cut = 'gapless_streams_cut_total{reason="slow_consumer"}'
     before = await measured(stock, cut)

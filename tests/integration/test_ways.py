@@ -163,7 +163,8 @@ def test_every_row_answers_alike(served: dict[str, str]) -> None:
     assert not any(one.passed for way in set(WAYS) - set(PASSING) for one in said[way])
 
 
-@pytest.mark.parametrize("client", ["TestClient", pytest.param("ASGITransport", marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("client", ["TestClient", "ASGITransport"])
 def test_every_row_answers_alike_in_the_same_process(
     postgres: EmbeddedPostgres | External, redis_url: str, tmp_path: Path, client: str
 ) -> None:

@@ -24,6 +24,7 @@ from tests.integration.test_webhooks import (
 from tests.patience import eventually, http_client
 
 
+@pytest.mark.drill
 async def test_processes_share_the_messages(serve: Serve) -> None:
     services = [serve("--workers", "2", **ALLOW), serve(**ALLOW)]
     async with hook(OK) as there, http_client(services[0].url) as client:

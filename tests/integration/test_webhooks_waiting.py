@@ -44,6 +44,7 @@ async def check(pushed: Pushed, there: Hook) -> None:
     assert {n: posts[n] for n in dead if posts[n] < MOST} == {}
 
 
+@pytest.mark.drill
 @pytest.mark.realtime("The service gives a receiver three quarters of a lease for its answer.")
 async def test_what_waits_for_its_place_at_a_host_that_hangs_is_no_attempt(serve: Serve) -> None:
     """Whatever makes it give way: the crowd, a pause, a change, a stop."""

@@ -333,6 +333,7 @@ async def test_what_a_killed_server_pushed_comes_again_before_its_deadline(serve
         client.drop()
 
 
+@pytest.mark.drill
 async def test_a_member_that_takes_nothing_is_cut_off(serve: Serve, name: str) -> None:
     # The other host is for who reads and may be late.
     service, other = serve(GAPLESS_SLOW_READER_TIMEOUT="1"), serve()

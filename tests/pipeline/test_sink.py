@@ -89,6 +89,7 @@ def test_what_was_read_is_written_back_elsewhere(log: Log, publisher: str) -> No
     assert copied == [("copy", 1, "t", "k", "1"), ("copy", 2, "t", "k", "2")]
 
 
+@pytest.mark.drill
 def test_a_job_that_runs_again_publishes_once(log: Log, publisher: str) -> None:
     write(numbers(log, 1_000), publisher, writeId="job 1")
     write(numbers(log, 1_000), publisher, writeId="job 1")

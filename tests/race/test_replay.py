@@ -69,7 +69,7 @@ async def test_two_replays(
     await nothing_left(owner)
 
 
-@pytest.mark.parametrize("ordering", ["key", "none"])
+@pytest.mark.parametrize("ordering", [pytest.param("key", marks=pytest.mark.drill), "none"])
 async def test_eight_replays_of_everything(queues: Queues, owner: asyncpg.Connection, ordering: str) -> None:
     subscription = await queues.subscribe("q", ordering=ordering, max_backlog=1)
     for first in range(0, MANY, 1000):

@@ -178,6 +178,7 @@ def test_a_half_made_environment_is_made_anew(ready: Path) -> None:
     assert not (venv / "half").exists()
 
 
+@pytest.mark.drill
 def test_a_killed_first_run_is_repaired(checkout: Path) -> None:
     first = start(checkout, "status")
     assert "setting up" in next_line(first, first.stderr)
