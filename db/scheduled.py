@@ -12,6 +12,7 @@ from db.reader import PAGE_BYTES
 from subscriptions.domain.delivery import Moment, Scheduled, Touched
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import EPOCH, Appended, NewMessage, Position, microseconds
+from subscriptions.domain.principal import Principal
 
 BATCH_BYTES = 8 * 1024 * 1024
 _STORED, _REPLAYED, _MISMATCH = range(3)
@@ -32,9 +33,13 @@ class Schedule:
         moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
+        by: Principal | None = None,
     ) -> tuple[list[Scheduled], bool]:
+        until_us = None if by is None else by.expires_at_us
         row = await self._pool.fetchrow(
             "schedule",
+            None if by is None else by.key_id,
+            None if until_us is None else EPOCH + timedelta(microseconds=until_us),
             await self._namespaces.id(namespace),
             messages[0].channel,
             self._create,
@@ -116,7 +121,8 @@ def _scheduled(row: Any) -> Scheduled:
         ttl=row["ttl"],
         sender=row["sender"],
     )
-    return Scheduled(row["id"], message, microseconds(row["deliver_at"]), microseconds(row["created_at"]))
+    at_us, created_at_us = microseconds(row["deliver_at"]), microseconds(row["created_at"])
+    return Scheduled(row["id"], message, at_us, created_at_us, row["withheld"])
 
 
 def _gone(scheduled_id: int) -> GaplessError:

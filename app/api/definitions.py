@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.api.answers import Count
 from app.api.channels import ChannelSettings, channel_values, nested
+from app.api.granted import narrowed, require_definitions
 from app.api.policies import PolicyDefinition, policy_of, shown_definition, shown_policy
 from app.api.settings import PushRules, shown_settings
 from app.api.subscriptions import SubscriptionEntry, definition_of, shown_start
@@ -19,7 +20,7 @@ from app.http.parameters import DryRunQuery
 from app.http.request import Answer, Plain, Request
 from app.message import limits
 from app.message.refusals import decode
-from app.message.tags import etag, if_match
+from app.message.tags import bound, etag, if_match
 from subscriptions.domain import delivery
 from subscriptions.domain.delivery import AppliesTo, ChannelDefinition, Definition, Definitions
 from subscriptions.domain.errors import GaplessError, invalid
@@ -117,9 +118,9 @@ class Changes(msgspec.Struct):
 
 
 async def export_definitions(request: Plain, policies: AnnouncingPolicies) -> Answer:
-    """Export all definitions: channels, subscriptions and policies with their own settings, without the
-    secrets of webhooks."""
-    defined = await policies.port.definitions(request.namespace)
+    """Export all definitions that may be managed: channels, subscriptions and policies with their own
+    settings, without the secrets of webhooks."""
+    defined = narrowed(request.principal, await policies.port.definitions(request.namespace))
     return Answer(encode_definitions(defined), headers=etag(defined.tag))
 
 
@@ -131,6 +132,11 @@ async def import_definitions(
     tags, dry_run = if_match(request.headers), request.query.dry_run
     raw = await read_json(request, MAX_DEFINITIONS_BYTES)
     wanted = parse_definitions(raw, datetime.now(UTC), push_rules.of(request.principal))
+    if request.principal.grants is not None:
+        there = await policies.port.definitions(request.namespace)
+        require_definitions(request.principal, wanted, there.policies)
+        if there.policies and wanted.policies:
+            tags = bound(tags, there.tag)
     changes, unchanged = await policies.apply(request.namespace, wanted, dry_run=dry_run, if_match=tags)
     return Answer(encode_changes(changes, unchanged, dry_run=dry_run))
 

@@ -9,15 +9,16 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.api.answers import stored
 from app.api.channels import ChannelSettings, channel_values, nested
+from app.api.granted import managed, require_management, require_policy
 from app.api.settings import SubscriptionSettings, refuse_other_name, shown_settings, subscription_values
 from app.http.body import read_json
 from app.http.request import NO_CONTENT, Answer, Plain
 from app.message import limits
 from app.message.refusals import decode
-from app.message.tags import etag, if_absent, if_match
+from app.message.tags import bound, etag, if_absent, if_match
 from subscriptions.domain import delivery
 from subscriptions.domain.delivery import AppliesTo
-from subscriptions.domain.errors import GaplessError, invalid
+from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.pattern import check_pattern
 from subscriptions.engine.durable.announcing import AnnouncingPolicies
 
@@ -89,14 +90,15 @@ class Policies(msgspec.Struct):
 
 
 async def list_policies(request: Plain, policies: AnnouncingPolicies) -> Answer:
-    """List all policies, by name."""
-    found = await policies.port.all(request.namespace)
+    """List the policies of which everything may be managed, by name."""
+    found = managed(request.principal, await policies.port.all(request.namespace))
     return Answer(msgspec.json.encode(Policies([stored(encode_policy(each)) for each in found])))
 
 
 async def get_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """Get one policy."""
     found = await policies.port.get(request.namespace, request.name)
+    require_management(request.principal, found)
     return Answer(encode_policy(found), headers=etag(found.tag))
 
 
@@ -104,6 +106,12 @@ async def put_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """Create or replace a policy. It is in force for every decision after the answer."""
     tags, absent = if_match(request.headers), if_absent(request.headers)
     policy = parse_policy(request.name, await read_json(request))
+    require_policy(request.principal, policy)
+    there = await _there(request, policies)
+    if there is not None:
+        tags = bound(tags, there.tag)
+    elif request.principal.grants is not None:
+        absent = absent or tags is None
     was_made, tag = await policies.put(request.namespace, policy, if_match=tags, if_absent=absent)
     return Answer(encode_policy(policy), 201 if was_made else 200, etag(tag))
 
@@ -111,8 +119,25 @@ async def put_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
 async def delete_policy(request: Plain, policies: AnnouncingPolicies) -> Answer:
     """Delete a policy. Its settings fall back to other policies or the defaults."""
     tags = if_match(request.headers)
+    there = await _there(request, policies)
+    if there is not None:
+        tags = bound(tags, there.tag)
     await policies.delete(request.namespace, request.name, if_match=tags)
     return NO_CONTENT
+
+
+async def _there(request: Plain, policies: AnnouncingPolicies) -> delivery.Policy | None:
+    """The policy that is about to be changed, for those who may not change every one. Raises `forbidden`."""
+    if request.principal.grants is None:
+        return None
+    try:
+        found = await policies.port.get(request.namespace, request.name)
+    except GaplessError as error:
+        if error.code is Code.NOT_FOUND:
+            return None
+        raise
+    require_management(request.principal, found)
+    return found
 
 
 def encode_policy(policy: delivery.Policy) -> bytes:

@@ -134,7 +134,7 @@ async def _later(
     printed = b"" if head.idempotency_key is None else fingerprint(request.path, head, body)
     key = request.principal.own_key(head.idempotency_key)
     scheduled, replayed = await schedules.schedule(
-        request.namespace, publication.messages, publication.schedules, key, printed
+        request.namespace, publication.messages, publication.schedules, key, printed, request.principal
     )
     content = b",".join(map(encode_scheduled_at, scheduled))
     if publication.is_array:

@@ -32,7 +32,8 @@ class ScheduledQuery(msgspec.Struct):
 
 
 class Scheduled(msgspec.Struct, kw_only=True):
-    """A scheduled message. `ttl` counts from its time."""
+    """A scheduled message. `ttl` counts from its time. `withheld`: the credential of whoever scheduled it had
+    ended by then, so it is published only when somebody promotes it."""
 
     scheduled_id: str
     channel: str
@@ -45,6 +46,7 @@ class Scheduled(msgspec.Struct, kw_only=True):
     headers: dict[str, str] | UnsetType = UNSET
     ttl: float | UnsetType = UNSET
     sender: str | UnsetType = UNSET
+    withheld: bool | UnsetType = UNSET
 
 
 class ScheduledPage(msgspec.Struct):
@@ -117,5 +119,6 @@ def encode_scheduled(scheduled: delivery.Scheduled) -> bytes:
         headers=UNSET if message.headers in (None, b"", b"{}") else stored(message.headers),
         ttl=UNSET if message.ttl is None else number(message.ttl),
         sender=or_unset(message.sender),
+        withheld=scheduled.withheld or UNSET,
     )
     return msgspec.json.encode(shown)

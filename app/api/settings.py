@@ -158,12 +158,14 @@ def _dead_letter(given: DeadLetterTo) -> dict[str, Any]:
 
 
 def dead_letters_of(template: str, subscription: str) -> str:
-    """A name, or a pattern of all names, of the channels that a template gives for a subscription."""
-    tokens = template.replace(SUBSCRIPTION, subscription).split(".")
-    for place, token in enumerate(tokens):
-        if CHANNEL in token:
-            return ".".join([*tokens[:place], ">"])  # The name of a channel may have several tokens.
-    return ".".join(tokens)
+    """A name, or a pattern of all names, of the channels that a template gives for a subscription, or for all
+    subscriptions that a pattern matches."""
+    parts = template.replace(SUBSCRIPTION, subscription).split(".")
+    for place, part in enumerate(parts):
+        # The name of a channel may have several parts, and no pattern is about less than a part.
+        if CHANNEL in part or ">" in part or ("*" in part and part != "*"):
+            return ".".join([*parts[:place], ">"])
+    return ".".join(parts)
 
 
 _KEPT: Final[dict[str, Callable[[Any], Any]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -13,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.api import answers
 from app.api.answers import Count, Id, Time, or_unset, stored
+from app.api.granted import require_subscription
 from app.api.lists import NamesQuery, name_pattern, page_by_name
 from app.api.settings import (
     DeadLetterTo,
@@ -20,7 +20,6 @@ from app.api.settings import (
     Push,
     PushRules,
     SubscriptionSettings,
-    dead_letters_of,
     push_value,
     refuse_other_name,
     shown_settings,
@@ -32,7 +31,7 @@ from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message import limits
 from app.message.message import encode_message
 from app.message.refusals import decode
-from app.message.tags import etag, if_absent, if_match
+from app.message.tags import bound, etag, if_absent, if_match
 from app.message.times import MAX_MOMENT_CHARACTERS, parse_since, rfc3339
 from subscriptions.domain import delivery
 from subscriptions.domain.delivery import State
@@ -297,7 +296,7 @@ async def put_subscription(
     raw = await read_json(request)
     rules = push_rules.of(request.principal)
     definition = parse_subscription(request.name, raw, datetime.now(UTC), rules)
-    _require_grants(request, definition.channels, definition.settings)
+    require_subscription(request.principal, request.name, definition.channels, definition.settings)
     made, was_made = await subscriptions.put(request.namespace, definition, if_match=tags, if_absent=absent)
     if made.settings.get("push", {}).get("by") != definition.settings.get("push", {}).get("by"):
         # The definition is equal; from now on it is pushed for who asks now.
@@ -312,25 +311,15 @@ async def patch_subscription(
     again."""
     tags, raw = if_match(request.headers), await read_json(request)
     channels, settings = parse_patch(request.name, raw, push_rules.of(request.principal))
-    _require_grants(request, channels or (), settings)
+    require_subscription(request.principal, request.name, channels or (), settings)
     leads_elsewhere = settings.get("push") or settings.get("dead_letter")
     if channels is None and leads_elsewhere and request.principal.grants is not None:
         # What is read for the URL or the route is read for who gives it. No channel is bound in between.
         there = await subscriptions.port.get(request.namespace, request.name, stats=False)
-        _require_grants(request, there.channels, {})
-        tags = tags or (there.tag,)
+        require_subscription(request.principal, request.name, there.channels, {})
+        tags = bound(tags, there.tag)
     changed = await subscriptions.patch(request.namespace, request.name, channels, settings, if_match=tags)
     return _answer(changed)
-
-
-def _require_grants(request: Plain, channels: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """A subscription reads channels, and publishes dead letters, for those who define it. Raises
-    `forbidden` if they may not."""
-    request.principal.require((Action.SUBSCRIBE,), Noun.CHANNEL, channels)
-    template = (settings.get("dead_letter") or {}).get("channel")
-    if template is not None:
-        published = dead_letters_of(template, request.name)
-        request.principal.require((Action.PUBLISH,), Noun.CHANNEL, (published,))
 
 
 async def delete_subscription(
@@ -359,7 +348,7 @@ async def unbind_subscription(request: Plain, subscriptions: AnnouncingSubscript
 
 async def _bind(request: Plain, subscriptions: AnnouncingSubscriptions, *, bound: bool) -> Answer:
     tags, channels = if_match(request.headers), parse_binding(await read_json(request))
-    _require_grants(request, channels if bound else (), {})
+    require_subscription(request.principal, request.name, channels if bound else (), {})
     changed = await subscriptions.bind(request.namespace, request.name, channels, bound, if_match=tags)
     return _answer(changed)
 

@@ -148,7 +148,7 @@ _MANAGE_CHANNEL: Final = Needs((Action.MANAGE,), Names.IN_PATH, _CHANNEL_ONLY)
 _LIST_CHANNELS: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
 _MANAGE_DEAD: Final = Needs((Action.MANAGE,), Names.ASKED, _SUBSCRIPTION_ONLY)
 _MANAGE_LATER: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
-_MANAGE_ALL: Final = Needs((Action.MANAGE,))
+_MANAGE_ASKED: Final = Needs((Action.MANAGE,), Names.ASKED)
 _ADMIN: Final = Needs((Action.ADMIN,))
 _OPERATE: Final = Needs(operator=True)
 _ANYTHING: Final = Needs(tuple(Action), Names.ASKED)
@@ -304,19 +304,19 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               body=json_body(dead_letters.PurgeRequest, {"older_than": "30d"})),
     ),
     "policies": (
-        Route("GET", "/v1/policies", policies.list_policies, _MANAGE_ALL, {200: returns("All policies.",
+        Route("GET", "/v1/policies", policies.list_policies, _MANAGE_ASKED, {200: returns("All policies.",
               policies.Policies)}),
-        Route("GET", "/v1/policies/{name}", policies.get_policy, _MANAGE_ALL, _POLICY),
-        Route("PUT", "/v1/policies/{name}", policies.put_policy, _MANAGE_ALL,
+        Route("GET", "/v1/policies/{name}", policies.get_policy, _MANAGE_ASKED, _POLICY),
+        Route("PUT", "/v1/policies/{name}", policies.put_policy, _MANAGE_ASKED,
               {**_POLICY, 201: returns("The policy was created.", policies.Policy, _ETAG)},
               body=_POLICY_BODY, headers=(_IF_MATCH, _IF_NONE_MATCH)),
-        Route("DELETE", "/v1/policies/{name}", policies.delete_policy, _MANAGE_ALL,
+        Route("DELETE", "/v1/policies/{name}", policies.delete_policy, _MANAGE_ASKED,
               _DELETED, headers=(_IF_MATCH,)),
     ),
     "definitions": (
-        Route("GET", "/v1/definitions", definitions.export_definitions, _MANAGE_ALL,
+        Route("GET", "/v1/definitions", definitions.export_definitions, _MANAGE_ASKED,
               {200: returns("The document.", DefinitionsDocument, _ETAG)}),
-        Route("POST", "/v1/definitions", definitions.import_definitions, _MANAGE_ALL,
+        Route("POST", "/v1/definitions", definitions.import_definitions, _MANAGE_ASKED,
               {200: returns("The changes made, or that would be made.", definitions.Changes)},
               query=parameters.DryRunQuery, body=_DOCUMENT, headers=(_IF_MATCH,)),
     ),

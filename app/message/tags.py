@@ -34,6 +34,12 @@ def if_match(headers: Headers) -> Tags | None:
     return tuple(found[1:-1] for found in re.findall(_TAG, given) if not found.startswith("W/"))
 
 
+def bound(tags: Tags | None, tag: str) -> Tags:
+    """What `If-Match` leaves for a change that was looked at for the definition with this tag: that one, or
+    none."""
+    return (tag,) if tags is None or "*" in tags or tag in tags else ()
+
+
 def if_absent(headers: Headers) -> bool:
     """Whether a PUT may only create, not find or replace. Raises `invalid_request`."""
     given = _header(headers, "if-none-match")

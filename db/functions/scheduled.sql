@@ -2,9 +2,10 @@
 
 -- Stores messages for one channel, all or none, each with its moment or its delay. Status: 0 stored, 1 an
 -- earlier request with this key stored them (they may have been published or cancelled since), 2 the key was
--- used for another request. Null ids: the channel does not exist, and none is to be created.
-create or replace function gapless.schedule(
-    p_namespace_id integer, p_channel text, p_create boolean, p_key text, p_fingerprint bytea,
+-- used for another request. Null ids: the channel does not exist, and none is to be created. They are published
+-- while the credential is good that asked for it: the API key, or until then. Null: it needed none.
+create or replace function gapless.schedule_for(
+    p_key_id text, p_until timestamptz, p_namespace_id integer, p_channel text, p_create boolean, p_key text, p_fingerprint bytea,
     p_deliver_at timestamptz[], p_delays double precision[], p_types text[], p_message_keys text[], p_senders text[],
     p_headers text[], p_data text[], p_binary bytea[], p_ttls double precision[],
     out status integer, out scheduled_ids bigint[], out deliver_at timestamptz[], out created_at timestamptz
@@ -32,7 +33,7 @@ begin
         where i.namespace_id = p_namespace_id and i.key = p_key and i.stored_at <= now() - interval '24 hours';
         insert into gapless.idempotency
             (namespace_id, key, fingerprint, created_at, stored_at, channels, ids, seqs)
-        values (p_namespace_id, p_key, p_fingerprint, schedule.created_at, schedule.created_at, array[p_channel],
+        values (p_namespace_id, p_key, p_fingerprint, schedule_for.created_at, schedule_for.created_at, array[p_channel],
                 scheduled_ids, '{}')
         on conflict do nothing returning * into known;
         if known.key is null then
@@ -44,19 +45,31 @@ begin
     end if;
     -- A repeated request gets the same answer: delays count from when it was stored first.
     deliver_at := array(
-        select coalesce(w.at, schedule.created_at + w.delay * interval '1 second')
+        select coalesce(w.at, schedule_for.created_at + w.delay * interval '1 second')
         from unnest(p_deliver_at, p_delays) with ordinality as w (at, delay, ord) order by w.ord);
     if status > 0 then
         return;
     end if;
     insert into gapless.scheduled (id, namespace_id, deliver_at, created_at, channel, type, key, sender, headers,
-                                   data, "binary", ttl)
+                                   data, "binary", ttl, key_id, until)
     overriding system value
-    select m.id, p_namespace_id, m.at, schedule.created_at, p_channel, m.type, m.key, m.sender, m.headers, m.data,
-           m.bin, m.ttl
-    from unnest(scheduled_ids, schedule.deliver_at, p_types, p_message_keys, p_senders, p_headers, p_data, p_binary,
+    select m.id, p_namespace_id, m.at, schedule_for.created_at, p_channel, m.type, m.key, m.sender, m.headers, m.data,
+           m.bin, m.ttl, p_key_id, p_until
+    from unnest(scheduled_ids, schedule_for.deliver_at, p_types, p_message_keys, p_senders, p_headers, p_data, p_binary,
                 p_ttls) as m (id, at, type, key, sender, headers, data, bin, ttl);
 end $$;
+
+-- The same, for workers of the version before.
+create or replace function gapless.schedule(
+    p_namespace_id integer, p_channel text, p_create boolean, p_key text, p_fingerprint bytea,
+    p_deliver_at timestamptz[], p_delays double precision[], p_types text[], p_message_keys text[], p_senders text[],
+    p_headers text[], p_data text[], p_binary bytea[], p_ttls double precision[],
+    out status integer, out scheduled_ids bigint[], out deliver_at timestamptz[], out created_at timestamptz
+) language sql security definer set search_path = pg_catalog, pg_temp as $$
+    select * from gapless.schedule_for(
+        null, null, p_namespace_id, p_channel, p_create, p_key, p_fingerprint, p_deliver_at, p_delays, p_types,
+        p_message_keys, p_senders, p_headers, p_data, p_binary, p_ttls)
+$$;
 
 -- Publishes rows that the caller has removed, in their order. Out as gapless.append, and the channels
 -- touched.
@@ -96,33 +109,45 @@ begin
 end $$;
 
 -- Publishes scheduled messages that are due, at most p_limit and about p_max_bytes, oldest first. Those that
--- other sessions are publishing or cancelling at the moment are skipped.
+-- other sessions are publishing or cancelling at the moment are skipped. Those whose credential has ended are
+-- withheld, and count as done.
 create or replace function gapless.publish_due(
     p_namespaces integer[], p_limit integer, p_max_bytes bigint, out done integer, out touched json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     due gapless.scheduled[];
+    needed boolean;
+    withheld bigint;
 begin
     -- One process at a time, locked before reading the clock: later messages of another must not overtake.
     perform gapless_internal.needs_fresh_snapshots();
     lock table gapless.due_lock in exclusive mode;
+    -- An installation that was opened has no keys any more, and everybody may do everything.
+    select l.credentials_required into needed from gapless.log l;
     with locked as materialized (
         select s.* from gapless.scheduled s
         where s.namespace_id = any(p_namespaces) and s.deliver_at <= clock_timestamp()
+          and not s.withheld
         order by s.deliver_at, s.id limit p_limit for update skip locked
     ), few as (
-        select l.id from (
-            select l.id, sum(coalesce(octet_length(l.data), octet_length(l."binary")))
+        select l.id, needed and (l.until < l.deliver_at or (l.key_id is not null and not exists (
+                   select from gapless.keys k where k.id = l.key_id))) as ended
+        from (
+            select l.*, sum(coalesce(octet_length(l.data), octet_length(l."binary")))
                              over (order by l.deliver_at, l.id)
                          - coalesce(octet_length(l.data), octet_length(l."binary")) as before
             from locked l) l
         where l.before < p_max_bytes
+    ), kept as (
+        update gapless.scheduled s set withheld = true from few where s.id = few.id and few.ended returning s.id
     ), gone as (
-        delete from gapless.scheduled s using few where s.id = few.id returning s.*
+        delete from gapless.scheduled s using few where s.id = few.id and few.ended is not true returning s.*
     )
-    select array_agg(g::gapless.scheduled order by g.deliver_at, g.id) into due from gone g;
-    done := coalesce(cardinality(due), 0);
-    if done > 0 then
+    select (select array_agg(g::gapless.scheduled order by g.deliver_at, g.id) from gone g),
+           (select count(*) from kept)
+    into due, withheld;
+    done := coalesce(cardinality(due), 0) + withheld;
+    if due is not null then
         select p.touched into touched from gapless_internal.publish_scheduled(due, true) p;
     end if;
 end $$;

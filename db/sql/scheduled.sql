@@ -2,7 +2,7 @@
 
 -- name: schedule
 select status, scheduled_ids, deliver_at, created_at
-from gapless.schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+from gapless.schedule_for($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: scheduled_one
 select * from gapless.scheduled s where s.namespace_id = $1 and s.id = $2

@@ -331,6 +331,8 @@ class Scheduled:
     message: NewMessage
     deliver_at_us: int
     created_at_us: int
+    withheld: bool = False
+    """Whether the credential that asked for it had ended when it was due."""
 
 
 def by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:

@@ -13,6 +13,7 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
+from subscriptions.domain.principal import Principal
 
 
 class AppendPort(Protocol):
@@ -48,9 +49,11 @@ class SchedulePort(Protocol):
         moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
+        by: Principal | None = None,
     ) -> tuple[list[Scheduled], bool]:
         """Store messages for one channel, all or none, each with its moment. Also returns whether an earlier
-        request with this key stored them. Raises `idempotency_mismatch`."""
+        request with this key stored them. A message whose credential has ended when it is due is withheld.
+        Raises `idempotency_mismatch`."""
         ...
 
     async def get(self, namespace: str, scheduled_id: int) -> Scheduled: ...
@@ -64,7 +67,8 @@ class SchedulePort(Protocol):
         ...
 
     async def publish_due(self, namespaces: Collection[str], limit: int) -> tuple[int, tuple[Touched, ...]]:
-        """Publish the messages due in these namespaces, at most `limit`, in the order of `deliver_at`."""
+        """Publish the messages due in these namespaces, at most `limit`, in the order of `deliver_at`.
+        Returns how many these were, with those that are withheld."""
         ...
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from subscriptions.domain.delivery import Moment, Scheduled, Touched
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
+from subscriptions.domain.principal import Principal
 from tests.contract.memory import MemoryAppender, Pause, at_once
 from tests.contract.memory_log import MemoryLog, Place
 
@@ -32,6 +33,7 @@ class MemorySchedule:
         moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
+        by: Principal | None = None,
     ) -> tuple[list[Scheduled], bool]:
         await self._pause("schedule")
         if not self._create and (namespace, messages[0].channel) not in self.log.rows:

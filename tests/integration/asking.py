@@ -14,7 +14,7 @@ import msgspec
 
 from app.api.route import Names, Route
 from load.relay import PIECE_BYTES, Streams, forward, until_first_ends
-from tests.unit.test_grants import ASKING, COMMANDS, RECEIPT
+from tests.unit.test_grants import COMMANDS, RECEIPT, asking
 
 _NAMES = {"channel", "channels", "subscription", "pattern", "name"}
 _QUERIED = {"channel", "subscription", "pattern"}
@@ -46,7 +46,7 @@ class Named:
 
     def requests(self, route: Route) -> Iterator[dict[str, Any]]:
         """Requests to a row: the one of its document, and for rows whose names are in the query or the body,
-        those of `ASKING`."""
+        those of `asking`."""
         asked: dict[str, Any] = {"method": route.method, "url": self.path(route)}
         fields = () if route.query is None else msgspec.structs.fields(route.query)
         names = {field.encode_name for field in fields}
@@ -57,7 +57,7 @@ class Named:
         body = {} if example is None else {"json": self.about(example)}
         yield asked | {"params": params} | body
         if route.needs.names is Names.ASKED:
-            for query, variant in ASKING[route.path]:
+            for query, variant in asking(route):
                 more = {} if variant is None else {"json": self.about(variant)}
                 yield asked | {"url": asked["url"] + query.replace("here", quote(self.name))} | more
 

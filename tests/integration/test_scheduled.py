@@ -10,7 +10,8 @@ import asyncpg
 
 from tests.conftest import Serve
 from tests.integration.queueing import Host, data
-from tests.patience import eventually
+from tests.integration.test_keys import EVERYTHING, bearer, make
+from tests.patience import eventually, http_client
 
 Both = tuple[Host, Host]
 
@@ -220,3 +221,28 @@ async def test_an_array_is_scheduled_as_a_whole(hosts: Both) -> None:
     assert await waiting(one, "several") == []
     (only,) = (await one.ask("POST", path, 202, json=[{"data": 1, "delay": 60}]))["messages"]
     assert (await one.ask("GET", f"/v1/scheduled/{only['scheduled_id']}"))["data"] == 1
+
+
+async def test_a_revoked_key_s_messages_wait_for_somebody_to_promote_them(
+    serve: Serve, owner: asyncpg.Connection
+) -> None:
+    async with http_client(serve().url) as client:
+        root = await make(client, "root", EVERYTHING)
+        client.headers.update(bearer(root["key"]))
+        sender = await make(client, "sender", EVERYTHING)
+        body = {"data": 1, "delay": 3600}
+        path = "/v1/channels/later/messages"
+        answer = await client.post(path, json=body, headers=bearer(sender["key"]))
+        one = f"/v1/scheduled/{answer.json()['scheduled_id']}"
+        assert "withheld" not in (await client.get(one)).json()
+        assert (await client.delete(f"/v1/keys/{sender['id']}")).status_code == 204
+        await let_be_due(owner, "later")
+
+        async def is_withheld() -> bool:
+            return (await client.get(one)).json().get("withheld") is True
+
+        await eventually(is_withheld)
+        assert (await client.get(path)).status_code == 404
+        assert (await client.post(f"{one}/promote")).status_code == 200
+        (published,) = (await client.get(path)).json()["messages"]
+        assert (published["data"], published["sender"]) == (1, "sender")

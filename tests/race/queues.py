@@ -203,7 +203,7 @@ _TIMES = {
     "messages": ("created_at", "expires_at"),
     "progress": ("not_before", "expired_to", "next_end"),
     "dead_letters": ("created_at", "remove_at"),
-    "scheduled": ("deliver_at",),
+    "scheduled": ("deliver_at", "until"),
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Appended, NewMessage, microseconds
+from subscriptions.domain.principal import Principal
 from tests.conftest import Database
 from tests.patience import eventually
 from tests.race.queues import Queues, step
@@ -285,3 +286,82 @@ async def test_of_several_one_that_does_not_fit_refuses_all(
     assert not replayed, "what was refused leaves no key"
     assert (await queues.schedule.publish_due(HERE, 10))[0] == 3
     assert await published(owner) == ["1", "2", "3"]
+
+
+CREATE_KEY = "select gapless.create_key($1, 1, 'k', sha256('k'), null, false, null)"
+REVOKED, KEPT = "revokedkey00", "keptkey00000"
+
+
+async def of_credentials(queues: Queues, owner: asyncpg.Connection) -> dict[str, Scheduled]:
+    """Messages for in an hour, by what becomes of the credential that asked for them. One key is revoked."""
+    now_us = microseconds(await owner.fetchval("select clock_timestamp()"))
+    asking = {
+        "nobody": None,
+        "kept": Principal("default", "a", key_id=KEPT),
+        "revoked": Principal("default", "b", key_id=REVOKED),
+        "ended": Principal("default", "c", expires_at_us=now_us + 3_000_000_000),
+        "lasting": Principal("default", "d", expires_at_us=now_us + 4_000_000_000),
+    }
+    for key in (KEPT, REVOKED):
+        await owner.execute(CREATE_KEY, key)
+    made = {}
+    for name, by in asking.items():
+        message = NewMessage("later", b'"%b"' % name.encode())
+        (made[name],), _ = await queues.schedule.schedule("default", [message], [(None, 3600)], None, b"", by)
+    assert await owner.fetchval("select gapless.revoke_key(1, $1)", REVOKED)
+    return made
+
+
+async def test_what_ended_credentials_asked_for_is_withheld(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
+    made = await of_credentials(queues, owner)
+    assert not [each for each in await queues.schedule.page("default", None, 0, 10) if each.withheld]
+    await queues.pass_time(3601)
+    done, touched = await queues.schedule.publish_due(HERE, 100)
+    assert (done, len(touched)) == (5, 1)
+    assert sorted(await published(owner)) == ['"kept"', '"lasting"', '"nobody"']
+    assert await queues.schedule.publish_due(HERE, 100) == (0, ())
+    there = await queues.schedule.page("default", None, 0, 10)
+    assert [(each.id, each.withheld) for each in there] == [
+        (made["revoked"].id, True),
+        (made["ended"].id, True),
+    ]
+    await queues.schedule.promote("default", made["ended"].id)
+    await queues.schedule.cancel("default", made["revoked"].id)
+    assert (await published(owner))[-1] == '"ended"'
+    assert await queues.schedule.page("default", None, 0, 10) == []
+    await check_log(owner)
+
+
+async def test_an_installation_that_was_opened_withholds_nothing(
+    queues: Queues, owner: asyncpg.Connection
+) -> None:
+    await of_credentials(queues, owner)
+    await owner.execute("select gapless.open_installation()")
+    await queues.pass_time(3601)
+    assert (await queues.schedule.publish_due(HERE, 100))[0] == 5
+    assert len(await published(owner)) == 5
+
+
+async def test_what_is_withheld_delays_nothing(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Rounds pass over it, however much it is."""
+    gone_by = Principal("default", "b", key_id=REVOKED)
+    await owner.execute("select gapless.require_credentials()")
+    message = NewMessage("later", b"0")
+    await queues.schedule.schedule("default", [message] * 30, [(None, 1)] * 30, None, b"", gone_by)
+    await later(queues, "1", delay=2)
+    await queues.pass_time(3)
+    assert [(await queues.schedule.publish_due(HERE, 10))[0] for _ in range(5)] == [10, 10, 10, 1, 0]
+    assert await published(owner) == ["1"]
+
+
+async def test_workers_of_the_version_before_schedule_too(queues: Queues, owner: asyncpg.Connection) -> None:
+    nothing = "array[null::text]"
+    await owner.execute(
+        "select gapless.schedule(1, 'later', true, null, '', array[null::timestamptz], array[0.0], "
+        f"array['t'], {nothing}, {nothing}, {nothing}, array['1'], array[null::bytea], "
+        "array[null::double precision])"
+    )
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
+    assert await published(owner) == ["1"]

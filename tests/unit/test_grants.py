@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from app.api.route import Names, Route
 from app.api.router import Rows
-from app.api.settings import PushRules, dead_letters_of
+from app.api.settings import PushRules
 from app.api.table import ROUTES
 from app.faces.acks import Acks
 from app.faces.websocket.commands import METHODS
@@ -27,7 +27,7 @@ from app.http.principals import Principals
 from app.message.receipts import ReceiptCodec
 from app.message.selection import read_selection
 from load.websocket import Messages
-from subscriptions.domain.delivery import Receipt
+from subscriptions.domain.delivery import AppliesTo, Definitions, Policy, Receipt
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append
 from subscriptions.domain.principal import Action, Grant, Noun, Principal
@@ -77,6 +77,26 @@ class One:
         raise AssertionError(f"{name} was used")
 
 
+class OnePolicy:
+    """Has one policy, and nothing else."""
+
+    policy = Policy("here", "here", AppliesTo.SUBSCRIPTIONS, 0, {"max_deliver": 8}, "tag")
+
+    async def get(self, namespace: str, name: str) -> Policy:
+        assert (namespace, name) == (NS, "here")
+        return self.policy
+
+    async def all(self, namespace: str) -> list[Policy]:
+        assert namespace == NS
+        return [self.policy]
+
+    async def definitions(self, namespace: str) -> Definitions:
+        return Definitions((), (), tuple(await self.all(namespace)))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
 class OnlyNames:
     """Dependencies of which a refused request may ask whose receipts it has, and whether the service is
     ready."""
@@ -90,6 +110,7 @@ class OnlyNames:
         self.acks = Acks(self.consumers, CODEC)
         self.push_rules = PushRules()
         self.dead_letters = self.schedules = SimpleNamespace(port=One())
+        self.policies = SimpleNamespace(port=OnePolicy())
         vars(self).update(given)
 
     def __getattr__(self, name: str) -> Any:
@@ -152,7 +173,7 @@ async def test_who_has_the_action_elsewhere_is_refused(route: Route) -> None:
     if route.needs.names is not Names.ASKED:
         answers = [await ask(elsewhere, route)]
     else:
-        answers = [await ask(elsewhere, route, *asked) for asked in ASKING[route.path]]
+        answers = [await ask(elsewhere, route, *asked) for asked in asking(route)]
     assert [answer.status_code for answer in answers] == [403] * len(answers)
 
 
@@ -164,6 +185,7 @@ async def test_only_an_operator_has_to_do_with_namespaces(route: Route) -> None:
 
 RECEIPTS = [("", {"receipts": [RECEIPT]})]
 ONE = [("", None)]
+POLICY = {"applies_to": "subscriptions", "definition": {"max_deliver": 8}}
 ASKING: dict[str, list[tuple[str, Any]]] = {
     "/v1/messages": [("", {"messages": [{"channel": "here", "data": 1}]})],
     "/v1/transactions": [
@@ -187,6 +209,17 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     "/v1/dead-letters/{dead_letter_id}/replay": ONE,
     "/v1/dead-letters/replay": [("", {}), ("", {"subscription": "here"}), ("", {"ids": [1]})],
     "/v1/dead-letters/purge": [("", {"older_than": 1}), ("", {"older_than": 1, "subscription": "here"})],
+    # These have what is managed, and nobody is refused them.
+    "/v1/policies": [],
+    "GET /v1/definitions": [],
+    "/v1/policies/{name}": [("", POLICY | {"pattern": name}) for name in ("here", "hers.>", "elsewhere.a")],
+    "POST /v1/definitions": [
+        ("", {"channels": [{"name": "here"}]}),
+        ("", {"subscriptions": [{"name": "here", "channels": ["elsewhere.a"]}]}),
+        ("", {"subscriptions": [{"name": "elsewhere.a", "channels": ["here"]}]}),
+        ("", {"policies": [{"name": "elsewhere.a", "pattern": "here"} | POLICY]}),
+        ("", {"policies": [{"name": "here", "pattern": "elsewhere.a"} | POLICY]}),
+    ],
     "/v1/scheduled": [("", None), ("?channel=here", None)],
     "/v1/scheduled/{scheduled_id}": ONE,
     "/v1/scheduled/{scheduled_id}/promote": ONE,
@@ -202,57 +235,13 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     "/v1/ws/sse": [],
     "/v1/ws/emulation": [],
 }
-"""Queries and bodies that ask for something that is not granted elsewhere."""
+"""Queries and bodies that ask for something that is not granted elsewhere, by path, or by method and path."""
 
 
-async def test_a_subscription_may_do_only_what_who_defines_it_may_do() -> None:
-    manager = Principal(
-        NS,
-        "alice",
-        (
-            Grant(frozenset({Action.MANAGE}), (), ("here",)),
-            Grant(frozenset({Action.SUBSCRIBE}), ("in.>",)),
-            Grant(frozenset({Action.PUBLISH}), ("dead.>",)),
-        ),
-    )
-    path = "/v1/subscriptions/{name}"
-    put, patch = (next(r for r in ROUTES if (r.method, r.path) == (m, path)) for m in ("PUT", "PATCH"))
-    bind = next(r for r in ROUTES if r.path == f"{path}/bind")
-    refused: list[tuple[Route, Any]] = [
-        (put, {"channels": ["in.a", "out"]}),
-        (put, {"channels": [">"]}),
-        (put, {"channels": ["in.a"], "dead_letter": {"channel": "out"}}),
-        (put, {"channels": ["in.a"], "dead_letter": {"channel": "{channel}.dead"}}),
-        (patch, {"channels": ["*"]}),
-        (patch, {"dead_letter": {"channel": "dead-{subscription}"}}),
-        (bind, {"channels": ["in.a", "in"]}),
-    ]
-
-    assert [(await ask(manager, route, "", body)).status_code for route, body in refused] == [403] * len(
-        refused
-    )
-    allowed: list[tuple[Route, Any]] = [
-        (put, {"channels": ["in.*"], "dead_letter": {"channel": "dead.{channel}.x"}}),
-        (patch, {"channels": ["in.a.b"], "dead_letter": None}),
-        (bind, {"channels": ["in.>"]}),
-    ]
-    # These get as far as the database, which is not there.
-    assert [(await ask(manager, route, "", body)).status_code for route, body in allowed] == [500] * 3
-
-
-@pytest.mark.parametrize(
-    ("template", "pattern"),
-    [
-        ("dead", "dead"),
-        ("dead.{subscription}", "dead.q.1"),
-        ("dead.{channel}", "dead.>"),
-        ("dead.x{channel}.y", "dead.>"),
-        ("{channel}", ">"),
-        ("{subscription}.{channel}.x", "q.1.>"),
-    ],
-)
-def test_a_template_stands_for_all_channels_that_it_can_give(template: str, pattern: str) -> None:
-    assert dead_letters_of(template, "q.1") == pattern
+def asking(route: Route) -> list[tuple[str, Any]]:
+    """Those of a row."""
+    found = ASKING.get(name_of(route))
+    return ASKING[route.path] if found is None else found
 
 
 class Taken:

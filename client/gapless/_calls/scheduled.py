@@ -31,7 +31,8 @@ class Scheduled:
     """A message that is published at `deliver_at`, when it gets its id.
 
     A read of scheduled messages fills all fields; the answer to a publish only identifies the message.
-    `replayed`: an earlier attempt with the same key stored it.
+    `replayed`: an earlier attempt with the same key stored it. `withheld`: the credential that asked for it
+    had ended by then, so it is published only when somebody promotes it.
     """
 
     scheduled_id: str
@@ -43,6 +44,7 @@ class Scheduled:
     headers: Mapping[str, str] = field(default_factory=dict)
     ttl: float | None = None
     replayed: bool = False
+    withheld: bool = False
 
 
 def schedule(
@@ -118,6 +120,7 @@ def scheduled_from(raw: Any, *, replayed: bool = False) -> Scheduled:
             headers=raw.get("headers") or {},
             ttl=raw.get("ttl"),
             replayed=replayed,
+            withheld=raw.get("withheld") is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a scheduled message: {raw!r:.200}") from error

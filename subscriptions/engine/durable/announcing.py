@@ -23,6 +23,7 @@ from subscriptions.domain.delivery import (
 )
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, NewMessage
+from subscriptions.domain.principal import Principal
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.durable.reaper import Scheduler
 from subscriptions.engine.maintenance import audit
@@ -212,9 +213,10 @@ class AnnouncingSchedule:
         moments: Sequence[Moment],
         idempotency_key: str | None,
         fingerprint: bytes,
+        by: Principal,
     ) -> tuple[list[Scheduled], bool]:
         stored, replayed = await self.port.schedule(
-            namespace, messages, moments, idempotency_key, fingerprint
+            namespace, messages, moments, idempotency_key, fingerprint, by
         )
         for each in stored:
             self._scheduler.expect(max(0.0, (each.deliver_at_us - self._now_us()) / 1e6))
