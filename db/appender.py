@@ -34,6 +34,7 @@ _LOST = (
 _UNFIT = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 """Errors that the content of one message causes."""
 _STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
+_NO_TARGET, _NO_ORIGINAL, _VERSION, _NOT_SENT = range(5, 9)
 
 
 class Appender:
@@ -169,7 +170,8 @@ def arguments_of(
     judged = any(a.idempotency_key is not None or a.expected_last_seq is not None for a in batch)
     firsts = [numbers[a.namespace, a.messages[0].channel] for a in batch]
     # Turns rows into columns in one step; the order is that of `NewMessage`.
-    _, data, binary, types, keys, headers, ttls, _, senders = zip(*messages, strict=True)
+    _, data, binary, types, keys, headers, ttls, _, senders, changes = zip(*messages, strict=True)
+    changing = changes.count(None) < len(changes)
     return list(numbers), (
         [namespaces[namespace] for namespace, _ in numbers],
         [name for _, name in numbers],
@@ -188,6 +190,9 @@ def arguments_of(
         _column([text.decode() or None for text in headers]),
         _column(senders),
         _column(ttls),
+        [None if change is None else change.text.decode() for change in changes] if changing else None,
+        [None if change is None else change.version for change in changes] if changing else None,
+        [None if change is None else change.moderates for change in changes] if changing else None,
     )
 
 
@@ -272,5 +277,15 @@ def _refused(status: int, append: Append) -> GaplessError:
             Code.HEAD_MISMATCH,
             f"the channel's last seq is not {append.expected_last_seq}; nothing was stored",
         )
+    if status == _NO_TARGET:
+        detail = "a target is no message that is kept in this channel; nothing was stored"
+        return GaplessError(Code.MESSAGE_NOT_FOUND, detail)
+    if status == _NO_ORIGINAL:
+        return GaplessError(Code.CONFLICT, "a target changes another message itself; nothing was stored")
+    if status == _VERSION:
+        return GaplessError(Code.VERSION_MISMATCH, "the target has another version; nothing was stored")
+    if status == _NOT_SENT:
+        detail = "only who sent a message may change it, or who may moderate its channel; nothing was stored"
+        return GaplessError(Code.FORBIDDEN, detail)
     assert status == _NO_CHANNEL
     return GaplessError(Code.CHANNEL_NOT_FOUND, "a channel does not exist and is not made by publishing here")

@@ -29,16 +29,16 @@ class History:
     async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
         """A page; see `HistoryPort`."""
         row = await channel_row(self._pool, query.namespace, query.channel)
-        _refuse_expired(query, row)
-        after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
+        refuse_expired(query, row)
+        after = max(query.after or 0, row["trimmed_id"], await since(self._pool, query.since))
         return await self._page(replace(query, after=after), row["id"], follows=query.after is not None)
 
     async def export(self, query: HistoryQuery) -> AsyncIterator[list[Message]]:
         """All messages that the query asks for, batch by batch. If retention removes messages before a slow
         reader gets them, it ends with `cursor_expired`."""
         row = await channel_row(self._pool, query.namespace, query.channel)
-        _refuse_expired(query, row)
-        after = max(query.after or 0, row["trimmed_id"], await self._since(query.since))
+        refuse_expired(query, row)
+        after = max(query.after or 0, row["trimmed_id"], await since(self._pool, query.since))
         before = query.before
         more, left, follows = True, query.limit, query.after is not None
         while more and left > 0:
@@ -59,10 +59,6 @@ class History:
         if found is None:
             raise GaplessError(Code.MESSAGE_NOT_FOUND, f"channel {channel} has no message {message_id}")
         return message_of(found, channel)
-
-    async def _since(self, time: datetime | None) -> int:
-        """An id to begin at, so that a query by time does not read all earlier messages."""
-        return 0 if time is None else int(await self._pool.fetchval("id_before", time))
 
     async def _page(
         self, query: HistoryQuery, channel_id: int, *, follows: bool, max_bytes: int = PAGE_BYTES
@@ -90,7 +86,12 @@ class History:
         return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= max_bytes
 
 
-def _refuse_expired(query: HistoryQuery, row: Any) -> None:
+async def since(pool: Pool, time: datetime | None) -> int:
+    """An id to begin at, so that a query by time does not read all earlier messages."""
+    return 0 if time is None else int(await pool.fetchval("id_before", time))
+
+
+def refuse_expired(query: HistoryQuery, row: Any) -> None:
     """Raise `cursor_expired` if the query's cursor is below messages that retention removed."""
     if query.after is not None and query.after < row["trimmed_id"] and query.ascending:
         raise GaplessError(

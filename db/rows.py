@@ -12,7 +12,7 @@ from subscriptions.domain.model import Channel, Message, Retention, microseconds
 
 def message(row: Any, channel: str) -> Message:
     """A row of `messages` as a value."""
-    data, headers, expires_at = row["data"], row["headers"], row["expires_at"]
+    data, headers, expires_at, change = row["data"], row["headers"], row["expires_at"], row["change"]
     return Message(
         id=row["id"],
         channel=channel,
@@ -25,6 +25,7 @@ def message(row: Any, channel: str) -> Message:
         sender=row["sender"],
         created_at_us=microseconds(row["created_at"]),
         expires_at_us=None if expires_at is None else microseconds(expires_at),
+        change=None if change is None else change.encode(),
     )
 
 

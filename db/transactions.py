@@ -33,8 +33,11 @@ _NOTHING: Final[tuple[Any, ...]] = (
     None,
     *(["{}"] * 2),
     *([[]] * 7),
+    None,
+    None,
+    None,
 )
-"""Arguments of `gapless.append` for no messages."""
+"""Arguments of `gapless.append_messages` for no messages."""
 _AGAIN: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 

@@ -84,6 +84,8 @@ class Message(msgspec.Struct, kw_only=True):
     sender: str | UnsetType = UNSET
     created_at: Time
     expires_at: Time | UnsetType = UNSET
+    target: Annotated[Id, Meta(description="The message that it changes.")] | UnsetType = UNSET
+    action: Literal["update", "delete", "reply"] | UnsetType = UNSET
 
 
 class HistoryGap(msgspec.Struct):

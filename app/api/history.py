@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import StreamingResponse
 
 from app.api import answers
+from app.api.views import MessageQuery, View, encode_page
 from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
 from app.http.parameters import Id, Keys, Limit, Since, Types
-from app.http.request import Answer, Plain, Request
-from app.message.cloudevents import to_cloudevent
+from app.http.request import Answer, Request
+from app.message.cloudevents import original_to_cloudevent, to_cloudevent
 from app.message.limits import check_key, check_type
-from app.message.message import encode_message
+from app.message.message import encode_message, encode_original
 from app.message.times import parse_since
 from app.metrics.registry import REQUESTS
 from subscriptions import ports
-from subscriptions.domain.errors import GaplessError, credential_ended
+from subscriptions.domain.errors import GaplessError, credential_ended, invalid
 from subscriptions.domain.model import MAX_ID, Message
 from subscriptions.domain.selection import select
-from subscriptions.ports import HistoryPort, Lost, ReadPort
+from subscriptions.ports import HistoryPort, Lost, ReadPort, ViewPort
 
 HISTORY_CHANGED: Final = "Gapless-History-Changed"
 """First and last id of messages that a reader at this cursor may have seen and the log does not hold."""
@@ -34,7 +35,7 @@ _PAGE: Final = 100
 
 logger = logging.getLogger("gapless.http")
 
-Encode = Callable[[Message], bytes]
+T = TypeVar("T")
 
 
 class HistoryQuery(msgspec.Struct):
@@ -49,6 +50,11 @@ class HistoryQuery(msgspec.Struct):
     key: Keys = []
     limit: Limit | UnsetType = UNSET
     order: Annotated[Literal["asc", "desc"], Meta(description="Oldest or newest first.")] = "asc"
+    view: View = "log"
+    changed_after: (
+        Annotated[Id, Meta(description="With `view=latest`: only what a message after this id changed.")]
+        | UnsetType
+    ) = UNSET
 
 
 class MessagePage(msgspec.Struct):
@@ -61,13 +67,13 @@ class MessagePage(msgspec.Struct):
 
 
 async def list_messages(
-    request: Request[HistoryQuery], history: HistoryPort, read: ReadPort
+    request: Request[HistoryQuery], history: HistoryPort, views: ViewPort, read: ReadPort
 ) -> Answer | None:
     """Read a page of a channel's history. For the next page, `cursor` goes into `after` (ascending) or
     `before` (descending).
 
     `Accept: application/x-ndjson` streams all messages asked for, one per line. There is no `limit` unless
-    one is given.
+    one is given. `view=latest` shows originals as they are after all changes.
     """
     accept = request.headers.get("accept", "")
     wanted = form_of_history(accept)
@@ -76,23 +82,53 @@ async def list_messages(
     if lost is not None:
         query = replace(query, after=lost.stands)
     headers = {} if lost is None else {HISTORY_CHANGED: f"{lost.first_id}-{lost.last_id}"}
-    if wanted == NDJSON:
-        encode = to_cloudevent if wants_cloudevent(accept) else encode_message
-        await _stream(request, query, encode, headers, history)
-        return None
     raw_headers = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
+    changed_after = _changed_after(request.query)
+    if wanted == NDJSON:
+        of_events = wants_cloudevent(accept)
+        if request.query.view == "latest":
+            encode_one = original_to_cloudevent if of_events else encode_original
+            await _stream(request, views.export(query, changed_after), encode_one, headers)
+        else:
+            encode = to_cloudevent if of_events else encode_message
+            await _stream(request, history.export(query), encode, headers)
+        return None
+    if request.query.view == "latest":
+        page = await views.latest(query, changed_after)
+        if wanted == CLOUDEVENTS:
+            return _events(map(original_to_cloudevent, page.originals), raw_headers)
+        return Answer(encode_page(query, page, _gap(lost)), 200, raw_headers)
     messages, has_more = await history.history(query)
     if wanted == CLOUDEVENTS:
-        return Answer(
-            b"[%b]" % b",".join(map(to_cloudevent, messages)), 200, raw_headers, CLOUDEVENTS.encode()
-        )
+        return _events(map(to_cloudevent, messages), raw_headers)
     return Answer(_page(query, messages, has_more, lost), 200, raw_headers)
 
 
-async def get_message(request: Plain, history: HistoryPort) -> Answer:
-    """Get one message."""
+def _events(events: Iterable[bytes], headers: tuple[tuple[bytes, bytes], ...]) -> Answer:
+    return Answer(b"[%b]" % b",".join(events), 200, headers, CLOUDEVENTS.encode())
+
+
+def _changed_after(query: HistoryQuery) -> int | None:
+    """Raises `invalid_request`."""
+    if not isinstance(query.changed_after, int):
+        return None
+    if query.view != "latest":
+        raise invalid("changed_after", "is for view=latest")
+    if query.order != "asc":
+        raise invalid("order", "cannot be desc with changed_after")
+    return query.changed_after
+
+
+async def get_message(request: Request[MessageQuery], history: HistoryPort, views: ViewPort) -> Answer:
+    """Get one message. `view=latest` shows an original as it is after all changes."""
+    as_event = wants_cloudevent(request.headers.get("accept", ""))
+    if request.query.view == "latest":
+        original = await views.original(request.namespace, request.name, request.number)
+        if as_event:
+            return Answer(original_to_cloudevent(original), media_type=CLOUDEVENT.encode())
+        return Answer(encode_original(original))
     found = await history.message(request.namespace, request.name, request.number)
-    if wants_cloudevent(request.headers.get("accept", "")):
+    if as_event:
         return Answer(to_cloudevent(found), media_type=CLOUDEVENT.encode())
     return Answer(encode_message(found))
 
@@ -122,27 +158,28 @@ async def _lost(read: ReadPort, query: ports.HistoryQuery) -> Lost | None:
 
 def _page(query: ports.HistoryQuery, messages: list[Message], has_more: bool, lost: Lost | None) -> bytes:
     cursor = messages[-1].id if messages else (query.after if query.ascending else query.before) or 0
-    gap = b""
-    if lost is not None:
-        gap = b',"gap":{"reason":"history_changed","ids":[%d,%d]}' % (lost.first_id, lost.last_id)
     return b'{"messages":[%b],"has_more":%b,"cursor":%d%b}' % (
         b",".join(map(encode_message, messages)),
         b"true" if has_more else b"false",
         cursor,
-        gap,
+        _gap(lost),
     )
+
+
+def _gap(lost: Lost | None) -> bytes:
+    if lost is None:
+        return b""
+    return b',"gap":{"reason":"history_changed","ids":[%d,%d]}' % (lost.first_id, lost.last_id)
 
 
 async def _stream(
     request: Request[Any],
-    query: ports.HistoryQuery,
-    encode: Encode,
+    batches: AsyncIterator[list[T]],
+    encode: Callable[[T], bytes],
     headers: dict[str, str],
-    history: HistoryPort,
 ) -> None:
     """Streams history. It reads the first batch before it sends the status, so a refusal is still a status.
     A later failure aborts the connection: if the error were only raised, the body would look complete."""
-    batches = history.export(query)
     try:
         first = [_lines(await anext(batches), encode)]
     except StopAsyncIteration:
@@ -171,5 +208,5 @@ async def _stream(
     await StreamingResponse(lines(), 200, headers, NDJSON)(request.scope, request.receive, request.send)
 
 
-def _lines(messages: list[Message], encode: Encode) -> bytes:
+def _lines(messages: list[T], encode: Callable[[T], bytes]) -> bytes:
     return b"".join([encode(m) + b"\n" for m in messages])

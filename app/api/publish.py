@@ -12,6 +12,7 @@ from msgspec import Meta
 from app.api.answers import Position, Time
 from app.http.body import read_body
 from app.http.request import Answer, Plain
+from app.message.changes import moderated
 from app.message.head import PublishHead, read_head
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
@@ -70,7 +71,8 @@ async def publish(
     if publication.schedules:
         # Even if its time is past: the form of the answer must not depend on whose clock is ahead.
         return await _later(request, publication, head, body, schedules, gate)
-    appended = await _append(request, publication.messages, head, body, publisher)
+    messages = moderated(request.principal, publication.messages)
+    appended = await _append(request, messages, head, body, publisher)
     content = encode_positions(appended.positions)
     return committed(b'{"messages":[%b]}' % content if publication.is_array else content, appended)
 
@@ -80,7 +82,7 @@ async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     head = read_head(request.scope["headers"])
     refuse_expectation(head)
     body = await read_body(request.receive, head)
-    messages = parse_batch(head, body, request.principal.subject)
+    messages = moderated(request.principal, parse_batch(head, body, request.principal.subject))
     request.principal.require((Action.PUBLISH,), Noun.CHANNEL, (m.channel for m in messages))
     appended = await _append(request, messages, head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
@@ -106,6 +108,7 @@ async def _append(
             printed,
             head.expected_last_seq,
             len(body),
+            head.expected_version is not None,
         )
     )
     PUBLISH_SECONDS.observe(time.perf_counter() - began)

@@ -28,6 +28,7 @@ from app.api import (
     subscriptions,
     tickets,
     transactions,
+    views,
 )
 from app.api.channels import MERGE_PATCH, ChannelRequest
 from app.api.definitions import DefinitionsDocument
@@ -71,6 +72,11 @@ _IDEMPOTENCY_KEY: Final = Header(
 _EXPECTED_LAST_SEQ: Final = Header(
     "Expected-Last-Seq",
     "Store only if this is the channel's last seq.",
+    {"type": "integer", "minimum": 0, "maximum": MAX_SEQ},
+)
+_EXPECTED_VERSION: Final = Header(
+    "Expected-Version",
+    "Store only if the target was changed by this message last; its own id: by none.",
     {"type": "integer", "minimum": 0, "maximum": MAX_SEQ},
 )
 _LAST_EVENT_ID: Final = Header(
@@ -121,7 +127,7 @@ _TRANSACTION: Final = json_body(
 )
 _HISTORY: Final = Returns(
     "A page, or a stream of lines.",
-    {JSON: history.MessagePage, NDJSON: str, CLOUDEVENTS: _Events},
+    {JSON: history.MessagePage | views.OriginalPage, NDJSON: str, CLOUDEVENTS: _Events},
     (_LOST,),
 )
 _POLICY_BODY: Final = json_body(
@@ -182,7 +188,8 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
     "publish": (
         Route("POST", "/v1/channels/{channel}/messages", publish.publish, _PUBLISH,
               {201: returns("Committed.", answers.Position | publish.Positions, _REPLAYED), 202: _ACCEPTED},
-              body=_PUBLISHED, headers=(_IDEMPOTENCY_KEY, _EXPECTED_LAST_SEQ), face="publish", hot=True),
+              body=_PUBLISHED, headers=(_IDEMPOTENCY_KEY, _EXPECTED_LAST_SEQ, _EXPECTED_VERSION),
+              face="publish", hot=True),
         Route("POST", "/v1/messages", publish.publish_batch, _PUBLISH_ASKED,
               {201: returns("Committed.", publish.Positions, _REPLAYED)},
               body=json_body(BatchRequest, {"messages": [{"channel": "orders.eu", "data": 8}]}),
@@ -195,7 +202,12 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("GET", "/v1/channels/{channel}/messages", history.list_messages, _READ,
               {200: _HISTORY}, query=history.HistoryQuery),
         Route("GET", "/v1/channels/{channel}/messages/{message_id}", history.get_message, _READ,
-              {200: Returns("The message.", {JSON: answers.Message, CLOUDEVENT: _Event})}),
+              {200: Returns("The message.", {JSON: answers.Message | views.Original, CLOUDEVENT: _Event})},
+              query=views.MessageQuery),
+        Route("GET", "/v1/channels/{channel}/messages/{message_id}/versions", views.list_versions, _READ,
+              {200: returns("A page of messages.", views.ChangesPage)}, query=views.ChangesQuery),
+        Route("GET", "/v1/channels/{channel}/messages/{message_id}/replies", views.list_replies, _READ,
+              {200: returns("A page of messages.", views.ChangesPage)}, query=views.ChangesQuery),
         Route("GET", "/v1/subscribe", subscribe, _READ_ASKED,
               {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, goodbye.",
                             {_STREAM: str})},

@@ -15,6 +15,7 @@ from app.api.publish import committed, fingerprint
 from app.http.body import read_body
 from app.http.request import Answer, Plain
 from app.message import json, limits
+from app.message.changes import moderated
 from app.message.head import read_head
 from app.message.message import encode_positions
 from app.message.publish import AddressedMessage, addressed
@@ -121,7 +122,8 @@ async def transact(
         if head.idempotency_key is not None:
             printed = fingerprint(request.path, head, body)
         key = principal.own_key(head.idempotency_key)
-        append = Append(principal.namespace, asked.messages, key, printed, None, len(body))
+        messages = moderated(principal, asked.messages)
+        append = Append(principal.namespace, messages, key, printed, None, len(body))
     elif head.idempotency_key is not None:
         raise invalid(
             "Idempotency-Key", "needs something to publish: acks alone are judged by their receipts"

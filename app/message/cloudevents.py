@@ -10,7 +10,8 @@ Out: the reverse. A message that did not come as a CloudEvent gets `id` from the
 channel and `time` from its creation. `sequence` (the official extension, whose values compare as strings) is
 the seq padded with zeros. `gaplessid`, `gaplesschannel`, `gaplessseq`, `gaplesssender` and `gaplessheaders`
 (the other headers, as the text of a JSON object) carry the values without an attribute of their own. Integers
-among them are strings, because an Integer of CloudEvents has 32 bits.
+among them are strings, because an Integer of CloudEvents has 32 bits. `gaplesstarget` and `gaplessaction` are
+of a message that changes another one, `gaplessversion`, `gaplessreplies` and `gaplessdeleted` of an original.
 
 Values of extensions come back as strings. As in the HTTP binary mode, a number or boolean keeps its canonical
 text and loses its type.
@@ -30,7 +31,7 @@ from app.message import json, limits
 from app.message.head import Form, PublishHead
 from app.message.times import rfc3339
 from subscriptions.domain.errors import GaplessError, invalid
-from subscriptions.domain.model import Message, NewMessage
+from subscriptions.domain.model import Message, NewMessage, Original
 
 PREFIX: Final = "ce-"
 OURS: Final = "gapless"
@@ -180,7 +181,12 @@ def _is_time(text: str) -> bool:
     return True
 
 
-def to_cloudevent(message: Message) -> bytes:
+def original_to_cloudevent(original: Original) -> bytes:
+    """A message as it is after all changes, as `to_cloudevent`."""
+    return to_cloudevent(original.message, original)
+
+
+def to_cloudevent(message: Message, original: Original | None = None) -> bytes:
     """The message as one CloudEvent in the JSON format, on one line of UTF-8."""
     headers = _decode_headers(message.headers) if message.headers else {}
     event = {"specversion": "1.0", "type": message.type, **_defaults(message)}
@@ -197,6 +203,12 @@ def to_cloudevent(message: Message) -> bytes:
         event["gaplesssender"] = message.sender
     if others:
         event["gaplessheaders"] = _encode(others).decode()
+    if message.change is not None:
+        event |= {OURS + name: str(value) for name, value in _decode_any(message.change).items()}
+    if original is not None:
+        event |= {"gaplessversion": str(original.version), "gaplessreplies": str(original.replies)}
+        if original.deleted:
+            return _encode(event | {"gaplessdeleted": True})
     if message.data is not None:
         return _encode(event)[:-1] + b',"data":' + message.data + b"}"
     payload = b2a_base64(message.binary or b"", newline=False)

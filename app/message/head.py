@@ -16,10 +16,17 @@ MAX_IDEMPOTENCY_KEY_CHARACTERS: Final = 255
 MAX_SEQ: Final = 2**53
 
 _WANTED: Final = frozenset(
-    {b"content-type", b"content-encoding", b"content-length", b"idempotency-key", b"expected-last-seq"}
+    {
+        b"content-type",
+        b"content-encoding",
+        b"content-length",
+        b"idempotency-key",
+        b"expected-last-seq",
+        b"expected-version",
+    }
 )
 _IDEMPOTENCY_KEY: Final = re.compile(rb"[\x20-\x7e]{1,%d}" % MAX_IDEMPOTENCY_KEY_CHARACTERS)
-_SEQ: Final = re.compile(rb"[0-9]{1,16}")
+_NUMBER: Final = re.compile(rb"[0-9]{1,16}")
 
 
 class Form(Enum):
@@ -42,6 +49,7 @@ class PublishHead(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     expected_last_seq: int | None
     event: dict[str, bytes]
+    expected_version: int | None = None
 
 
 def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
@@ -68,7 +76,8 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
         gzip=is_gzip(found.get(b"content-encoding", b"identity")),
         content_length=_length(found.get(b"content-length")),
         idempotency_key=_idempotency_key(found.get(b"idempotency-key")),
-        expected_last_seq=_seq(found.get(b"expected-last-seq")),
+        expected_last_seq=_number(found, b"expected-last-seq"),
+        expected_version=_number(found, b"expected-version"),
         event=event,
     )
 
@@ -112,11 +121,12 @@ def _idempotency_key(value: bytes | None) -> str | None:
     return value.decode("ascii")
 
 
-def _seq(value: bytes | None) -> int | None:
+def _number(found: dict[bytes, bytes], name: bytes) -> int | None:
+    value = found.get(name)
     if value is None:
         return None
-    if _SEQ.fullmatch(value) is None or int(value) > MAX_SEQ:
-        raise _bad(b"expected-last-seq", f"must be a whole number from 0 to {MAX_SEQ}")
+    if _NUMBER.fullmatch(value) is None or int(value) > MAX_SEQ:
+        raise _bad(name, f"must be a whole number from 0 to {MAX_SEQ}")
     return int(value)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from app.message.times import rfc3339
-from subscriptions.domain.model import Message, NewMessage, Position, microseconds
+from subscriptions.domain.model import Message, NewMessage, Original, Position, microseconds
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -21,8 +21,10 @@ def encode_message(message: Message) -> bytes:
     """The message JSON of the protocol: one line of UTF-8, null members and empty headers left out."""
     if message.data is not None:
         payload = b',"data":' + message.data
+    elif message.binary is not None:
+        payload = b',"data_base64":"%b"' % b2a_base64(message.binary, newline=False)
     else:
-        payload = b',"data_base64":"%b"' % b2a_base64(message.binary or b"", newline=False)
+        payload = b""  # It was deleted.
     rest = b""
     if message.headers and message.headers != b"{}":
         rest = b',"headers":' + message.headers
@@ -30,6 +32,8 @@ def encode_message(message: Message) -> bytes:
         rest += b',"sender":' + _quoted(message.sender)
     if message.expires_at_us is not None:
         rest += b',"expires_at":"%b"' % rfc3339(message.expires_at_us)
+    if message.change is not None:
+        rest += b"," + message.change[1:-1]
     key = b"" if message.key is None else b',"key":' + _encode(message.key)
     return b'{"id":%d,"channel":"%b","seq":%d,"type":%b%b%b%b,"created_at":"%b"}' % (
         message.id,
@@ -41,6 +45,13 @@ def encode_message(message: Message) -> bytes:
         rest,
         rfc3339(message.created_at_us),
     )
+
+
+def encode_original(original: Original) -> bytes:
+    """A message as it is after all changes: as `encode_message`, and what became of it."""
+    deleted = b',"deleted":true' if original.deleted else b""
+    told = (encode_message(original.message)[:-1], original.version, original.replies, deleted)
+    return b'%b,"version":%d,"replies":%d%b}' % told
 
 
 def encode_positions(positions: Sequence[Position]) -> bytes:
@@ -57,6 +68,11 @@ def encode_positions(positions: Sequence[Position]) -> bytes:
             middle = middles[channel] = b',"channel":"%b","seq":' % channel.encode()
         parts.append(b'{"id":%d%b%d%b' % (id_, middle, seq, tail))
     return b",".join(parts)
+
+
+def change_text(target: int, action: str) -> bytes:
+    """What a message that changes another one says about it, as readers get it and as it is stored."""
+    return b'{"target":%d,"action":"%b"}' % (target, action.encode())
 
 
 @lru_cache(maxsize=4096)
@@ -95,6 +111,8 @@ class _Encoded(msgspec.Struct):
     headers: msgspec.Raw = msgspec.Raw()
     sender: str | None = None
     expires_at: datetime | None = None
+    target: int | None = None
+    action: str = ""
 
 
 _decode: Final = msgspec.json.Decoder(_Encoded).decode
@@ -115,4 +133,5 @@ def decode_message(body: bytes) -> Message:
         sender=m.sender,
         created_at_us=microseconds(m.created_at),
         expires_at_us=None if m.expires_at is None else microseconds(m.expires_at),
+        change=None if m.target is None else change_text(m.target, m.action),
     )

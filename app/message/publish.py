@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from app.message import cloudevents, json, limits
+from app.message import changes, cloudevents, json, limits
 from app.message.head import Form, PublishHead
 from app.message.refusals import FAILURES, refuse
 from subscriptions.domain.errors import Code, GaplessError, invalid
@@ -26,7 +26,8 @@ _Moment = Annotated[datetime, Meta(tz=True)]
 
 class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     """A message to publish: exactly one of `data` and `data_base64`, at most one of `deliver_at` and `delay`.
-    Members that may be null in a message may be null here."""
+    `target` and `action` come together; a deletion needs no data. Members that may be null in a message may
+    be null here."""
 
     data: Annotated[Raw, Meta(description="Any JSON value.")] | UnsetType = UNSET
     data_base64: limits.Base64 | UnsetType = UNSET
@@ -37,6 +38,8 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     deliver_at: _Moment | UnsetType | None = UNSET
     delay: _Seconds | UnsetType | None = UNSET
     ephemeral: bool | UnsetType = UNSET
+    target: changes.Target | UnsetType | None = UNSET
+    action: changes.Doing | UnsetType | None = UNSET
 
 
 class AddressedMessage(MessageToPublish, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +93,8 @@ def parse_publication(
     check_channel(channel)
     if head.form is not Form.JSON:
         is_array = head.form is Form.EVENTS
-        return Publication(cloudevents.parse(channel, head, body, sender), is_array)
+        events = cloudevents.parse(channel, head, body, sender)
+        return Publication(changes.with_version(events, is_array, head.expected_version), is_array)
     json.check_parts(body)
     try:
         parsed = _decode_one_or_many(body)
@@ -111,7 +115,8 @@ def parse_publication(
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
     for each in schedules:
         _check_schedule(each, head, now_us)
-    return Publication(messages, parsed.__class__ is list, schedules)
+    is_array = parsed.__class__ is list
+    return Publication(changes.with_version(messages, is_array, head.expected_version), is_array, schedules)
 
 
 def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tuple[NewMessage, ...]:
@@ -147,9 +152,11 @@ def addressed(
 
 
 def refuse_expectation(head: PublishHead) -> None:
-    """Refuse `Expected-Last-Seq` in a request that is not about one channel. Raises `invalid_request`."""
-    if head.expected_last_seq is not None:
-        detail = "Expected-Last-Seq speaks of one channel: publish to /v1/channels/{channel}/messages"
+    """Refuse `Expected-Last-Seq` and `Expected-Version` in a request that is not about one channel. Raises
+    `invalid_request`."""
+    if head.expected_last_seq is not None or head.expected_version is not None:
+        name = "Expected-Version" if head.expected_last_seq is None else "Expected-Last-Seq"
+        detail = f"{name} speaks of one channel: publish to /v1/channels/{{channel}}/messages"
         raise GaplessError(Code.INVALID_REQUEST, detail, status=400)
 
 
@@ -198,6 +205,8 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         item.deliver_at,
         item.delay,
         item.ephemeral,
+        item.target,
+        item.action,
     )
     keys = len(given) - given.count(UNSET)
     data, binary, inside = _payload(item, plain)
@@ -218,14 +227,22 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         ttl=None if ttl is UNSET else ttl,
         ephemeral=item.ephemeral is True,
         sender=sender,
+        change=changes.change_of(item.target, item.action, _unlike_changes(item)),
     )
     return message, keys + inside
+
+
+def _unlike_changes(item: MessageToPublish) -> list[str]:
+    """The members that a message with a target cannot have."""
+    return _asked(item) + (["ephemeral"] if item.ephemeral is True else [])
 
 
 def _payload(item: MessageToPublish, plain: bool) -> tuple[bytes | None, bytes | None, int]:
     """Data, binary and the number of object keys inside the data."""
     if item.data is UNSET:
         if item.data_base64 is UNSET:
+            if item.action == "delete":
+                return changes.NOTHING, None, 0
             raise invalid("data", "is required (or data_base64, for binary data)")
         limits.check_size(item.data_base64, "data_base64")
         return None, item.data_base64, 0

@@ -23,7 +23,7 @@ from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
-from subscriptions.ports import ChannelPort, HistoryPort, KeyPort, NamespacePort, ReadPort
+from subscriptions.ports import ChannelPort, HistoryPort, KeyPort, NamespacePort, ReadPort, ViewPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Dependencies:
     live: LiveEngine
     read: ReadPort
     history: HistoryPort
+    views: ViewPort
     channels: ChannelPort
     consumers: Consumers
     receipts: ReceiptCodec

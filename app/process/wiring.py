@@ -48,6 +48,7 @@ from db.scheduled import Schedule
 from db.subscriptions import Subscriptions
 from db.tickets import Tickets
 from db.transactions import Transactions
+from db.views import Views
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.presence import Clients
 from subscriptions.engine.durable.announcing import (
@@ -174,10 +175,7 @@ class Service:
         members = MemberDependencies(self._consumers, self._receipts, self._reader)
         self._sessions = Sessions(
             Parts(
-                self._live,
-                self._reader,
-                self._publisher,
-                self._exchange,
+                *(self._live, self._reader, self._publisher, self._exchange),
                 *(history, self._presence, Queues(members, acks, self._gate), self._principals),
             )
         )
@@ -187,6 +185,7 @@ class Service:
             live=self._live,
             read=self._reader,
             history=history,
+            views=Views(pools.history),
             channels=Channels(pools.history, self._namespaces),
             consumers=self._consumers,
             receipts=self._receipts,

@@ -41,6 +41,7 @@ from gapless._errors import (
     Unauthenticated,
     Unavailable,
     Unreachable,
+    VersionMismatch,
 )
 from gapless._lost import Gap
 from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
@@ -137,5 +138,6 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unreachable",
+    "VersionMismatch",
     "__version__",
 ]

@@ -71,6 +71,10 @@ class HeadMismatch(Conflict):
     """`expected_last_seq` is not the channel's last seq; nothing was stored."""
 
 
+class VersionMismatch(Conflict):
+    """The target was changed by another message than `expected_version` last; nothing was stored."""
+
+
 class TransactionConflict(Conflict):
     """A receipt in the transaction is not live any more; `errors` says which. Nothing was changed."""
 
@@ -156,6 +160,7 @@ _BY_CODE: dict[str, type[GaplessError]] = {
     "origin_not_allowed": Forbidden,
     "conflict": Conflict,
     "head_mismatch": HeadMismatch,
+    "version_mismatch": VersionMismatch,
     "transaction_conflict": TransactionConflict,
     "precondition_failed": PreconditionFailed,
     "idempotency_mismatch": IdempotencyMismatch,

@@ -6,29 +6,35 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from gapless._errors import ProtocolError
 from gapless._lost import Gap
 
+Action = Literal["update", "delete", "reply"]
+"""What a message does to an earlier one of its channel."""
 Payload = Any
 """A message's data: any JSON value, or `bytes`, which are sent as `data_base64`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to publish. `ttl` is in seconds. The service's limits apply to every field."""
+    """A message to publish. `ttl` is in seconds. `target` is the id of an earlier message of the channel, and
+    `action` says what this one does to it. The service's limits apply to every field."""
 
     data: Payload
     type: str | None = None
     key: str | None = None
     headers: Mapping[str, str] | None = None
     ttl: float | None = None
+    target: int | None = None
+    action: Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message. `id` orders all messages of the installation; `seq` is dense in the channel."""
+    """A stored message. `id` orders all messages of the installation; `seq` is dense in the channel.
+    `action` says what it does to an earlier message of the channel, its `target`."""
 
     id: int
     channel: str
@@ -40,6 +46,8 @@ class Message:
     sender: str | None
     created_at: datetime
     expires_at: datetime | None
+    target: int | None = None
+    action: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,8 @@ def message_from(raw: Any) -> Message:
             sender=raw.get("sender"),
             created_at=datetime.fromisoformat(raw["created_at"]),
             expires_at=_time(raw.get("expires_at")),
+            target=raw.get("target"),
+            action=raw.get("action"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a message: {raw!r:.200}") from error

@@ -75,6 +75,8 @@ def message_json(message: Message) -> dict[str, Any]:
     shown["created_at"] = moment(message.created_at)
     if message.expires_at is not None:
         shown["expires_at"] = moment(message.expires_at)
+    if message.target is not None:
+        shown |= {"target": message.target, "action": message.action}
     return shown
 
 

@@ -67,6 +67,27 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
           where p_channel_ids[m.channel] = c.id and p_statuses[m.request] = 0)
 $$;
 
+-- Judges a batch: by its keys and expectations, by whether its channels exist, and by what it changes.
+create or replace function gapless_internal.judge_all(
+    p_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[],
+    p_request integer[], p_channel integer[], p_channel_ids bigint[], p_last_seqs bigint[], p_senders text[],
+    p_changes json[], p_versions bigint[], p_moderates boolean[], out statuses smallint[], out answers json
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if p_namespaces is not null then
+        select j.statuses, j.answers into statuses, answers
+        from gapless_internal.judge(p_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel, p_request,
+                                    p_channel, p_channel_ids, p_last_seqs) j;
+    end if;
+    if array_position(p_channel_ids, null) is not null then
+        statuses := gapless_internal.refuse_missing(statuses, p_request, p_channel, p_channel_ids);
+    end if;
+    if p_changes is not null then
+        statuses := gapless_internal.judge_changes(
+            statuses, p_request, p_channel, p_channel_ids, p_senders, p_changes, p_versions, p_moderates);
+    end if;
+end $$;
+
 -- Takes ids for p_live messages, those of requests with status 0 (null statuses: all), stores the messages
 -- and moves the heads of their channels, which are locked and stand at p_last_seqs. Returns them in the order
 -- in which they were stored.
@@ -74,7 +95,8 @@ create or replace function gapless_internal.store(
     p_channel_ids bigint[], p_last_seqs bigint[], p_channel_ttls double precision[], p_statuses smallint[],
     p_live integer, p_now timestamptz, p_request integer[], p_channel integer[], p_types text[],
     p_message_keys text[], p_data text[], p_binary bytea[], p_headers text[], p_senders text[],
-    p_ttls double precision[], out ids bigint[], out seqs bigint[], out expires_at timestamptz[]
+    p_ttls double precision[], p_changes json[],
+    out ids bigint[], out seqs bigint[], out expires_at timestamptz[]
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     gained bigint;
@@ -86,17 +108,18 @@ begin
         from (
             select m.*, nextval('gapless.message_id') as id
             from unnest(p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers,
-                        p_senders, p_ttls) with ordinality
-                as m (request, channel, type, key, data, bin, headers, sender, ttl, ord)
+                        p_senders, p_ttls, p_changes) with ordinality
+                as m (request, channel, type, key, data, bin, headers, sender, ttl, change, ord)
             where p_statuses is null or p_statuses[m.request] = 0
             order by m.ord -- What a query computes for its rows, it computes in their order.
         ) l
     ), stored as (
         insert into gapless.messages
-            (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary", size)
+            (id, channel_id, seq, created_at, expires_at, type, key, sender, headers, data, "binary", size,
+             change)
         select m.id, p_channel_ids[m.channel], m.seq, p_now, p_now + m.life * interval '1 second',
                m.type, m.key, m.sender, m.headers::json, m.data::json, m.bin,
-               gapless_internal.size_of(m.data, m.bin, m.headers)
+               gapless_internal.size_of(m.data, m.bin, m.headers), m.change
         from m
         order by m.ord
     ), heads as (
@@ -202,18 +225,19 @@ end $$;
 --             (the first null as a whole: no request has a key or an expectation)
 --   messages: p_request, p_channel (1-based), p_types, p_message_keys, p_data, p_binary, p_headers,
 --             p_senders, p_ttls; in the order in which they get their ids
+--   those that change others: p_changes, p_versions, p_moderates (the first null as a whole: none does); see
+--             gapless_internal.judge_changes
 -- Out: ids and seqs a message (null where its request was not stored), the channels' ids and heads before,
--- statuses and answers as gapless_internal.judge gives them (null: all stored), the time of the append, and when each
+-- statuses and answers as gapless_internal.judge and judge_changes give them (null: all stored), the time of the append, and when each
 -- message expires (null as a whole: none does), and how many fences the log had then.
-create or replace function gapless.append(
-    p_namespaces integer[], p_names text[], p_create boolean,
-    p_request_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[],
-    p_expected_channel integer[],
-    p_request integer[], p_channel integer[], p_types text[], p_message_keys text[], p_data text[],
-    p_binary bytea[], p_headers text[], p_senders text[], p_ttls double precision[],
-    out ids bigint[], out seqs bigint[], out channel_ids bigint[], out last_ids bigint[],
-    out last_seqs bigint[], out statuses smallint[], out answers json, out appended_at timestamptz,
-    out expires_at timestamptz[], out fences integer
+create or replace function gapless.append_messages(
+    p_namespaces integer[], p_names text[], p_create boolean, p_request_namespaces integer[], p_keys text[],
+    p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[], p_request integer[], p_channel integer[],
+    p_types text[], p_message_keys text[], p_data text[], p_binary bytea[], p_headers text[], p_senders text[],
+    p_ttls double precision[], p_changes json[], p_versions bigint[], p_moderates boolean[],
+    out ids bigint[], out seqs bigint[], out channel_ids bigint[], out last_ids bigint[], out last_seqs bigint[],
+    out statuses smallint[], out answers json, out appended_at timestamptz, out expires_at timestamptz[],
+    out fences integer
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     locked record;
@@ -227,8 +251,7 @@ begin
     if live is distinct from cardinality(p_channel) or live is distinct from cardinality(p_types) or live = 0
        or live <> cardinality(p_message_keys) or live <> cardinality(p_data) or live <> cardinality(p_binary)
        or live <> cardinality(p_headers) or live <> cardinality(p_senders) or live <> cardinality(p_ttls)
-       or cardinality(p_names) is distinct from cardinality(p_namespaces)
-    then
+       or live <> cardinality(p_changes) or cardinality(p_names) is distinct from cardinality(p_namespaces) then
         raise exception 'the arrays do not belong together' using errcode = '22023';
     end if;
     fences := gapless_internal.begin_to_publish();
@@ -238,15 +261,11 @@ begin
     last_ids := locked.last_ids;
     last_seqs := locked.last_seqs;
 
-    if p_request_namespaces is not null then
+    if p_request_namespaces is not null or p_changes is not null or array_position(channel_ids, null) is not null then
         select j.statuses, j.answers into statuses, answers
-        from gapless_internal.judge(p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel,
-                                    p_request, p_channel, channel_ids, last_seqs) j;
-    end if;
-    if array_position(channel_ids, null) is not null then
-        statuses := gapless_internal.refuse_missing(statuses, p_request, p_channel, channel_ids);
-    end if;
-    if statuses is not null then
+        from gapless_internal.judge_all(
+            p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel, p_request, p_channel,
+            channel_ids, last_seqs, p_senders, p_changes, p_versions, p_moderates) j;
         select count(*) filter (where statuses[r] = 0), count(statuses[r]) into live, judged
         from unnest(p_request) as r;
         if judged < cardinality(p_request) then
@@ -260,8 +279,8 @@ begin
     appended_at := clock_timestamp();
     if live > 0 then
         stored := gapless_internal.store(
-            channel_ids, last_seqs, locked.ttls, statuses, live, appended_at, p_request, p_channel, p_types,
-            p_message_keys, p_data, p_binary, p_headers, p_senders, p_ttls);
+            channel_ids, last_seqs, locked.ttls, statuses, live, appended_at, p_request, p_channel, p_types, p_message_keys,
+            p_data, p_binary, p_headers, p_senders, p_ttls, p_changes);
         ids := stored.ids;
         seqs := stored.seqs;
         expires_at := stored.expires_at;
@@ -271,7 +290,39 @@ begin
         from gapless_internal.place_stored(statuses, p_request, ids, seqs, expires_at) x;
     end if;
     if live > 0 and p_request_namespaces is not null then
-        perform gapless_internal.keep_answers(p_request_namespaces, p_keys, p_fingerprints, statuses, p_names,
-                                              p_request, p_channel, ids, seqs, appended_at);
+        perform gapless_internal.keep_answers(
+            p_request_namespaces, p_keys, p_fingerprints, statuses, p_names, p_request, p_channel, ids, seqs, appended_at);
     end if;
+    if live > 0 and p_changes is not null then
+        perform gapless_internal.fold(p_channel, channel_ids, ids, p_changes);
+    end if;
+end $$;
+
+-- The same without changes, for workers of the version before and for other functions.
+create or replace function gapless.append(
+    p_namespaces integer[], p_names text[], p_create boolean,
+    p_request_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[],
+    p_expected_channel integer[],
+    p_request integer[], p_channel integer[], p_types text[], p_message_keys text[], p_data text[],
+    p_binary bytea[], p_headers text[], p_senders text[], p_ttls double precision[],
+    out ids bigint[], out seqs bigint[], out channel_ids bigint[], out last_ids bigint[],
+    out last_seqs bigint[], out statuses smallint[], out answers json, out appended_at timestamptz,
+    out expires_at timestamptz[], out fences integer
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    appended record;
+begin
+    appended := gapless.append_messages(
+        p_namespaces, p_names, p_create, p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel,
+        p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers, p_senders, p_ttls, null, null, null);
+    ids := appended.ids;
+    seqs := appended.seqs;
+    channel_ids := appended.channel_ids;
+    last_ids := appended.last_ids;
+    last_seqs := appended.last_seqs;
+    statuses := appended.statuses;
+    answers := appended.answers;
+    appended_at := appended.appended_at;
+    expires_at := appended.expires_at;
+    fences := appended.fences;
 end $$;

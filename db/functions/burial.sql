@@ -101,10 +101,10 @@ declare
                                       from unnest(p_deaths) with ordinality as d order by d.ordinality);
 begin
     insert into gapless.kept (id, channel_id, message_id, channel, seq, created_at, expires_at, type, key, sender,
-                              headers, data, "binary", size)
+                              headers, data, "binary", size, change)
     overriding system value
     select copies[d.ordinality], m.channel_id, m.id, c.name, m.seq, m.created_at, m.expires_at, m.type, m.key,
-           m.sender, m.headers, m.data, m."binary", m.size
+           m.sender, m.headers, m.data, m."binary", m.size, m.change
     from unnest(p_deaths) with ordinality as d
     join gapless.messages m on m.id = d.message_id
     join gapless.channels c on c.id = m.channel_id

@@ -2,7 +2,7 @@
 
 -- Leases up to p_limit messages, and about 8 MiB: first those that are due again, then new ones above the
 -- frontier. p_hands names the member for each (0: a pull), and p_places how many that member then holds;
--- without them all are for one pull. Rows of kind 0 are the messages. The last row, of kind 1, has the rest:
+-- without them all are for one pull. Rows of kind 0 are the messages; note: their `change`. The last row, of kind 1, has the rest:
 -- note = {"status": "ok" | "gone" | "paused", "more", "doubt", "touched", "gaps"}, deadline = when the next
 -- message becomes due by time alone.
 create or replace function gapless.claim(
@@ -65,7 +65,7 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     if taken <> '{}' then
-        return query select 0, x.*, null::json from gapless_internal.leased_messages(s.id, taken) x;
+        return query select 0, x.* from gapless_internal.handed_messages(s.id, taken) x;
     end if;
     kind := 1;
     deadline := gapless_internal.next_due(s.id, t);
@@ -97,10 +97,10 @@ end $$;
 -- The messages that were leased just now, in this order, as gapless.claim returns them. A message that
 -- retention removes at this moment is left out; the end of its lease finds that. It has no security definer,
 -- so that it is planned as a part of the claim.
-create or replace function gapless_internal.leased_messages(p_subscription_id integer, p_ids bigint[]) returns table (
+create or replace function gapless_internal.handed_messages(p_subscription_id integer, p_ids bigint[]) returns table (
     id bigint, channel text, seq bigint, created_at timestamptz, expires_at timestamptz, type text, key text,
     sender text, headers json, data json, "binary" bytea, attempts integer, lease bigint, deadline timestamptz,
-    member bigint, company integer
+    member bigint, company integer, change json
 )
 language sql stable as $$
     select d.message_id, coalesce(k.channel, c.name), coalesce(k.seq, m.seq),
@@ -110,7 +110,8 @@ language sql stable as $$
            case when k.id is null then m.headers else k.headers end,
            case when k.id is null then m.data else k.data end,
            case when k.id is null then m."binary" else k."binary" end,
-           d.attempts, d.lease, d.at, d.member, d.company
+           d.attempts, d.lease, d.at, d.member, d.company,
+           case when k.id is null then m.change else k.change end
     from unnest(p_ids) with ordinality as x (id, ord)
     join gapless.deliveries d on d.subscription_id = p_subscription_id and d.message_id = x.id
     left join gapless.kept k on k.id = d.kept_id

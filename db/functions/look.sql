@@ -102,6 +102,7 @@ language sql stable as $$
                case when k.id is null then m.headers else k.headers end as headers,
                case when k.id is null then m.data else k.data end as data,
                case when k.id is null then m."binary" else k."binary" end as "binary",
+               case when k.id is null then m.change else k.change end as change,
                coalesce(f.state, case when h.waits_for is null then 'ready' else 'waiting' end) as state,
                coalesce(d.attempts, 0) as attempt, case when d.at > p_now then d.at end as at,
                case when f.state = 'leased' then d.member end as member,
@@ -127,7 +128,7 @@ language sql stable as $$
                      (select min(w.id) from whole w where w.bytes_before >= p_bytes)) as id
     )
     select 0, w.id, w.channel, w.seq, w.created_at, w.expires_at, w.type, w.key, w.sender, w.headers, w.data,
-           w."binary", w.state, w.attempt, w.at, w.member, w.waits_for, w.last_error, null::json
+           w."binary", w.state, w.attempt, w.at, w.member, w.waits_for, w.last_error, w.change
     from whole w, cut x where x.id is null or w.id < x.id
     union all
     select 1, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
@@ -140,7 +141,7 @@ language sql stable as $$
 $$;
 
 -- A page of the messages in one state (null: in any) with ids above p_after, at most p_limit of them and
--- about p_bytes. Rows of kind 0 are the messages; `at` is the deadline, or when the message becomes due. The
+-- about p_bytes. Rows of kind 0 are the messages; `at` is the deadline, or when the message becomes due; note: their `change`. The
 -- last row, of kind 1, has the rest: note = {"has_more", "cursor", "complete"}. Work is bounded, so a page
 -- may be short or empty though more follow.
 create or replace function gapless.look(

@@ -69,8 +69,9 @@ end $$;
 create or replace function gapless_internal.append_outbox() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform gapless.append(x.namespaces, x.names, true, null, null, null, null, null, x.request, x.channel,
-                           x.types, x.keys, x.data, x.bin, x.headers, x.senders, x.ttls)
+    perform gapless.append_messages(
+        x.namespaces, x.names, true, null, null, null, null, null, x.request, x.channel, x.types, x.keys, x.data,
+        x.bin, x.headers, x.senders, x.ttls, null, null, null)
     from (
         with mine as materialized (
             select * from gapless.outbox o where o.transaction_id = pg_current_xact_id()

@@ -106,10 +106,30 @@ begin
           and (kept_id is not null or u.last_seq = cut.cut_seq);
         if found then
             moved := moved + 1;
+            perform gapless_internal.forget_changes(c.id, cut.cut_id, 10000);
             update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut.cut_id) where l.trimmed_id < cut.cut_id;
         end if;
     end loop;
     return moved;
+end $$;
+
+-- Removes what became of messages up to p_upto, and which others changed them: about p_limit rows. What is left over
+-- is of no message any more, and goes with a later round.
+create or replace function gapless_internal.forget_changes(p_channel_id bigint, p_upto bigint, p_limit integer)
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    gone integer;
+    n integer;
+begin
+    delete from gapless.latest l where l.channel_id = p_channel_id and l.id in (
+        select x.id from gapless.latest x where x.channel_id = p_channel_id and x.id <= p_upto order by x.id limit p_limit);
+    get diagnostics gone = row_count;
+    delete from gapless.changes c where c.channel_id = p_channel_id and (c.target, c.id) in (
+        select x.target, x.id from gapless.changes x where x.channel_id = p_channel_id and x.target <= p_upto
+        order by x.target, x.id limit p_limit);
+    get diagnostics n = row_count;
+    return gone + n;
 end $$;
 
 -- Removes rows of messages that retention already removed, in segments that other channels keep: those of
@@ -135,6 +155,8 @@ begin
             order by x.channel_id, x.id limit p_limit - gone);
         get diagnostics n = row_count;
         gone := gone + n;
+        if gone >= p_limit then return gone; end if;
+        gone := gone + gapless_internal.forget_changes(d.channel_id, 9223372036854775807, p_limit - gone);
         if gone >= p_limit then return gone; end if;
         delete from gapless.trims t where t.channel_id = d.channel_id;
         delete from gapless.gaps x where x.channel_id = d.channel_id;

@@ -5,7 +5,7 @@
 select * from (
     select e.id as dead_letter_id, e.subscription, e.reason, e.attempts, e.last_error, e.created_at as died_at, e.journey, e.published,
            e.unroutable, k.channel, k.seq, k.created_at, k.expires_at, k.type, k.key, k.sender, k.headers, k.data,
-           k."binary", k.message_id as id,
+           k."binary", k.change, k.message_id as id,
            sum(k.size) over (order by e.id) - k.size as bytes_before
     from (select * from gapless.dead_letters e
           where e.namespace_id = $1 and e.id > $5 and ($2::text is null or e.subscription = $2)
@@ -19,7 +19,7 @@ order by e.dead_letter_id
 -- name: dead_letter
 select e.id as dead_letter_id, e.subscription, e.reason, e.attempts, e.last_error, e.created_at as died_at, e.journey, e.published,
        e.unroutable, k.channel, k.seq, k.created_at, k.expires_at, k.type, k.key, k.sender, k.headers, k.data,
-       k."binary", k.message_id as id
+       k."binary", k.change, k.message_id as id
 from gapless.dead_letters e join gapless.kept k on k.id = e.kept_id
 where e.namespace_id = $1 and e.id = $2
 

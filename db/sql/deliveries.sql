@@ -3,12 +3,12 @@
 
 -- name: claim
 -- $1 subscription, $2 settled, $3 limit, $4 members that the messages are for, $5 how many each then holds.
-select * from gapless.claim($1, $2, $3, $4, $5)
+select c.*, case when c.kind = 0 then c.note end as change from gapless.claim($1, $2, $3, $4, $5) c
 
 -- name: claim_streamed
 -- $6 the process whose streams get it. The claim reads it from a setting, which is set first.
 with process as materialized (select set_config('gapless.holder', $6::bigint::text, true) as holder)
-select c.* from process, lateral gapless.claim($1::integer, $2::bigint, case when process.holder <> '' then $3::integer end,
+select c.*, case when c.kind = 0 then c.note end as change from process, lateral gapless.claim($1::integer, $2::bigint, case when process.holder <> '' then $3::integer end,
                                              $4::bigint[], $5::integer[]) c
 
 -- name: present
@@ -19,7 +19,7 @@ select statuses from gapless.give_back_leases($1, $2, $3, $4)
 
 -- name: look
 -- $1 namespace, $2 subscription, $3 state or null, $4 after this id, $5 limit, $6 bytes.
-select l.* from gapless.subscriptions s left join gapless.progress p on p.subscription_id = s.id
+select l.*, case when l.kind = 0 then l.note end as change from gapless.subscriptions s left join gapless.progress p on p.subscription_id = s.id
 cross join lateral gapless.look(s, p, $3, $4, $5, $6) l
 where s.namespace_id = $1 and s.name = $2
 
@@ -36,6 +36,6 @@ select id from gapless.reapable($1) id
 -- A fence that this statement itself puts up, or waits for, is not in its snapshot: epoch and base are null.
 select t.ids, t.seqs, t.channel_ids, t.last_ids, t.last_seqs, t.statuses, t.answers, t.appended_at, t.expires_at,
        t.fences, f.epoch::text as epoch, f.base
-from gapless.transact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::integer[],
-     $13::text::integer[], $14, $15, $16, $17, $18, $19, $20) t
+from gapless.transact_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::integer[],
+     $13::text::integer[], $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) t
 left join gapless.fences f on f.number = t.fences

@@ -5,7 +5,7 @@
 -- channel's floor, in the snapshot of the messages. Without messages there is one row with only the floor. A
 -- null floor: the channel is gone.
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size, f.trimmed_id
+       m."binary", m.size, m.change, f.trimmed_id
 from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
 left join (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
@@ -20,7 +20,7 @@ order by m.id
 
 -- name: history_down
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size, f.trimmed_id
+       m."binary", m.size, m.change, f.trimmed_id
 from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
 left join (
     select m.*, sum(m.size) over (order by m.id desc) - m.size as bytes_before from (
@@ -35,6 +35,6 @@ order by m.id desc
 
 -- name: message
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary"
+       m."binary", m.change
 from gapless.messages m
 where m.channel_id = $1 and m.id = $2 and m.id > $3

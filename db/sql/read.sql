@@ -58,7 +58,7 @@ with c as materialized (
     where n.name = $1 and c.name = $2
 )
 select 0 as kind, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-       m.sender, m.headers, m.data, m."binary", m.size
+       m.sender, m.headers, m.data, m."binary", m.size, m.change
 from c cross join lateral (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m
@@ -69,9 +69,9 @@ from c cross join lateral (
 ) m
 where m.bytes_before < $7
 union all
-select 1, c.name, c.id, c.last_id, c.last_seq, null, null, null, null, null, null, null, null, 0 from c
+select 1, c.name, c.id, c.last_id, c.last_seq, null, null, null, null, null, null, null, null, 0, null from c
 union all
-select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0, null
 from c where c.trimmed_id > $3
 order by kind, id
 
@@ -93,11 +93,11 @@ with c as materialized (
     order by m.id limit $10
 )
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-       m.sender, m.headers, m.data, m."binary", m.size
+       m.sender, m.headers, m.data, m."binary", m.size, m.change
 from (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         (select c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-                m.sender, m.headers, m.data, m."binary", m.size
+                m.sender, m.headers, m.data, m."binary", m.size, m.change
          from c cross join lateral (
              select m.*, sum(m.size) over (order by m.id) - m.size as channel_bytes_before from (
                  select m.* from gapless.messages m
@@ -110,7 +110,7 @@ from (
          order by m.id limit $6)
         union all
         (select c.name, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-                m.sender, m.headers, m.data, m."binary", m.size
+                m.sender, m.headers, m.data, m."binary", m.size, m.change
          from stretch m join c on c.id = m.channel_id
          where m.id > c.trimmed_id
            and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
@@ -120,9 +120,9 @@ from (
 where m.bytes_before < $9
 union all
 select 1, null, null, case when (select count(*) from stretch) = $10 then (select max(m.id) from stretch m)
-       else $5 end, null, null, null, null, null, null, null, null, null, 0
+       else $5 end, null, null, null, null, null, null, null, null, null, 0, null
 union all
-select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0, null
 from c where c.trimmed_id > $4
 order by kind, id
 
@@ -130,7 +130,7 @@ order by kind, id
 -- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
 -- $6 types, $7 keys, $8 bytes. Channels without further messages are not read.
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
-       m.sender, m.headers, m.data, m."binary", m.size
+       m.sender, m.headers, m.data, m."binary", m.size, m.change
 from (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select c.name as channel, m.*
@@ -149,7 +149,7 @@ from (
 ) m
 where m.bytes_before < $8
 union all
-select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0
+select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0, null
 from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
 join gapless.channels c on c.id = s.channel_id
 where c.trimmed_id > greatest($3, s.start)
@@ -178,13 +178,13 @@ with m as materialized (
     ) x where x.bytes_before < $4
 )
 select 0 as kind, n.name as namespace, c.name as channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at,
-       m.type, m.key, m.sender, m.headers, m.data, m."binary", m.size
+       m.type, m.key, m.sender, m.headers, m.data, m."binary", m.size, m.change
 from m
 join gapless.channels c on c.id = m.channel_id
 join gapless.namespaces n on n.id = c.namespace_id
 union all
 select 1, null, null, null, case when (select count(*) = $3 or sum(m.size) >= $4 from m)
-       then (select max(m.id) from m) else $2 end, l.trimmed_id, null, null, null, null, null, null, null, null, 0
+       then (select max(m.id) from m) else $2 end, l.trimmed_id, null, null, null, null, null, null, null, null, 0, null
 from gapless.log l
 order by kind, id
 

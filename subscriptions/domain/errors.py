@@ -26,6 +26,7 @@ class Code(StrEnum):
     NOT_ACCEPTABLE = "not_acceptable"
     CONFLICT = "conflict"
     HEAD_MISMATCH = "head_mismatch"
+    VERSION_MISMATCH = "version_mismatch"
     TRANSACTION_CONFLICT = "transaction_conflict"
     PRECONDITION_FAILED = "precondition_failed"
     CURSOR_EXPIRED = "cursor_expired"

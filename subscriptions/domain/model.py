@@ -48,11 +48,40 @@ class Message(NamedTuple):
     sender: str | None
     created_at_us: int
     expires_at_us: int | None
+    change: bytes | None = None
+    """The text of a JSON object: which message it changes, and how. None: it changes none."""
+
+    @property
+    def is_original(self) -> bool:
+        """Whether it changes no other message: a reply changes none."""
+        return self.change is None or b'"action":"reply"' in self.change
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its payload and headers."""
         return len(self.data or b"") + len(self.binary or b"") + len(self.headers)
+
+
+class Change(NamedTuple):
+    """What a message does to an earlier one of its channel, its `target`.
+
+    `text` is what readers get of it. With a `version`, the target must have been changed by that message
+    last. `moderates`: whether its sender may change anybody's messages.
+    """
+
+    text: bytes
+    version: int | None = None
+    moderates: bool = False
+
+
+class Original(NamedTuple):
+    """A message that changes none, as it is after all that changed it: with the data of its newest update; a
+    deleted one has neither data nor binary. `version`: the id of the newest change, or its own."""
+
+    message: Message
+    version: int
+    deleted: bool
+    replies: int
 
 
 class NewMessage(NamedTuple):
@@ -67,6 +96,7 @@ class NewMessage(NamedTuple):
     ttl: float | None = None
     ephemeral: bool = False
     sender: str | None = None
+    change: Change | None = None
 
 
 class Position(NamedTuple):
@@ -93,6 +123,8 @@ class Append(msgspec.Struct, frozen=True):
     expected_last_seq: int | None = None
     body_bytes: int | None = None
     """Bytes of the body these messages came in, if known: then `size_bytes` need not add up the messages."""
+    expects_version: bool = False
+    """Whether a message of it expects a version of its target."""
 
     @property
     def size_bytes(self) -> int:

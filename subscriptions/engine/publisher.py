@@ -183,8 +183,8 @@ class Publisher:
         """The next batch, in order of arrival.
 
         Two requests with one idempotency key never share a batch: the second must see the first one's
-        answer. The database compares an expected seq with the state before the batch. So a request with one
-        must be the first of the batch on its channel; if it is not, the batch ends before it.
+        answer. The database compares an expected seq or version with the state before the batch. So a request
+        with one must be the first of the batch on its channel; if it is not, the batch ends before it.
         """
         batch: list[_Waiting] = []
         keys: set[tuple[str, str]] = set()
@@ -201,7 +201,7 @@ class Publisher:
                 if (append.namespace, append.idempotency_key) in keys:
                     break
                 keys.add((append.namespace, append.idempotency_key))
-            if append.expected_last_seq is not None:
+            if append.expected_last_seq is not None or append.expects_version:
                 # Channels are collected only here, once for each request: most batches expect no seq.
                 for earlier in batch[looked_up:]:
                     touched |= _channels(earlier.append)
@@ -279,4 +279,5 @@ def _message(new: NewMessage, position: Position) -> Message:
         sender=new.sender,
         created_at_us=position.created_at_us,
         expires_at_us=position.expires_at_us,
+        change=None if new.change is None else new.change.text,
     )

@@ -21,6 +21,7 @@ from subscriptions.ports.reading import (
     Head,
     HistoryPort,
     HistoryQuery,
+    LatestPage,
     Lost,
     Page,
     Place,
@@ -28,6 +29,7 @@ from subscriptions.ports.reading import (
     ReadWatermark,
     Span,
     Trim,
+    ViewPort,
 )
 from subscriptions.ports.time import Clock
 
@@ -46,6 +48,7 @@ __all__ = [
     "HistoryPort",
     "HistoryQuery",
     "KeyPort",
+    "LatestPage",
     "Lost",
     "MaintenancePort",
     "NamespacePort",
@@ -64,4 +67,5 @@ __all__ = [
     "TicketPort",
     "TransactionPort",
     "Trim",
+    "ViewPort",
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from subscriptions.domain.delivery import Tags
-from subscriptions.domain.model import Channel, Message, Retention
+from subscriptions.domain.model import Channel, Message, Original, Retention
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Fence, Tick
 
@@ -207,6 +207,37 @@ class HistoryPort(Protocol):
 
     async def message(self, namespace: str, channel: str, message_id: int) -> Message:
         """One message. Raises `channel_not_found` or `message_not_found`."""
+        ...
+
+
+class LatestPage(NamedTuple):
+    """A page of originals, whether more follows, and the newest id of the channel at that moment."""
+
+    originals: list[Original]
+    has_more: bool
+    head: int
+
+
+class ViewPort(Protocol):
+    """Channels as they are after all changes. Methods raise `channel_not_found`."""
+
+    async def latest(self, query: HistoryQuery, changed_after: int | None = None) -> LatestPage:
+        """A page of originals: all, or those that a message after `changed_after` changed, oldest first.
+        Raises `cursor_expired` as history does."""
+        ...
+
+    def export(self, query: HistoryQuery, changed_after: int | None = None) -> AsyncIterator[list[Original]]:
+        """All originals that the query asks for, batch by batch, in constant memory."""
+        ...
+
+    async def original(self, namespace: str, channel: str, message_id: int) -> Original:
+        """One original. Raises `message_not_found`."""
+        ...
+
+    async def changes(
+        self, namespace: str, channel: str, message_id: int, actions: Sequence[str], after: int, limit: int
+    ) -> tuple[list[Message], bool]:
+        """The messages after `after` that do this to one, in order, and whether more follow."""
         ...
 
 

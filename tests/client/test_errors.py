@@ -30,6 +30,7 @@ CODES = [
     (404, "dead_letter_not_found", gapless.NotFound),
     (409, "conflict", gapless.Conflict),
     (409, "head_mismatch", gapless.HeadMismatch),
+    (409, "version_mismatch", gapless.VersionMismatch),
     (409, "transaction_conflict", gapless.TransactionConflict),
     (410, "cursor_expired", gapless.CursorExpired),
     (413, "payload_too_large", gapless.PayloadTooLarge),

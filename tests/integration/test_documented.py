@@ -84,6 +84,18 @@ def look_at_channels(call: Documented, a: dict[str, Any]) -> None:
     call("POST", "/v1/channels/{channel}/messages", 202, json={"data": 1, "ephemeral": True}, **a)
 
 
+def change(call: Documented) -> None:
+    messages, notes = "/v1/channels/{channel}/messages", {"channel": "notes"}
+    first = call("POST", messages, 201, json={"data": 1}, values=notes)["id"]
+    for action in ("update", "reply", "delete"):
+        call("POST", messages, 201, json={"data": 2, "target": first, "action": action}, values=notes)
+    one = {**notes, "message_id": first}
+    for path in ("", "/{message_id}"):
+        call("GET", f"{messages}{path}", values=one, params={"view": "latest"})
+    for path, count in (("versions", 3), ("replies", 1)):
+        assert len(call("GET", f"{messages}/{{message_id}}/{path}", values=one)["messages"]) == count
+
+
 def schedule(call: Documented, a: dict[str, Any]) -> None:
     later = call("POST", "/v1/channels/{channel}/messages", 202, json={"data": 1, "delay": 3600}, **a)
     scheduled: dict[str, Any] = {"values": {"scheduled_id": later["scheduled_id"]}}
@@ -170,6 +182,7 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
         call("POST", "/v1/ws/emulation", 204, json=pong)
     call("POST", "/v1/subscriptions/{name}/seek", json={"to": "earliest"}, **name)
 
+    change(call)
     schedule(call, a)
     document = call("GET", "/v1/definitions")
     document["subscriptions"][0]["ack_wait"] = 6

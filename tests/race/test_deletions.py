@@ -22,6 +22,9 @@ alter table gapless.namespaces drop column deletions, drop column forgotten_id, 
 drop table gapless.keys, gapless.role_grants cascade;
 drop table gapless.spark_queries, gapless.tickets, gapless.signing_secrets;
 alter table gapless.outbox drop column sender;
+alter table gapless.messages drop column change;
+alter table gapless.kept drop column change;
+drop table gapless.changes, gapless.latest;
 alter table gapless.scheduled drop column key_id, drop column until, drop column withheld;
 create index scheduled_due on gapless.scheduled (deliver_at, id);
 alter table gapless.log drop column credentials_required, drop column keys_version;

@@ -29,7 +29,7 @@ above all alone at due from gone much new once reported to too
 apply begin cancel change connect count crowded delete drop end failed overdue remove run try unused
 app buffer clock code codec commit complete config dependency depth error fact field gapless handle job length
 limit listener lock lookup model name page pending pool port queue room row signature split state stats
-system target task time unavailable unreachable version waker
+system target task time unavailable unreachable waker
 address availability backup cloud database dump endpoint fetch get patch ping poll put query rotate
 first nothing part request spark subscribe topic unacked unconsume url
 """

@@ -43,6 +43,8 @@ def member_of(raw: bytes | None, channel: str | None) -> bytes | None:
     if not text:
         return None
     members = _decode(text)
+    if "target" in members:
+        raise BadLineError("changes another message, which has another id here")
     if "channel" in members and GIVEN_BY_SERVER.isdisjoint(members):
         return text
     # Decoding hides a name that stands twice, so this is the last chance to notice.

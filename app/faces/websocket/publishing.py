@@ -9,6 +9,7 @@ from msgspec import UNSET
 from app.faces.websocket.commands import Command
 from app.faces.websocket.replies import Replies
 from app.message import json
+from app.message.changes import moderated
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import parse_addressed
 from app.message.refusals import FAILURES, refuse
@@ -50,5 +51,5 @@ def publish(
         count(PUBLISHED, 1)
         replies.answer(id_, b"publish", encode_positions(appended.positions))
 
-    append = Append(principal.namespace, (message,), None, b"", None, len(line))
+    append = Append(principal.namespace, moderated(principal, (message,)), None, b"", None, len(line))
     replies.await_result(id_, publisher.submit(append), committed)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from gapless._call import Call, Request, json_body, json_of, path
 from gapless._errors import ProtocolError
-from gapless._models import NewMessage, Payload, Published, published_from
+from gapless._models import Action, NewMessage, Payload, Published, published_from
 from gapless._retry import Reply
 
 
@@ -18,6 +18,13 @@ class MessageOptions(TypedDict, total=False):
     type: str | None
     key: str | None
     headers: Mapping[str, str] | None
+
+
+class ChangeOptions(TypedDict, total=False):
+    """What a message does to an earlier one of its channel, the `target`: `update`, `delete` or `reply`."""
+
+    target: int | None
+    action: Action | None
 
 
 class BatchOptions(TypedDict, total=False):
@@ -30,13 +37,15 @@ class BatchOptions(TypedDict, total=False):
     expected_last_seq: int | None
 
 
-class PublishOptions(MessageOptions, BatchOptions, total=False):
-    """The options of `MessageOptions` and `BatchOptions`; `ttl` is in seconds."""
+class PublishOptions(MessageOptions, ChangeOptions, BatchOptions, total=False):
+    """The options of `MessageOptions`, `ChangeOptions` and `BatchOptions`; `ttl` is in seconds.
+    `expected_version`: publish only if this message changed the target last."""
 
     ttl: float | None
+    expected_version: int | None
 
 
-class ConnectedPublishOptions(MessageOptions, total=False):
+class ConnectedPublishOptions(MessageOptions, ChangeOptions, total=False):
     """The options of a publish over WebSocket; `ttl` is in seconds."""
 
     ttl: float | None
@@ -50,11 +59,12 @@ def publish(
     ttl: float | None = None,
     idempotency_key: str | None = None,
     expected_last_seq: int | None = None,
+    expected_version: int | None = None,
     **options: Any,
 ) -> Call[Published]:
     """Publishes one message to one channel."""
     message = NewMessage(data, ttl=ttl, **options)
-    headers = key_headers(idempotency_key or new_key(), expected_last_seq)
+    headers = key_headers(idempotency_key or new_key(), expected_last_seq, expected_version)
     return posted(path("channels", channel, "messages"), member(message), headers, _one)
 
 
@@ -124,6 +134,8 @@ def member(message: NewMessage) -> dict[str, Any]:
         "key": message.key,
         "headers": dict(message.headers) if message.headers else None,
         "ttl": message.ttl,
+        "target": message.target,
+        "action": message.action,
     }
     return body | {name: value for name, value in said.items() if value is not None}
 
@@ -135,13 +147,17 @@ def posted(where: str, body: Any, headers: dict[str, str], decode: Callable[[Rep
     return Call(request, decode, idempotency_key=headers["Idempotency-Key"])
 
 
-def key_headers(idempotency_key: str | None, expected_last_seq: int | None) -> dict[str, str]:
+def key_headers(
+    idempotency_key: str | None, expected_last_seq: int | None, expected_version: int | None = None
+) -> dict[str, str]:
     """The headers of a publish."""
     headers = {"Content-Type": "application/json"}
     if idempotency_key is not None:
         headers["Idempotency-Key"] = idempotency_key
     if expected_last_seq is not None:
         headers["Expected-Last-Seq"] = str(expected_last_seq)
+    if expected_version is not None:
+        headers["Expected-Version"] = str(expected_version)
     return headers
 
 

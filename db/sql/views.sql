@@ -1,0 +1,91 @@
+-- name: latest_up
+-- Originals of a channel with what became of them: $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys,
+-- $7 limit, $8 bytes. Each row has the channel's floor and its newest id, in the same snapshot. Without messages there
+-- is one row with only these. Null ones: the channel is gone.
+select m.*, f.trimmed_id, f.last_id
+from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
+left join (
+    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
+           l.replies, n.id as updated_by, coalesce(n.size, o.size) as size,
+           case when l.deleted then null when n.id is null then o.data else n.data end as data,
+           case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
+           sum(coalesce(n.size, o.size)) over (order by o.id) - coalesce(n.size, o.size) as bytes_before
+    from (
+        select m.* from gapless.messages m
+        where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
+          and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id >= $2::bigint - $2::bigint % 16777216
+          and (m.change is null or m.change ->> 'action' = 'reply')
+          and ($4::timestamptz is null or m.created_at >= $4)
+          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+        order by m.channel_id, m.id limit $7) o
+    left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
+    left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
+) m on m.bytes_before < $8
+order by m.id
+
+-- name: latest_down
+select m.*, f.trimmed_id, f.last_id
+from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
+left join (
+    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
+           l.replies, n.id as updated_by, coalesce(n.size, o.size) as size,
+           case when l.deleted then null when n.id is null then o.data else n.data end as data,
+           case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
+           sum(coalesce(n.size, o.size)) over (order by o.id desc) - coalesce(n.size, o.size) as bytes_before
+    from (
+        select m.* from gapless.messages m
+        where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
+          and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id < $3::bigint
+          and (m.change is null or m.change ->> 'action' = 'reply')
+          and ($4::timestamptz is null or m.created_at >= $4)
+          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+        order by m.channel_id desc, m.id desc limit $7) o
+    left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
+    left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
+) m on m.bytes_before < $8
+order by m.id desc
+
+-- name: changed
+-- As latest_up, but only originals that a message after $9 changed: the work depends on how many these are.
+select m.*, f.trimmed_id, f.last_id
+from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
+left join (
+    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, o.version, o.deleted,
+           o.replies, n.id as updated_by, coalesce(n.size, o.size) as size,
+           case when o.deleted then null when n.id is null then o.data else n.data end as data,
+           case when o.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
+           sum(coalesce(n.size, o.size)) over (order by o.id) - coalesce(n.size, o.size) as bytes_before
+    from (
+        select m.*, l.version, l.deleted, l.replies, l.updated_by
+        from gapless.latest l
+        cross join lateral (select x.* from gapless.messages x where x.id = l.id and x.channel_id = $1 offset 0) m
+        where l.channel_id = $1 and l.version > $9 and l.id > $2 and l.id < $3
+          and ($4::timestamptz is null or m.created_at >= $4)
+          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+        order by l.id limit $7) o
+    left join lateral (select x.* from gapless.messages x where x.id = o.updated_by offset 0) n on true
+) m on m.bytes_before < $8
+order by m.id
+
+-- name: latest_message
+-- An original with what became of it: $1 channel id, $2 id, $3 floor.
+select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
+       l.replies, n.id as updated_by,
+       case when l.deleted then null when n.id is null then o.data else n.data end as data,
+       case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary"
+from gapless.messages o
+left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
+left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
+where o.channel_id = $1 and o.id = $2 and o.id > $3 and (o.change is null or o.change ->> 'action' = 'reply')
+
+-- name: changes
+-- The messages with these actions ($5) on one target, in order: $1 channel id, $2 target, $3 after, $4 limit, $6 bytes.
+select m.* from (
+    select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before
+    from (select c.id from gapless.changes c
+          where c.channel_id = $1 and c.target = $2 and c.id > $3 and c.action = any($5::text[])
+          order by c.id limit $4) c
+    cross join lateral (select x.* from gapless.messages x where x.id = c.id and x.channel_id = $1 offset 0) m
+) m
+where m.bytes_before < $6
+order by m.id

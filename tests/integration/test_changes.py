@@ -1,0 +1,315 @@
+"""Messages that change others, over HTTP: what is refused, and what the view makes of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import Serve
+from tests.integration.frames import Frames
+from tests.integration.test_keys import EVERYTHING, bearer, make
+from tests.patience import http_client
+
+ROOM = "/v1/channels/room/messages"
+
+
+@pytest.fixture
+async def client(serve: Serve) -> AsyncIterator[httpx.AsyncClient]:
+    async with http_client(serve().url) as made:
+        yield made
+
+
+async def send(client: httpx.AsyncClient, data: Any = None, **members: Any) -> int:
+    """Publish; the id."""
+    headers = members.pop("headers", {})
+    body = members if data is None else {"data": data, **members}
+    answer = await client.post(ROOM, json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+async def refusal(client: httpx.AsyncClient, body: Any, **headers: str) -> tuple[int, str]:
+    answer = await client.post(ROOM, json=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    return answer.status_code, answer.json()["code"]
+
+
+async def latest(client: httpx.AsyncClient, **params: Any) -> list[dict[str, Any]]:
+    page = (await client.get(ROOM, params={"view": "latest", "limit": 1000, **params})).json()
+    found: list[dict[str, Any]] = page["messages"]
+    return found
+
+
+async def test_updates_deletions_and_replies_are_messages_and_the_view_folds_them(
+    client: httpx.AsyncClient,
+) -> None:
+    one, two = await send(client, "one", type="note", key="k"), await send(client, "two")
+    update = await send(client, "ONE", target=one, action="update")
+    gone = await send(client, target=two, action="delete")
+    reply = await send(client, "re", target=one, action="reply")
+    log = (await client.get(ROOM)).json()["messages"]
+    assert [(m["id"], m.get("target"), m.get("action")) for m in log] == [
+        (one, None, None),
+        (two, None, None),
+        (update, one, "update"),
+        (gone, two, "delete"),
+        (reply, one, "reply"),
+    ]
+    assert [m["seq"] for m in log] == [1, 2, 3, 4, 5]
+    assert (log[0]["data"], log[2]["data"], log[3]["data"]) == ("one", "ONE", None)
+
+    first, second, third = await latest(client)
+    assert (first["id"], first["seq"], first["type"], first["key"]) == (one, 1, "note", "k")
+    assert (first["data"], first["version"], first["replies"]) == ("ONE", reply, 1)
+    assert (second["id"], second["deleted"], second["version"]) == (two, True, gone)
+    assert not {"data", "data_base64"} & set(second)
+    assert (third["id"], third["data"], third["target"], third["version"]) == (reply, "re", one, reply)
+    assert "deleted" not in first
+    assert (await client.get(f"{ROOM}/{one}?view=latest")).json() == first
+    assert (await client.get(f"{ROOM}/{update}?view=latest")).json()["code"] == "message_not_found"
+    assert (await client.get(f"{ROOM}/{update}")).json()["target"] == one
+    assert (await client.get(f"{ROOM}/{one}")).json()["data"] == "one", "the log is never rewritten"
+
+
+async def test_what_cannot_be_changed(client: httpx.AsyncClient) -> None:
+    one = await send(client, "one")
+    update = await send(client, "ONE", target=one, action="update")
+    elsewhere = (await client.post("/v1/channels/other/messages", json={"data": 1})).json()["id"]
+
+    def asked(target: Any, action: str = "update", **more: Any) -> dict[str, Any]:
+        return {"data": 1, "target": target, "action": action, **more}
+
+    for target in (elsewhere, update + 1000, 2**53 - 1):
+        assert await refusal(client, asked(target)) == (404, "message_not_found")
+    assert await refusal(client, asked(update)) == (409, "conflict")
+    assert await refusal(client, asked(one), Expected_Version=str(one)) == (409, "version_mismatch")
+    assert await send(client, "x", target=one, action="update", headers={"Expected-Version": str(update)})
+    for body in (
+        {"data": 1, "target": one},
+        {"data": 1, "action": "delete"},
+        asked(one, "forget"),
+        asked(one, delay=5),
+        asked(one, ephemeral=True),
+        asked("1"),
+        asked(0),
+        {"target": one, "action": "update"},
+    ):
+        assert await refusal(client, body) == (422, "invalid_request"), body
+    for wrong in ({"data": 1}, [asked(one)]):
+        assert await refusal(client, wrong, Expected_Version="1") == (400, "invalid_request")
+    before = (await client.get("/v1/channels/room")).json()["last_seq"]
+    both = [{"data": 2}, asked(elsewhere)]
+    assert await refusal(client, both) == (404, "message_not_found")
+    assert (await client.get("/v1/channels/room")).json()["last_seq"] == before, (
+        "an array is stored as a whole"
+    )
+
+
+async def test_who_sent_it_may_change_it_and_a_moderator_may_change_all(client: httpx.AsyncClient) -> None:
+    nobodys = await send(client, "of nobody")
+    assert await send(client, "of nobody 2", target=nobodys, action="update"), "without credentials all may"
+    moderating = [{"actions": ["publish", "moderate"], "channels": ["room"]}]
+    root = (await make(client, "root", EVERYTHING + moderating))["key"]
+    mod = (await make(client, "mod", moderating, root))["key"]
+    grants = [{"actions": ["publish", "subscribe"], "channels": ["room"]}]
+    ann, bob = [(await make(client, name, grants, root))["key"] for name in ("ann", "bob")]
+    hers = await send(client, "hers", headers=bearer(ann))
+    client.headers.update(bearer(bob))
+    for action in ("update", "delete"):
+        for target in (hers, nobodys):
+            assert await refusal(client, {"data": 1, "target": target, "action": action}) == (
+                403,
+                "forbidden",
+            )
+    assert await send(client, "re", target=hers, action="reply"), "to answer changes nothing"
+    client.headers.update(bearer(ann))
+    assert await send(client, "hers 2", target=hers, action="update")
+    assert await refusal(client, {"data": 1, "target": nobodys, "action": "update"}) == (403, "forbidden")
+    shown = {m["id"]: m["data"] for m in await latest(client)}
+    assert (shown[hers], shown[nobodys]) == ("hers 2", "of nobody 2")
+    for target in (hers, nobodys):
+        assert await send(client, "of mod", target=target, action="update", headers=bearer(mod))
+    assert {m["data"] for m in await latest(client)} == {"of mod", "re"}
+
+
+async def test_versions_and_replies_are_listed_in_pages(client: httpx.AsyncClient) -> None:
+    one = await send(client, 0)
+    updates = [await send(client, n, target=one, action="update") for n in range(1, 6)]
+    replies = [await send(client, n, target=one, action="reply") for n in range(3)]
+    gone = await send(client, target=one, action="delete")
+    for path, wanted in (("versions", [one, *updates, gone]), ("replies", replies)):
+        whole = (await client.get(f"{ROOM}/{one}/{path}")).json()
+        assert ([m["id"] for m in whole["messages"]], whole["has_more"]) == (wanted, False)
+        found: list[int] = []
+        cursor, more = 0, True
+        while more:
+            page = (await client.get(f"{ROOM}/{one}/{path}", params={"limit": 2, "cursor": cursor})).json()
+            found += [m["id"] for m in page["messages"]]
+            cursor, more = page["cursor"], page["has_more"]
+        assert found == wanted
+    assert (await client.get(f"{ROOM}/{updates[0]}/versions")).status_code == 404
+    assert (await client.get(f"{ROOM}/{gone + 99}/replies")).status_code == 404
+
+
+async def test_changes_in_arrays_transactions_and_over_a_websocket(client: httpx.AsyncClient) -> None:
+    one, two = await send(client, 1), await send(client, 2)
+    changes = [{"data": n, "target": one, "action": "update"} for n in (10, 11)]
+    answer = await client.post(ROOM, json=[*changes, {"target": two, "action": "delete"}])
+    assert answer.status_code == 201
+    shown = await latest(client)
+    assert [(m.get("data"), m["version"]) for m in shown] == [
+        (11, answer.json()["messages"][1]["id"]),
+        (None, answer.json()["messages"][2]["id"]),
+    ]
+    publish = [{"channel": "room", "data": 12, "target": one, "action": "update"}]
+    assert (await client.post("/v1/transactions", json={"publish": publish})).status_code == 201
+    assert (await client.post("/v1/messages", json={"messages": publish})).status_code == 201
+    missing = [{"channel": "else", "data": 12, "target": one, "action": "update"}]
+    refused = await client.post("/v1/transactions", json={"publish": missing})
+    assert (refused.status_code, refused.json()["code"]) == (404, "message_not_found")
+    assert (await client.get("/v1/channels/else")).status_code == 404, "nothing was made for it"
+
+
+async def test_streams_queues_and_dead_letters_carry_the_log_as_it_is(client: httpx.AsyncClient) -> None:
+    queue = "/v1/subscriptions/q"
+    await client.put(queue, json={"channels": ["room"], "max_deliver": 1})
+    one = await send(client, "one")
+    update = await send(client, "ONE", target=one, action="update")
+    log = (await client.get(ROOM)).json()["messages"]
+    assert log[1]["target"] == one
+    seen = (await client.get(f"{queue}/messages")).json()["messages"]
+    assert [each["message"] for each in seen] == log
+    pulled = (await client.post(f"{queue}/pull", json={"max": 10})).json()["deliveries"]
+    assert [each["message"] for each in pulled] == log
+    receipts = [each["receipt"] for each in pulled]
+    await client.post("/v1/nack", json={"receipts": receipts})
+    dead = (await client.get("/v1/dead-letters")).json()["dead_letters"]
+    assert [each["message"] for each in dead] == log
+    await client.post("/v1/dead-letters/replay", json={"subscription": "q"})
+    again = (await client.post(f"{queue}/pull", json={"max": 10, "wait": 20})).json()["deliveries"]
+    assert [each["message"] for each in again] == log
+    frames = await Frames.open(str(client.base_url))
+    await frames.ask("subscribe", channel="room")
+    # One comes as a hint, the others are read.
+    gone = await send(client, target=one, action="delete")
+    told = await frames.push()
+    assert (told["pub"]["target"], told["pub"]["action"]) == (one, "delete")
+    async with client.stream("GET", "/v1/subscribe?channel=room&from=earliest") as stream:
+        lines = [line async for line in _until(stream, gone)]
+    assert [json.loads(line)["id"] for line in lines] == [one, update, gone]
+    assert [json.loads(line).get("action") for line in lines] == [None, "update", "delete"]
+
+
+async def _until(stream: httpx.Response, last: int) -> AsyncIterator[str]:
+    async for line in stream.aiter_lines():
+        if line.startswith("data: {") and '"id":' in line:
+            yield line.removeprefix("data: ")
+            if json.loads(line.removeprefix("data: "))["id"] == last:
+                return
+
+
+# --- the view, compared with a slow model
+
+
+def folded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The view that a log gives, by the words of the protocol."""
+    shown: dict[int, dict[str, Any]] = {}
+    for message in log:
+        if message.get("action") in (None, "reply"):
+            shown[message["id"]] = {**message, "version": message["id"], "replies": 0}
+        target = shown.get(message.get("target", 0))
+        if target is None:
+            continue
+        target["version"] = message["id"]
+        match message["action"]:
+            case "update" if not target.get("deleted"):
+                target["data"] = message["data"]
+            case "delete":
+                target["deleted"] = True
+                target.pop("data", None)
+            case "reply":
+                target["replies"] += 1
+    return list(shown.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_view_is_what_a_slow_model_makes_of_the_log(client: httpx.AsyncClient, seed: int) -> None:
+    """In every page and order, and from every cursor on."""
+    chance = random.Random(seed)
+    ids: list[int] = []
+    for number in range(60):
+        action = chance.choice([None, None, "update", "update", "reply", "delete"]) if ids else None
+        if action is None or action == "reply":
+            more = {} if action is None else {"target": chance.choice(ids), "action": action}
+            ids.append(await send(client, number, **more))
+        else:
+            await send(client, number, target=chance.choice(ids), action=action)
+    log = (await client.get(ROOM, params={"limit": 1000})).json()["messages"]
+    assert len(log) == 60
+    expected = folded(log)
+    assert await latest(client) == expected
+    assert await latest(client, order="desc") == expected[::-1]
+    lines = (await client.get(f"{ROOM}?view=latest", headers={"accept": "application/x-ndjson"})).text
+    assert [json.loads(line) for line in lines.splitlines()] == expected
+    for order in ("asc", "desc"):
+        found: list[Any] = []
+        params: dict[str, Any] = {"view": "latest", "limit": 7, "order": order}
+        has_more = True
+        while has_more:
+            page = (await client.get(ROOM, params=params)).json()
+            found += page["messages"]
+            has_more = page["has_more"]
+            params["after" if order == "asc" else "before"] = page["cursor"]
+        assert found == (expected if order == "asc" else expected[::-1])
+        assert order == "desc" or page["cursor"] == log[-1]["id"]
+    for message in log[::7]:
+        changed = await latest(client, changed_after=message["id"])
+        assert changed == [one for one in expected if one["version"] > max(message["id"], one["id"])], (
+            message["id"]
+        )
+    for one in expected:
+        assert (await client.get(f"{ROOM}/{one['id']}?view=latest")).json() == one
+
+
+async def test_a_page_s_cursor_is_one_to_subscribe_after(client: httpx.AsyncClient) -> None:
+    """What comes after it, folded onto the page, is the view of then; wherever the page ended."""
+    ids = [await send(client, n) for n in range(8)]
+    await send(client, "u", target=ids[1], action="update")
+    for limit in (1, 3, 8, 100):
+        page = (await client.get(ROOM, params={"view": "latest", "limit": limit})).json()
+        await send(client, f"later {limit}", target=ids[0], action="update")
+        await send(client, f"more {limit}")
+        rest = (await client.get(ROOM, params={"after": page["cursor"], "limit": 1000})).json()["messages"]
+        known = {m["id"]: dict(m) for m in page["messages"]}
+        for message in rest:
+            if message.get("action") == "update" and message["target"] in known:
+                known[message["target"]] |= {"data": message["data"], "version": message["id"]}
+            elif "action" not in message:
+                known[message["id"]] = {**message, "version": message["id"], "replies": 0}
+        assert sorted(known.values(), key=lambda m: m["id"]) == await latest(client)
+
+
+async def test_retention_drops_what_belongs_to_a_dropped_original(
+    client: httpx.AsyncClient, owner: Any
+) -> None:
+    ids = [await send(client, n) for n in range(4)]
+    for one in ids:
+        await send(client, "u", target=one, action="update")
+    assert (
+        await client.patch("/v1/channels/room", json={"retention": {"max_messages": 6}})
+    ).status_code == 200
+
+    async def trimmed() -> bool:
+        return bool(await owner.fetchval("select gapless.trim_channels(10)")) or True
+
+    await trimmed()
+    assert [m["id"] for m in await latest(client)] == ids[2:]
+    assert await owner.fetchval("select count(*) from gapless.latest") == 2
+    assert await refusal(client, {"data": 1, "target": ids[0], "action": "update"}) == (
+        404,
+        "message_not_found",
+    )

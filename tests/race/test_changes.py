@@ -1,0 +1,109 @@
+"""Changes of one message by many at once: each is judged by what was there, and the view has all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+import asyncpg
+
+from app.message.message import change_text
+from db.appender import Appender
+from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.model import Append, Appended, Change, NewMessage
+from tests.conftest import Database
+from tests.race.support import appenders, check_log
+
+SENDERS = 6
+ACTIONS = ("update", "reply", "delete")
+LOGGED = """
+select id, (change ->> 'target')::bigint as target, change ->> 'action' as action
+from gapless.messages where change is not null order by id
+"""
+LISTED = "select id, action from gapless.changes where target = $1 order by id"
+
+
+def message(target: int | None = None, action: str = "update", version: int | None = None) -> NewMessage:
+    change = None if target is None else Change(change_text(target, action), version, moderates=True)
+    return NewMessage("room", b"1", sender="ann", change=change)
+
+
+async def append(appender: Appender, *messages: NewMessage) -> Appended | GaplessError:
+    (answer,) = await appender.append([Append("default", messages)])
+    return answer
+
+
+async def stored(appender: Appender, *messages: NewMessage) -> list[int]:
+    answer = await append(appender, *messages)
+    assert isinstance(answer, Appended), answer
+    return [position.id for position in answer.positions]
+
+
+async def test_of_many_that_expect_one_version_one_wins(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    async with appenders(database, SENDERS) as several:
+        (version,) = (target,) = await stored(several[0], message())
+        for _ in range(5):
+            asked = [append(each, message(target, version=version)) for each in several]
+            answers = await asyncio.gather(*asked)
+            won = [answer for answer in answers if isinstance(answer, Appended)]
+            lost = [answer.code for answer in answers if isinstance(answer, GaplessError)]
+            assert (len(won), lost) == (1, [Code.VERSION_MISMATCH] * (SENDERS - 1))
+            version = won[0].positions[0].id
+    assert await owner.fetchval("select version from gapless.latest") == version
+    await check_log(owner)
+
+
+async def test_the_view_has_every_change_of_many_senders(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """Also of changes that share a batch, and of those that are refused beside them."""
+    chance = random.Random(7)
+    async with appenders(database, SENDERS) as several:
+        targets = await stored(several[0], *[message() for _ in range(4)])
+
+        async def work(appender: Appender, seed: int) -> None:
+            mine = random.Random(seed)
+            for _ in range(12):
+                asked = [message(mine.choice(targets), mine.choice(ACTIONS)) for _ in range(3)]
+                batch = [Append("default", (one,)) for one in asked]
+                batch.insert(mine.randrange(3), Append("default", (message(10**9),)))
+                answers = await appender.append(batch)
+                assert sum(isinstance(answer, GaplessError) for answer in answers) == 1
+
+        await asyncio.gather(*(work(each, chance.randrange(100)) for each in several))
+    expected: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for row in await owner.fetch(LOGGED):
+        expected[row["target"]].append((row["id"], row["action"]))
+    assert sum(map(len, expected.values())) == SENDERS * 12 * 3
+    assert set(expected) == set(targets)
+    for target, changes in expected.items():
+        kept = await owner.fetchrow("select * from gapless.latest where id = $1", target)
+        actions = [action for _, action in changes]
+        assert kept is not None
+        assert (kept["version"], kept["replies"]) == (changes[-1][0], actions.count("reply"))
+        assert kept["updated_by"] == max(id_ for id_, action in changes if action == "update")
+        assert kept["deleted"] == ("delete" in actions)
+        listed = await owner.fetch(LISTED, target)
+        assert [(row["id"], row["action"]) for row in listed] == changes
+    await check_log(owner)
+
+
+async def test_a_deleted_channel_s_changes_go_with_its_messages(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    async with appenders(database, 1) as (appender,):
+        (target,) = await stored(appender, message())
+        await stored(appender, *[message(target) for _ in range(5)])
+        assert await owner.fetchval("select gapless.delete_channel(1, 'room')")
+        while await owner.fetchval("select gapless.purge_rows(2)"):
+            pass
+        assert await owner.fetchval("select count(*) from gapless.latest") == 0
+        assert await owner.fetchval("select count(*) from gapless.changes") == 0
+        answer = await append(appender, message(target))
+        assert isinstance(answer, GaplessError)
+        assert answer.code is Code.MESSAGE_NOT_FOUND
+        # Nothing is made for a message that is refused.
+        assert await owner.fetchval("select count(*) from gapless.channels") == 0
