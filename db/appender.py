@@ -34,7 +34,7 @@ _LOST = (
 _UNFIT = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 """Errors that the content of one message causes."""
 _STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
-_NO_TARGET, _NO_ORIGINAL, _VERSION, _NOT_SENT = range(5, 9)
+_NO_TARGET, _NO_ORIGINAL, _VERSION, _NOT_SENT, _MOST = range(5, 10)
 
 
 class Appender:
@@ -287,5 +287,8 @@ def _refused(status: int, append: Append) -> GaplessError:
     if status == _NOT_SENT:
         detail = "only who sent a message may change it, or who may moderate its channel; nothing was stored"
         return GaplessError(Code.FORBIDDEN, detail)
+    if status == _MOST:
+        detail = "the target has a thousand annotations of different names and keys; nothing was stored"
+        return GaplessError(Code.RATE_LIMITED, detail)
     assert status == _NO_CHANNEL
     return GaplessError(Code.CHANNEL_NOT_FOUND, "a channel does not exist and is not made by publishing here")

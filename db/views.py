@@ -89,4 +89,6 @@ class Views:
 
 def _original(row: Any, channel: str) -> Original:
     message = message_of(row, channel)
-    return Original(message, row["version"] or message.id, row["deleted"] is True, row["replies"] or 0)
+    annotations = (row["annotations"] or "{}").encode()
+    version, is_deleted = row["version"] or message.id, row["deleted"] is True
+    return Original(message, version, is_deleted, row["replies"] or 0, annotations)

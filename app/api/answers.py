@@ -85,7 +85,10 @@ class Message(msgspec.Struct, kw_only=True):
     created_at: Time
     expires_at: Time | UnsetType = UNSET
     target: Annotated[Id, Meta(description="The message that it changes.")] | UnsetType = UNSET
-    action: Literal["update", "delete", "reply"] | UnsetType = UNSET
+    action: Literal["update", "delete", "reply", "annotate"] | UnsetType = UNSET
+    annotation: str | UnsetType = UNSET
+    mode: Literal["total", "distinct", "unique", "flag"] | UnsetType = UNSET
+    remove: bool | UnsetType = UNSET
 
 
 class HistoryGap(msgspec.Struct):

@@ -12,7 +12,7 @@ from msgspec import Meta
 from app.api.answers import Position, Time
 from app.http.body import read_body
 from app.http.request import Answer, Plain
-from app.message.changes import moderated
+from app.message.changes import moderated, require_sending
 from app.message.head import PublishHead, read_head
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
@@ -20,7 +20,6 @@ from app.message.times import rfc3339
 from app.metrics.registry import PUBLISH_SECONDS, PUBLISHED, count
 from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.model import Append, Appended, NewMessage
-from subscriptions.domain.principal import Action, Noun
 from subscriptions.engine.durable.announcing import AnnouncingSchedule
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
@@ -66,6 +65,7 @@ async def publish(
     body = await read_body(request.receive, head)
     sender, now_us = request.principal.subject, time.time_ns() // 1000
     publication = parse_publication(request.name, head, body, sender, now_us=now_us)
+    require_sending(request.principal, publication.messages)
     if publication.ephemeral:
         return _ephemeral(request, publication.messages[0], exchange)
     if publication.schedules:
@@ -83,7 +83,7 @@ async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     refuse_expectation(head)
     body = await read_body(request.receive, head)
     messages = moderated(request.principal, parse_batch(head, body, request.principal.subject))
-    request.principal.require((Action.PUBLISH,), Noun.CHANNEL, (m.channel for m in messages))
+    require_sending(request.principal, messages)
     appended = await _append(request, messages, head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
 

@@ -139,9 +139,9 @@ _DOCUMENT: Final = json_body(
 
 _CHANNEL_ONLY: Final = (Noun.CHANNEL,)
 _SUBSCRIPTION_ONLY: Final = (Noun.SUBSCRIPTION,)
-_PUBLISH: Final = Needs((Action.PUBLISH,), Names.IN_PATH, _CHANNEL_ONLY)
-_PUBLISH_ASKED: Final = Needs((Action.PUBLISH,), Names.ASKED, _CHANNEL_ONLY)
-_TRANSACT: Final = Needs((Action.PUBLISH, Action.CONSUME), Names.ASKED)
+_PUBLISH: Final = Needs((Action.PUBLISH, Action.MODERATE), Names.IN_PATH, _CHANNEL_ONLY)
+_PUBLISH_ASKED: Final = Needs((Action.PUBLISH, Action.MODERATE), Names.ASKED, _CHANNEL_ONLY)
+_TRANSACT: Final = Needs((Action.PUBLISH, Action.MODERATE, Action.CONSUME), Names.ASKED)
 _READ: Final = Needs((Action.SUBSCRIBE,), Names.IN_PATH, _CHANNEL_ONLY)
 _READ_ASKED: Final = Needs((Action.SUBSCRIBE,), Names.ASKED, _CHANNEL_ONLY)
 _CLIENT: Final = Needs(CLIENT_ACTIONS, Names.ASKED, later=True)

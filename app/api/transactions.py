@@ -15,7 +15,7 @@ from app.api.publish import committed, fingerprint
 from app.http.body import read_body
 from app.http.request import Answer, Plain
 from app.message import json, limits
-from app.message.changes import moderated
+from app.message.changes import moderated, require_sending
 from app.message.head import read_head
 from app.message.message import encode_positions
 from app.message.publish import AddressedMessage, addressed
@@ -114,7 +114,7 @@ async def transact(
     body = await read_body(request.receive, head)
     principal = request.principal
     asked = parse_transaction(body, principal.subject)
-    principal.require((Action.PUBLISH,), Noun.CHANNEL, (m.channel for m in asked.messages))
+    require_sending(principal, asked.messages)
     principal.require((Action.CONSUME,), Noun.SUBSCRIPTION, (name for name, _ in asked.acks))
     append = None
     if asked.messages:

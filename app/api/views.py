@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -26,6 +26,10 @@ class Original(answers.Message, kw_only=True):
 
     version: Annotated[answers.Id, Meta(description="The newest message that changed it, or its own id.")]
     replies: answers.Count
+    annotations: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(description="How many, by name and mode; of names with keys also by key. A flag is true."),
+    ]
     deleted: bool | UnsetType = UNSET
 
 

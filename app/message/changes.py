@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -14,27 +14,66 @@ from subscriptions.domain.principal import Action, Noun, Principal
 
 Target = Annotated[int, Meta(ge=1, le=MAX_ID, description="The id of an earlier message of the channel.")]
 Doing = Annotated[
-    Literal["update", "delete", "reply"],
-    Meta(description="What it does to its target: gives it other data, hides it, or answers it."),
+    Literal["update", "delete", "reply", "annotate"],
+    Meta(description="What it does to its target: gives it other data, hides it, answers or annotates it."),
 ]
+MAX_ANNOTATION_CHARACTERS: Final = 64
+Annotation = Annotated[
+    str,
+    Meta(min_length=1, max_length=MAX_ANNOTATION_CHARACTERS, description="The name of an annotation."),
+]
+Mode = Annotated[
+    Literal["total", "distinct", "unique", "flag"],
+    Meta(
+        description="How annotations count: each, one a sender and name, the last one of a sender, or whether"
+        " there is any."
+    ),
+]
+Member = UnsetType | None
 NOTHING: Final = b"null"
 """The data of a deletion that has none."""
 
 
-def change_of(
-    target: int | UnsetType | None, action: str | UnsetType | None, beside: Iterable[str]
-) -> Change | None:
+class Asked(NamedTuple):
+    """The members of a message to publish that say what it changes."""
+
+    target: int | Member
+    action: str | Member
+    annotation: str | Member
+    mode: str | Member
+    remove: bool | Member
+
+
+def change_of(asked: Asked, beside: Iterable[str]) -> Change | None:
     """What a message to publish does to its target. `beside`: members that a change cannot have and this one
     has. Raises `invalid_request`."""
+    target, action = asked.target, asked.action
     if target is UNSET or target is None:
-        if action is UNSET or action is None:
-            return None
-        raise invalid("target", "is required with action")
+        for name, value in asked._asdict().items():
+            if value is not UNSET and value is not None:
+                raise invalid("target", f"is required with {name}")
+        return None
     if action is UNSET or action is None:
         raise invalid("action", "is required with target")
     for name in beside:
         raise invalid(name, "cannot be given together with target")
+    if action == "annotate":
+        return Change(_annotation(target, asked))
+    for name in ("annotation", "mode", "remove"):
+        if getattr(asked, name) not in (UNSET, None):
+            raise invalid(name, "is for annotate")
     return Change(change_text(target, action))
+
+
+def _annotation(target: int, asked: Asked) -> bytes:
+    name, mode = asked.annotation, asked.mode
+    if name is UNSET or name is None:
+        raise invalid("annotation", "is required to annotate")
+    if mode is UNSET or mode is None:
+        raise invalid("mode", "is required to annotate")
+    if not name.isprintable():
+        raise invalid("annotation", "has characters that cannot be shown")
+    return change_text(target, "annotate", name, mode, remove=asked.remove is True)
 
 
 def with_version(
@@ -49,6 +88,16 @@ def with_version(
             Code.INVALID_REQUEST, "Expected-Version speaks of one message with a target", status=400
         )
     return (messages[0]._replace(change=change._replace(version=version)),)
+
+
+def require_sending(who: Principal, messages: Iterable[NewMessage]) -> None:
+    """Raises `forbidden` unless these may be published: a moderator need not be a publisher to change what
+    others have sent."""
+    if who.grants is None:
+        return
+    for channel, is_edit in {(m.channel, m.change is not None and m.change.is_edit): None for m in messages}:
+        actions = (Action.PUBLISH, Action.MODERATE) if is_edit else (Action.PUBLISH,)
+        who.require(actions, Noun.CHANNEL, (channel,))
 
 
 def moderated(who: Principal, messages: Sequence[NewMessage]) -> tuple[NewMessage, ...]:

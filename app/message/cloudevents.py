@@ -10,8 +10,10 @@ Out: the reverse. A message that did not come as a CloudEvent gets `id` from the
 channel and `time` from its creation. `sequence` (the official extension, whose values compare as strings) is
 the seq padded with zeros. `gaplessid`, `gaplesschannel`, `gaplessseq`, `gaplesssender` and `gaplessheaders`
 (the other headers, as the text of a JSON object) carry the values without an attribute of their own. Integers
-among them are strings, because an Integer of CloudEvents has 32 bits. `gaplesstarget` and `gaplessaction` are
-of a message that changes another one, `gaplessversion`, `gaplessreplies` and `gaplessdeleted` of an original.
+among them are strings, because an Integer of CloudEvents has 32 bits. `gaplesstarget`, `gaplessaction`,
+`gaplessannotation`, `gaplessmode` and `gaplessremove` are of a message that changes another one,
+`gaplessversion`, `gaplessreplies`, `gaplessannotations` (the text of a JSON object) and `gaplessdeleted` of
+an original.
 
 Values of extensions come back as strings. As in the HTTP binary mode, a number or boolean keeps its canonical
 text and loses its type.
@@ -204,9 +206,11 @@ def to_cloudevent(message: Message, original: Original | None = None) -> bytes:
     if others:
         event["gaplessheaders"] = _encode(others).decode()
     if message.change is not None:
-        event |= {OURS + name: str(value) for name, value in _decode_any(message.change).items()}
+        said = _decode_any(message.change).items()
+        event |= {OURS + name: value if value is True else str(value) for name, value in said}
     if original is not None:
         event |= {"gaplessversion": str(original.version), "gaplessreplies": str(original.replies)}
+        event["gaplessannotations"] = original.annotations.decode()
         if original.deleted:
             return _encode(event | {"gaplessdeleted": True})
     if message.data is not None:

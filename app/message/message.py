@@ -50,8 +50,8 @@ def encode_message(message: Message) -> bytes:
 def encode_original(original: Original) -> bytes:
     """A message as it is after all changes: as `encode_message`, and what became of it."""
     deleted = b',"deleted":true' if original.deleted else b""
-    told = (encode_message(original.message)[:-1], original.version, original.replies, deleted)
-    return b'%b,"version":%d,"replies":%d%b}' % told
+    told = (encode_message(original.message)[:-1], original.version, original.replies)
+    return b'%b,"version":%d,"replies":%d,"annotations":%b%b}' % (*told, original.annotations, deleted)
 
 
 def encode_positions(positions: Sequence[Position]) -> bytes:
@@ -70,9 +70,15 @@ def encode_positions(positions: Sequence[Position]) -> bytes:
     return b",".join(parts)
 
 
-def change_text(target: int, action: str) -> bytes:
+def change_text(
+    target: int, action: str, annotation: str | None = None, mode: str | None = None, *, remove: bool = False
+) -> bytes:
     """What a message that changes another one says about it, as readers get it and as it is stored."""
-    return b'{"target":%d,"action":"%b"}' % (target, action.encode())
+    said = b""
+    if annotation is not None:
+        said = b',"annotation":%b,"mode":"%b"' % (_encode(annotation), (mode or "").encode())
+        said += b',"remove":true' if remove else b""
+    return b'{"target":%d,"action":"%b"%b}' % (target, action.encode(), said)
 
 
 @lru_cache(maxsize=4096)
@@ -113,6 +119,9 @@ class _Encoded(msgspec.Struct):
     expires_at: datetime | None = None
     target: int | None = None
     action: str = ""
+    annotation: str | None = None
+    mode: str | None = None
+    remove: bool = False
 
 
 _decode: Final = msgspec.json.Decoder(_Encoded).decode
@@ -121,6 +130,9 @@ _decode: Final = msgspec.json.Decoder(_Encoded).decode
 def decode_message(body: bytes) -> Message:
     """The message that `encode_message` made this of."""
     m = _decode(body)
+    change = None
+    if m.target is not None:
+        change = change_text(m.target, m.action, m.annotation, m.mode, remove=m.remove)
     return Message(
         id=m.id,
         channel=m.channel,
@@ -133,5 +145,5 @@ def decode_message(body: bytes) -> Message:
         sender=m.sender,
         created_at_us=microseconds(m.created_at),
         expires_at_us=None if m.expires_at is None else microseconds(m.expires_at),
-        change=None if m.target is None else change_text(m.target, m.action),
+        change=change,
     )

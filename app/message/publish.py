@@ -17,7 +17,7 @@ from app.message import changes, cloudevents, json, limits
 from app.message.head import Form, PublishHead
 from app.message.refusals import FAILURES, refuse
 from subscriptions.domain.errors import Code, GaplessError, invalid
-from subscriptions.domain.model import NewMessage, microseconds
+from subscriptions.domain.model import Change, NewMessage, microseconds
 from subscriptions.domain.names import check_channel
 
 _Seconds = Annotated[float, Meta(ge=0, le=limits.MAX_TTL_S)]
@@ -26,8 +26,8 @@ _Moment = Annotated[datetime, Meta(tz=True)]
 
 class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     """A message to publish: exactly one of `data` and `data_base64`, at most one of `deliver_at` and `delay`.
-    `target` and `action` come together; a deletion needs no data. Members that may be null in a message may
-    be null here."""
+    `target` and `action` come together; a deletion and an annotation need no data. Members that may be null
+    in a message may be null here."""
 
     data: Annotated[Raw, Meta(description="Any JSON value.")] | UnsetType = UNSET
     data_base64: limits.Base64 | UnsetType = UNSET
@@ -40,6 +40,9 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     ephemeral: bool | UnsetType = UNSET
     target: changes.Target | UnsetType | None = UNSET
     action: changes.Doing | UnsetType | None = UNSET
+    annotation: changes.Annotation | UnsetType | None = UNSET
+    mode: changes.Mode | UnsetType | None = UNSET
+    remove: bool | UnsetType | None = UNSET
 
 
 class AddressedMessage(MessageToPublish, kw_only=True, forbid_unknown_fields=True):
@@ -207,6 +210,9 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         item.ephemeral,
         item.target,
         item.action,
+        item.annotation,
+        item.mode,
+        item.remove,
     )
     keys = len(given) - given.count(UNSET)
     data, binary, inside = _payload(item, plain)
@@ -227,21 +233,25 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         ttl=None if ttl is UNSET else ttl,
         ephemeral=item.ephemeral is True,
         sender=sender,
-        change=changes.change_of(item.target, item.action, _unlike_changes(item)),
+        change=_change(item),
     )
     return message, keys + inside
 
 
-def _unlike_changes(item: MessageToPublish) -> list[str]:
-    """The members that a message with a target cannot have."""
-    return _asked(item) + (["ephemeral"] if item.ephemeral is True else [])
+def _change(item: MessageToPublish) -> Change | None:
+    """What it does to its target."""
+    asked = changes.Asked(item.target, item.action, item.annotation, item.mode, item.remove)
+    if asked.count(UNSET) == len(asked):
+        return None
+    beside = _asked(item) + (["ephemeral"] if item.ephemeral is True else [])
+    return changes.change_of(asked, beside)
 
 
 def _payload(item: MessageToPublish, plain: bool) -> tuple[bytes | None, bytes | None, int]:
     """Data, binary and the number of object keys inside the data."""
     if item.data is UNSET:
         if item.data_base64 is UNSET:
-            if item.action == "delete":
+            if item.action in ("delete", "annotate"):
                 return changes.NOTHING, None, 0
             raise invalid("data", "is required (or data_base64, for binary data)")
         limits.check_size(item.data_base64, "data_base64")

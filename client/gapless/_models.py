@@ -11,8 +11,10 @@ from typing import Any, Literal
 from gapless._errors import ProtocolError
 from gapless._lost import Gap
 
-Action = Literal["update", "delete", "reply"]
+Action = Literal["update", "delete", "reply", "annotate"]
 """What a message does to an earlier one of its channel."""
+Mode = Literal["total", "distinct", "unique", "flag"]
+"""How annotations count: each, one a sender and name, the last one of a sender, or whether there is any."""
 Payload = Any
 """A message's data: any JSON value, or `bytes`, which are sent as `data_base64`."""
 
@@ -20,7 +22,8 @@ Payload = Any
 @dataclass(frozen=True, slots=True)
 class NewMessage:
     """A message to publish. `ttl` is in seconds. `target` is the id of an earlier message of the channel, and
-    `action` says what this one does to it. The service's limits apply to every field."""
+    `action` says what this one does to it; `annotation`, `mode` and `remove` are for annotate. The service's
+    limits apply to every field."""
 
     data: Payload
     type: str | None = None
@@ -29,6 +32,9 @@ class NewMessage:
     ttl: float | None = None
     target: int | None = None
     action: Action | None = None
+    annotation: str | None = None
+    mode: Mode | None = None
+    remove: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,9 @@ class Message:
     expires_at: datetime | None
     target: int | None = None
     action: str | None = None
+    annotation: str | None = None
+    mode: str | None = None
+    remove: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,9 @@ def message_from(raw: Any) -> Message:
             expires_at=_time(raw.get("expires_at")),
             target=raw.get("target"),
             action=raw.get("action"),
+            annotation=raw.get("annotation"),
+            mode=raw.get("mode"),
+            remove=raw.get("remove") is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a message: {raw!r:.200}") from error

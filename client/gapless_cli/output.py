@@ -77,6 +77,9 @@ def message_json(message: Message) -> dict[str, Any]:
         shown["expires_at"] = moment(message.expires_at)
     if message.target is not None:
         shown |= {"target": message.target, "action": message.action}
+    if message.annotation is not None:
+        shown |= {"annotation": message.annotation, "mode": message.mode}
+        shown |= {"remove": True} if message.remove else {}
     return shown
 
 

@@ -71,7 +71,7 @@ $$;
 create or replace function gapless_internal.judge_all(
     p_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[],
     p_request integer[], p_channel integer[], p_channel_ids bigint[], p_last_seqs bigint[], p_senders text[],
-    p_changes json[], p_versions bigint[], p_moderates boolean[], out statuses smallint[], out answers json
+    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[], out statuses smallint[], out answers json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if p_namespaces is not null then
@@ -84,7 +84,8 @@ begin
     end if;
     if p_changes is not null then
         statuses := gapless_internal.judge_changes(
-            statuses, p_request, p_channel, p_channel_ids, p_senders, p_changes, p_versions, p_moderates);
+            statuses, p_request, p_channel, p_channel_ids, p_senders, p_message_keys, p_changes, p_versions,
+            p_moderates);
     end if;
 end $$;
 
@@ -265,7 +266,7 @@ begin
         select j.statuses, j.answers into statuses, answers
         from gapless_internal.judge_all(
             p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel, p_request, p_channel,
-            channel_ids, last_seqs, p_senders, p_changes, p_versions, p_moderates) j;
+            channel_ids, last_seqs, p_senders, p_message_keys, p_changes, p_versions, p_moderates) j;
         select count(*) filter (where statuses[r] = 0), count(statuses[r]) into live, judged
         from unnest(p_request) as r;
         if judged < cardinality(p_request) then
@@ -294,7 +295,7 @@ begin
             p_request_namespaces, p_keys, p_fingerprints, statuses, p_names, p_request, p_channel, ids, seqs, appended_at);
     end if;
     if live > 0 and p_changes is not null then
-        perform gapless_internal.fold(p_channel, channel_ids, ids, p_changes);
+        perform gapless_internal.fold_all(p_channel, channel_ids, ids, p_message_keys, p_senders, p_changes);
     end if;
 end $$;
 

@@ -3,22 +3,23 @@
 -- Judges the changes of a batch whose channels are locked, after gapless_internal.judge. `change` is what readers get;
 -- p_versions: the version that its target has to have, or null; p_moderates: whether its sender may change anybody's
 -- messages. Status: 5 no message of this channel is its target, 6 the target is a change itself, 7 the target has
--- another version, 8 somebody else sent it.
+-- another version, 8 somebody else sent it, 9 it has the most annotations that are counted by themselves.
 create or replace function gapless_internal.judge_changes(
     p_statuses smallint[], p_request integer[], p_channel integer[], p_channel_ids bigint[], p_senders text[],
-    p_changes json[], p_versions bigint[], p_moderates boolean[]
+    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[]
 ) returns smallint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     statuses smallint[] := coalesce(p_statuses, array_fill(0::smallint, array[(select max(r) from unnest(p_request) r)]));
+    most constant integer := 1000;
     refused record;
 begin
     -- What became of a target is read after its channel was locked.
     perform gapless_internal.needs_fresh_snapshots();
     for refused in
         select m.request, x.status
-        from unnest(p_request, p_channel, p_senders, p_changes, p_versions, p_moderates) with ordinality
-            as m (request, channel, sender, change, version, moderates, ord)
+        from unnest(p_request, p_channel, p_senders, p_message_keys, p_changes, p_versions, p_moderates) with ordinality
+            as m (request, channel, sender, key, change, version, moderates, ord)
         cross join lateral (select (m.change ->> 'target')::bigint as target, m.change ->> 'action' as action) c
         -- One at a time: so only the segment of each target is read.
         left join lateral (
@@ -34,6 +35,12 @@ begin
                          when c.action in ('update', 'delete') and m.moderates is not true
                               and (t.sender = m.sender) is not true then 8
                          when m.version <> coalesce(l.version, t.id) then 7
+                         when c.action = 'annotate' and (m.change ->> 'remove') is null and exists (
+                                  select from gapless.annotation_counts a where a.channel_id = p_channel_ids[m.channel]
+                                    and a.target = t.id offset most - 1) and not exists (
+                                  select from gapless.annotation_counts a where a.channel_id = p_channel_ids[m.channel]
+                                    and a.target = t.id and a.name = m.change ->> 'annotation'
+                                    and a.mode = m.change ->> 'mode' and a.key = coalesce(m.key, '')) then 9
                          else 0 end)::smallint as status) x
         where m.change is not null and x.status > 0
         order by m.ord
@@ -52,6 +59,119 @@ language sql immutable as $$
 $$;
 
 -- Notes what stored changes make of their targets. Ids of messages that were not stored are null.
+create or replace function gapless_internal.fold_all(
+    p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_message_keys text[], p_senders text[],
+    p_changes json[]
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    made record;
+begin
+    perform gapless_internal.fold(p_channel, p_channel_ids, p_ids, p_changes);
+    for made in
+        select p_channel_ids[m.channel] as channel_id, m.change, coalesce(m.key, '') as key,
+               coalesce(m.sender, '') as annotator
+        from unnest(p_channel, p_ids, p_message_keys, p_senders, p_changes) with ordinality
+            as m (channel, id, key, sender, change, ord)
+        where m.id is not null and m.change ->> 'action' = 'annotate'
+        order by m.ord
+    loop
+        perform gapless_internal.annotate(
+            made.channel_id, (made.change ->> 'target')::bigint, made.change ->> 'mode', made.annotator, made.change ->> 'annotation',
+            made.key, coalesce((made.change ->> 'remove')::boolean, false));
+    end loop;
+end $$;
+
+-- Adds one annotation, or takes it back. In mode `total` each counts; in `distinct` one an annotator, name and key; in
+-- `unique` the last one of an annotator, whatever its name; in `flag` it counts whether there is any.
+create or replace function gapless_internal.annotate(
+    p_channel_id bigint, p_target bigint, p_mode text, p_annotator text, p_name text, p_key text, p_remove boolean
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    gone record;
+    is_new boolean;
+begin
+    for gone in
+        delete from gapless.annotations a
+        where a.channel_id = p_channel_id and a.target = p_target and a.mode = p_mode and a.annotator = p_annotator
+          and case when p_remove or p_mode <> 'unique' then p_remove and (a.name, a.key) = (p_name, p_key) and a.times = 1
+                   else (a.name, a.key) <> (p_name, p_key) end
+        returning a.name, a.key
+    loop
+        perform gapless_internal.count_annotation(p_channel_id, p_target, gone.name, p_mode, gone.key, -1);
+        if p_remove then
+            return;
+        end if;
+    end loop;
+    if p_remove then
+        update gapless.annotations a set times = a.times - 1
+        where a.channel_id = p_channel_id and a.target = p_target and a.mode = p_mode and a.annotator = p_annotator
+          and a.name = p_name and a.key = p_key;
+        if found then
+            perform gapless_internal.count_annotation(p_channel_id, p_target, p_name, p_mode, p_key, -1);
+        end if;
+        return;
+    end if;
+    insert into gapless.annotations as a (channel_id, target, mode, annotator, name, key, times)
+    values (p_channel_id, p_target, p_mode, p_annotator, p_name, p_key, 1)
+    on conflict (channel_id, target, mode, annotator, name, key) do update
+    set times = a.times + 1 where a.mode = 'total'
+    returning true into is_new;
+    if is_new then
+        perform gapless_internal.count_annotation(p_channel_id, p_target, p_name, p_mode, p_key, 1);
+    end if;
+end $$;
+
+-- Counts one more or one less.
+create or replace function gapless_internal.count_annotation(
+    p_channel_id bigint, p_target bigint, p_name text, p_mode text, p_key text, p_by integer
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    bytes constant integer := 40 + octet_length(p_name) + 2 * octet_length(p_key);
+    grows integer := 0;
+    now_there bigint;
+begin
+    insert into gapless.annotation_counts as c (channel_id, target, name, mode, key, total)
+    values (p_channel_id, p_target, p_name, p_mode, p_key, p_by)
+    on conflict (channel_id, target, name, mode, key) do update set total = c.total + excluded.total
+    returning c.total into now_there;
+    if now_there = 0 then
+        delete from gapless.annotation_counts c
+        where c.channel_id = p_channel_id and c.target = p_target and c.name = p_name and c.mode = p_mode
+          and c.key = p_key;
+        grows := -bytes;
+    elsif p_by = 1 and now_there = 1 then
+        grows := bytes;
+    end if;
+    if grows <> 0 then
+        update gapless.latest l set annotation_bytes = l.annotation_bytes + grows
+        where l.channel_id = p_channel_id and l.id = p_target;
+    end if;
+end $$;
+
+-- The summary of a message's annotations: {name: {mode: how many}}, and by key where there are keys: {"keys": {key: how
+-- many}}. A flag is true.
+create or replace function gapless.annotations_of(p_channel_id bigint, p_target bigint) returns json
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    with c as (
+        select * from gapless.annotation_counts c where c.channel_id = p_channel_id and c.target = p_target
+    ), modes as (
+        select c.name, c.mode, sum(c.total) as total from c group by c.name, c.mode
+    ), keys as (
+        select c.name, c.key, sum(c.total) as total from c where c.key <> '' group by c.name, c.key
+    )
+    select coalesce(json_object_agg(n.name, n.said order by n.name), '{}')
+    from (
+        select m.name, (jsonb_object_agg(m.mode, case when m.mode = 'flag' then 'true'::jsonb else to_jsonb(m.total) end)
+                        || coalesce((select jsonb_build_object('keys', jsonb_object_agg(k.key, k.total))
+                                     from keys k where k.name = m.name having count(*) > 0), '{}'))::json as said
+        from modes m group by m.name
+    ) n
+$$;
+
+-- Notes what stored changes make of their targets, but for annotations.
 create or replace function gapless_internal.fold(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
 ) returns void

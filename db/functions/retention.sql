@@ -129,6 +129,14 @@ begin
         select x.target, x.id from gapless.changes x where x.channel_id = p_channel_id and x.target <= p_upto
         order by x.target, x.id limit p_limit);
     get diagnostics n = row_count;
+    gone := gone + n;
+    delete from gapless.annotation_counts c where c.channel_id = p_channel_id and c.target in (
+        select distinct x.target from gapless.annotation_counts x where x.channel_id = p_channel_id and x.target <= p_upto
+        order by x.target limit p_limit);
+    delete from gapless.annotations a where a.channel_id = p_channel_id and a.target in (
+        select x.target from gapless.annotations x where x.channel_id = p_channel_id and x.target <= p_upto
+        order by x.target limit p_limit);
+    get diagnostics n = row_count;
     return gone + n;
 end $$;
 

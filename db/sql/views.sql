@@ -1,15 +1,20 @@
+-- calls: annotations_of(2)
+
 -- name: latest_up
 -- Originals of a channel with what became of them: $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys,
 -- $7 limit, $8 bytes. Each row has the channel's floor and its newest id, in the same snapshot. Without messages there
 -- is one row with only these. Null ones: the channel is gone.
-select m.*, f.trimmed_id, f.last_id
+select m.*, f.trimmed_id, f.last_id,
+       case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
     select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
-           l.replies, n.id as updated_by, coalesce(n.size, o.size) as size,
+           l.replies, coalesce(l.annotation_bytes, 0) as annotation_bytes,
+           coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0) as size,
            case when l.deleted then null when n.id is null then o.data else n.data end as data,
            case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
-           sum(coalesce(n.size, o.size)) over (order by o.id) - coalesce(n.size, o.size) as bytes_before
+           sum(coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0)) over (order by o.id)
+             - coalesce(n.size, o.size) - coalesce(l.annotation_bytes, 0) as bytes_before
     from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
@@ -24,14 +29,17 @@ left join (
 order by m.id
 
 -- name: latest_down
-select m.*, f.trimmed_id, f.last_id
+select m.*, f.trimmed_id, f.last_id,
+       case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
     select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
-           l.replies, n.id as updated_by, coalesce(n.size, o.size) as size,
+           l.replies, coalesce(l.annotation_bytes, 0) as annotation_bytes,
+           coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0) as size,
            case when l.deleted then null when n.id is null then o.data else n.data end as data,
            case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
-           sum(coalesce(n.size, o.size)) over (order by o.id desc) - coalesce(n.size, o.size) as bytes_before
+           sum(coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0)) over (order by o.id desc)
+             - coalesce(n.size, o.size) - coalesce(l.annotation_bytes, 0) as bytes_before
     from (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
@@ -47,19 +55,22 @@ order by m.id desc
 
 -- name: changed
 -- As latest_up, but only originals that a message after $9 changed: the work depends on how many these are.
-select m.*, f.trimmed_id, f.last_id
+select m.*, f.trimmed_id, f.last_id,
+       case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
     select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, o.version, o.deleted,
-           o.replies, n.id as updated_by, coalesce(n.size, o.size) as size,
+           o.replies, coalesce(o.annotation_bytes, 0) as annotation_bytes,
+           coalesce(n.size, o.size) + coalesce(o.annotation_bytes, 0) as size,
            case when o.deleted then null when n.id is null then o.data else n.data end as data,
            case when o.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
-           sum(coalesce(n.size, o.size)) over (order by o.id) - coalesce(n.size, o.size) as bytes_before
+           sum(coalesce(n.size, o.size) + coalesce(o.annotation_bytes, 0)) over (order by o.id)
+             - coalesce(n.size, o.size) - coalesce(o.annotation_bytes, 0) as bytes_before
     from (
-        select m.*, l.version, l.deleted, l.replies, l.updated_by
-        from gapless.latest l
+        select m.*, l.version, l.deleted, l.replies, l.annotation_bytes, l.updated_by
+        from (select l.* from gapless.latest l where l.channel_id = $1 and l.version > $9 offset 0) l
         cross join lateral (select x.* from gapless.messages x where x.id = l.id and x.channel_id = $1 offset 0) m
-        where l.channel_id = $1 and l.version > $9 and l.id > $2 and l.id < $3
+        where l.id > $2 and l.id < $3
           and ($4::timestamptz is null or m.created_at >= $4)
           and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
         order by l.id limit $7) o
@@ -70,7 +81,7 @@ order by m.id
 -- name: latest_message
 -- An original with what became of it: $1 channel id, $2 id, $3 floor.
 select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
-       l.replies, n.id as updated_by,
+       l.replies, case when l.annotation_bytes > 0 then gapless.annotations_of($1, o.id) end as annotations,
        case when l.deleted then null when n.id is null then o.data else n.data end as data,
        case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary"
 from gapless.messages o

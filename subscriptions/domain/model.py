@@ -73,6 +73,11 @@ class Change(NamedTuple):
     version: int | None = None
     moderates: bool = False
 
+    @property
+    def is_edit(self) -> bool:
+        """Whether it changes what another one has sent, and does not only add to it."""
+        return b'"action":"update"' in self.text or b'"action":"delete"' in self.text
+
 
 class Original(NamedTuple):
     """A message that changes none, as it is after all that changed it: with the data of its newest update; a
@@ -82,6 +87,8 @@ class Original(NamedTuple):
     version: int
     deleted: bool
     replies: int
+    annotations: bytes
+    """The text of a JSON object: how many there are, by name and mode."""
 
 
 class NewMessage(NamedTuple):

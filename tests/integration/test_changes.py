@@ -112,7 +112,7 @@ async def test_what_cannot_be_changed(client: httpx.AsyncClient) -> None:
 async def test_who_sent_it_may_change_it_and_a_moderator_may_change_all(client: httpx.AsyncClient) -> None:
     nobodys = await send(client, "of nobody")
     assert await send(client, "of nobody 2", target=nobodys, action="update"), "without credentials all may"
-    moderating = [{"actions": ["publish", "moderate"], "channels": ["room"]}]
+    moderating = [{"actions": ["moderate"], "channels": ["room"]}]
     root = (await make(client, "root", EVERYTHING + moderating))["key"]
     mod = (await make(client, "mod", moderating, root))["key"]
     grants = [{"actions": ["publish", "subscribe"], "channels": ["room"]}]
@@ -133,7 +133,100 @@ async def test_who_sent_it_may_change_it_and_a_moderator_may_change_all(client: 
     assert (shown[hers], shown[nobodys]) == ("hers 2", "of nobody 2")
     for target in (hers, nobodys):
         assert await send(client, "of mod", target=target, action="update", headers=bearer(mod))
+    client.headers.update(bearer(mod))
+    for body in ({"data": 1}, {"data": 1, "target": hers, "action": "reply"}):
+        assert await refusal(client, body) == (403, "forbidden"), "this is publishing"
+    client.headers.update(bearer(ann))
     assert {m["data"] for m in await latest(client)} == {"of mod", "re"}
+
+
+async def annotate(
+    client: httpx.AsyncClient, target: int, name: str, mode: str, key: str | None = None, **more: Any
+) -> int:
+    members = {} if key is None else {"key": key}
+    return await send(client, target=target, action="annotate", annotation=name, mode=mode, **members, **more)
+
+
+async def test_annotations_are_counted_by_their_mode(client: httpx.AsyncClient) -> None:
+    one = await send(client, 1)
+    root = (await make(client, "root", EVERYTHING))["key"]
+    grants = [{"actions": ["publish", "subscribe"], "channels": ["room"]}]
+    people = [bearer((await make(client, name, grants, root))["key"]) for name in ("ann", "bob")]
+    client.headers.update(people[0])
+
+    async def summary() -> Any:
+        return (await client.get(f"{ROOM}/{one}?view=latest")).json()["annotations"]
+
+    for who in people:
+        for _ in range(2):
+            for name, mode in (("seen", "total"), ("like", "distinct"), ("mark", "flag"), ("vote", "unique")):
+                await annotate(client, one, name, mode, headers=who)
+    expected = {"seen": {"total": 4}, "like": {"distinct": 2}, "mark": {"flag": True}, "vote": {"unique": 2}}
+    assert await summary() == expected
+    await annotate(client, one, "other vote", "unique", headers=people[1])
+    await annotate(client, one, "love", "distinct", headers=people[1])
+    expected |= {"vote": {"unique": 1}, "other vote": {"unique": 1}, "love": {"distinct": 1}}
+    assert await summary() == expected
+    for _ in range(2):
+        await annotate(client, one, "like", "distinct", headers=people[1], remove=True)
+        await annotate(client, one, "seen", "total", headers=people[1], remove=True)
+    await annotate(client, one, "mark", "flag", headers=people[1], remove=True)
+    expected |= {"like": {"distinct": 1}, "seen": {"total": 2}}
+    assert await summary() == expected, "the other's stay"
+    await annotate(client, one, "mark", "flag", headers=people[0], remove=True)
+    del expected["mark"]
+    assert await summary() == expected
+    for who, key in zip(people * 2, ("up", "up", "down", "up"), strict=True):
+        await annotate(client, one, "react", "distinct", key, headers=who)
+    expected["react"] = {"distinct": 3, "keys": {"up": 2, "down": 1}}
+    assert await summary() == expected
+    (shown,) = await latest(client)
+    assert shown["annotations"] == expected
+    log = (await client.get(ROOM, params={"limit": 1000})).json()["messages"]
+    assert (log[1]["annotation"], log[1]["mode"], log[1]["data"]) == ("seen", "total", None)
+    assert [m["key"] for m in log if m.get("annotation") == "react"] == ["up", "up", "down", "up"]
+    assert shown["version"] == log[-1]["id"]
+
+
+async def test_annotations_of_nobody_are_of_one_and_those_without_sense_are_refused(
+    client: httpx.AsyncClient,
+) -> None:
+    one = await send(client, 1)
+    for _ in range(2):
+        await annotate(client, one, "like", "distinct")
+        await annotate(client, one, "a", "unique")
+        await annotate(client, one, "b", "unique")
+    (shown,) = await latest(client)
+    assert shown["annotations"] == {"like": {"distinct": 1}, "b": {"unique": 1}}
+    asked: dict[str, Any] = {"target": one, "action": "annotate", "annotation": "x", "mode": "flag"}
+    for body in (
+        {**asked, "annotation": "y" * 65},
+        {**asked, "annotation": ""},
+        {**asked, "annotation": "a\nb"},
+        {**asked, "mode": "some"},
+        {**asked, "mode": None},
+        {**asked, "annotation": None},
+        {"data": 1, "annotation": "x", "mode": "flag"},
+        {**asked, "action": "reply", "data": 1},
+        {**asked, "remove": "yes"},
+    ):
+        assert await refusal(client, body) == (422, "invalid_request"), body
+
+
+async def test_a_message_has_so_many_annotations(client: httpx.AsyncClient) -> None:
+    one = await send(client, 1)
+    asked: dict[str, Any] = {"target": one, "action": "annotate", "mode": "total"}
+    many = [{**asked, "annotation": f"a{n}"} for n in range(1000)]
+    assert (await client.post(ROOM, json=many)).status_code == 201
+    assert await refusal(client, {**asked, "annotation": "more"}) == (429, "rate_limited")
+    assert await refusal(client, {**asked, "annotation": "a1", "key": "k"}) == (429, "rate_limited")
+    assert (await client.post(ROOM, json={**asked, "annotation": "a1"})).status_code == 201
+    taken_back = {**asked, "annotation": "a2", "remove": True}
+    assert (await client.post(ROOM, json=taken_back)).status_code == 201
+    assert (await client.post(ROOM, json={**asked, "annotation": "more"})).status_code == 201
+    (shown,) = await latest(client)
+    assert len(shown["annotations"]) == 1000
+    assert shown["annotations"]["a1"] == {"total": 2}
 
 
 async def test_versions_and_replies_are_listed_in_pages(client: httpx.AsyncClient) -> None:
@@ -220,7 +313,7 @@ def folded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     shown: dict[int, dict[str, Any]] = {}
     for message in log:
         if message.get("action") in (None, "reply"):
-            shown[message["id"]] = {**message, "version": message["id"], "replies": 0}
+            shown[message["id"]] = {**message, "version": message["id"], "replies": 0, "annotations": {}}
         target = shown.get(message.get("target", 0))
         if target is None:
             continue
@@ -289,7 +382,7 @@ async def test_a_page_s_cursor_is_one_to_subscribe_after(client: httpx.AsyncClie
             if message.get("action") == "update" and message["target"] in known:
                 known[message["target"]] |= {"data": message["data"], "version": message["id"]}
             elif "action" not in message:
-                known[message["id"]] = {**message, "version": message["id"], "replies": 0}
+                known[message["id"]] = {**message, "version": message["id"], "replies": 0, "annotations": {}}
         assert sorted(known.values(), key=lambda m: m["id"]) == await latest(client)
 
 

@@ -89,6 +89,10 @@ def change(call: Documented) -> None:
     first = call("POST", messages, 201, json={"data": 1}, values=notes)["id"]
     for action in ("update", "reply", "delete"):
         call("POST", messages, 201, json={"data": 2, "target": first, "action": action}, values=notes)
+    for more in ({"mode": "distinct", "key": "k"}, {"mode": "flag"}, {"mode": "total", "remove": True}):
+        liked = {"target": first, "action": "annotate", "annotation": "like", **more}
+        call("POST", messages, 201, json=liked, values=notes)
+    call("GET", messages, values=notes)
     one = {**notes, "message_id": first}
     for path in ("", "/{message_id}"):
         call("GET", f"{messages}{path}", values=one, params={"view": "latest"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import defaultdict
 
@@ -19,6 +20,12 @@ SENDERS = 6
 ACTIONS = ("update", "reply", "delete")
 LOGGED = """
 select id, (change ->> 'target')::bigint as target, change ->> 'action' as action
+from gapless.messages where change is not null order by id
+"""
+MODES = ("total", "distinct", "unique", "flag")
+ANNOTATED = """
+select sender, change ->> 'annotation' as name, change ->> 'mode' as mode,
+       change ->> 'remove' is not null as remove
 from gapless.messages where change is not null order by id
 """
 LISTED = "select id, action from gapless.changes where target = $1 order by id"
@@ -91,17 +98,74 @@ async def test_the_view_has_every_change_of_many_senders(
     await check_log(owner)
 
 
+def summary(changes: list[tuple[str, str, str, bool]]) -> dict[str, dict[str, object]]:
+    """What annotations come to, by the words of the protocol. Each: annotator, name, mode, and whether it is
+    taken back."""
+    there: list[tuple[str, str, str]] = []
+    for annotator, name, mode, remove in changes:
+        one = (annotator, name, mode)
+        if remove:
+            if one in there:
+                there.remove(one)
+            continue
+        if mode == "unique":
+            there = [other for other in there if (other[0], other[2]) != (annotator, mode)]
+        if mode == "total" or one not in there:
+            there.append(one)
+    found: dict[str, dict[str, object]] = {}
+    for _, name, mode in there:
+        count = sum((other[1], other[2]) == (name, mode) for other in there)
+        found.setdefault(name, {})[mode] = True if mode == "flag" else count
+    return found
+
+
+async def test_annotations_of_many_senders_are_counted(database: Database, owner: asyncpg.Connection) -> None:
+    async with appenders(database, SENDERS) as several:
+        (target,) = await stored(several[0], message())
+
+        async def work(appender: Appender, seed: int) -> None:
+            chance = random.Random(seed)
+            for _ in range(15):
+                made = []
+                for _ in range(4):
+                    text = change_text(
+                        target,
+                        "annotate",
+                        chance.choice("ab"),
+                        chance.choice(MODES),
+                        remove=chance.random() < 0.3,
+                    )
+                    sender = chance.choice(["ann", "bob", "eve"])
+                    made.append(NewMessage("room", b"null", sender=sender, change=Change(text)))
+                await stored(appender, *made)
+
+        await asyncio.gather(*(work(each, number) for number, each in enumerate(several)))
+    logged = await owner.fetch(ANNOTATED)
+    assert len(logged) == SENDERS * 15 * 4
+    expected = summary([(row["sender"], row["name"], row["mode"], row["remove"]) for row in logged])
+    told = await owner.fetchval("select gapless.annotations_of(channel_id, id) from gapless.latest")
+    assert json.loads(told) == expected
+    # A page of a view is bounded by it.
+    sized = "select sum(40 + octet_length(name) + 2 * octet_length(key)) from gapless.annotation_counts"
+    assert await owner.fetchval("select annotation_bytes from gapless.latest") == await owner.fetchval(sized)
+
+
 async def test_a_deleted_channel_s_changes_go_with_its_messages(
     database: Database, owner: asyncpg.Connection
 ) -> None:
     async with appenders(database, 1) as (appender,):
         (target,) = await stored(appender, message())
         await stored(appender, *[message(target) for _ in range(5)])
+        liked = Change(change_text(target, "annotate", "like", "distinct"))
+        await stored(
+            appender, *[NewMessage("room", b"1", sender=s, change=liked) for s in ("ann", "bob", "eve")]
+        )
         assert await owner.fetchval("select gapless.delete_channel(1, 'room')")
         while await owner.fetchval("select gapless.purge_rows(2)"):
             pass
         assert await owner.fetchval("select count(*) from gapless.latest") == 0
-        assert await owner.fetchval("select count(*) from gapless.changes") == 0
+        for table in ("changes", "annotations", "annotation_counts"):
+            assert await owner.fetchval(f"select count(*) from gapless.{table}") == 0
         answer = await append(appender, message(target))
         assert isinstance(answer, GaplessError)
         assert answer.code is Code.MESSAGE_NOT_FOUND

@@ -9,13 +9,13 @@ from msgspec import UNSET
 from app.faces.websocket.commands import Command
 from app.faces.websocket.replies import Replies
 from app.message import json
-from app.message.changes import moderated
+from app.message.changes import moderated, require_sending
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import parse_addressed
 from app.message.refusals import FAILURES, refuse
 from app.metrics.registry import PUBLISHED, count
 from subscriptions.domain.model import Append, Appended
-from subscriptions.domain.principal import Action, Noun, Principal
+from subscriptions.domain.principal import Principal
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import EphemeralHint
 from subscriptions.engine.publisher import Publisher
@@ -38,7 +38,7 @@ def publish(
     except FAILURES as error:
         refuse(line, error)
     json.check_text(line, keys + 1 + (command.id is not UNSET))
-    principal.require((Action.PUBLISH,), Noun.CHANNEL, (message.channel,))
+    require_sending(principal, (message,))
     id_ = command.id or 0
     if message.ephemeral:
         body = encode_ephemeral(message, time.time_ns() // 1000)

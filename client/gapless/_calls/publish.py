@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from gapless._call import Call, Request, json_body, json_of, path
 from gapless._errors import ProtocolError
-from gapless._models import Action, NewMessage, Payload, Published, published_from
+from gapless._models import Action, Mode, NewMessage, Payload, Published, published_from
 from gapless._retry import Reply
 
 
@@ -21,10 +21,15 @@ class MessageOptions(TypedDict, total=False):
 
 
 class ChangeOptions(TypedDict, total=False):
-    """What a message does to an earlier one of its channel, the `target`: `update`, `delete` or `reply`."""
+    """What a message does to an earlier one of its channel, the `target`: `update`, `delete`, `reply` or
+    `annotate`. An annotation has a name, `annotation`, and counts in a `mode`; `remove` takes it back.
+    """
 
     target: int | None
     action: Action | None
+    annotation: str | None
+    mode: Mode | None
+    remove: bool | None
 
 
 class BatchOptions(TypedDict, total=False):
@@ -136,6 +141,9 @@ def member(message: NewMessage) -> dict[str, Any]:
         "ttl": message.ttl,
         "target": message.target,
         "action": message.action,
+        "annotation": message.annotation,
+        "mode": message.mode,
+        "remove": message.remove,
     }
     return body | {name: value for name, value in said.items() if value is not None}
 

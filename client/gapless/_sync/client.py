@@ -72,7 +72,8 @@ class Client(Queue, Nouns):
 
         `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
         `idempotency_key`, `expected_last_seq` (raises `HeadMismatch` if it differs), `target` and `action`
-        (`update`, `delete` or `reply`: an earlier message of the channel, and what this one does to it),
+        (`update`, `delete`, `reply`, or `annotate` with `annotation` and `mode`: an earlier message of the
+        channel, and what this one does to it),
         `expected_version` (of the target; raises `VersionMismatch` if it differs). An `ephemeral` message
         goes to the readers that listen now and is not stored; it takes only `type`, `key` and `headers`, and
         the call returns None. With a `delay` in seconds, or a `deliver_at`, it returns `Scheduled`, even if

@@ -9,7 +9,7 @@ import asyncpg
 from load.figure import UnfitError
 
 BATCH = 100
-CLAIM = "select * from gapless.claim($1, $2, $3, $4, $5)"
+CLAIM = "select c.*, case when c.kind = 0 then c.note end as change from gapless.claim($1, $2, $3, $4, $5) c"
 ACK = "select * from gapless.ack($1, $2, $3)"
 """As the service itself says them; a test compares them."""
 
