@@ -12,7 +12,7 @@ from msgspec import Meta
 from app.api.answers import Position, Time
 from app.http.body import read_body
 from app.http.request import Answer, Plain
-from app.message.changes import moderated, require_sending
+from app.message.changes import sendable
 from app.message.head import PublishHead, read_head
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
@@ -65,13 +65,12 @@ async def publish(
     body = await read_body(request.receive, head)
     sender, now_us = request.principal.subject, time.time_ns() // 1000
     publication = parse_publication(request.name, head, body, sender, now_us=now_us)
-    require_sending(request.principal, publication.messages)
+    messages = sendable(request.principal, publication.messages)
     if publication.ephemeral:
         return _ephemeral(request, publication.messages[0], exchange)
     if publication.schedules:
         # Even if its time is past: the form of the answer must not depend on whose clock is ahead.
         return await _later(request, publication, head, body, schedules, gate)
-    messages = moderated(request.principal, publication.messages)
     appended = await _append(request, messages, head, body, publisher)
     content = encode_positions(appended.positions)
     return committed(b'{"messages":[%b]}' % content if publication.is_array else content, appended)
@@ -82,8 +81,7 @@ async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     head = read_head(request.scope["headers"])
     refuse_expectation(head)
     body = await read_body(request.receive, head)
-    messages = moderated(request.principal, parse_batch(head, body, request.principal.subject))
-    require_sending(request.principal, messages)
+    messages = sendable(request.principal, parse_batch(head, body, request.principal.subject))
     appended = await _append(request, messages, head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
 

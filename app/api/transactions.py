@@ -15,7 +15,7 @@ from app.api.publish import committed, fingerprint
 from app.http.body import read_body
 from app.http.request import Answer, Plain
 from app.message import json, limits
-from app.message.changes import moderated, require_sending
+from app.message.changes import sendable
 from app.message.head import read_head
 from app.message.message import encode_positions
 from app.message.publish import AddressedMessage, addressed
@@ -114,7 +114,7 @@ async def transact(
     body = await read_body(request.receive, head)
     principal = request.principal
     asked = parse_transaction(body, principal.subject)
-    require_sending(principal, asked.messages)
+    messages = sendable(principal, asked.messages)
     principal.require((Action.CONSUME,), Noun.SUBSCRIPTION, (name for name, _ in asked.acks))
     append = None
     if asked.messages:
@@ -122,7 +122,6 @@ async def transact(
         if head.idempotency_key is not None:
             printed = fingerprint(request.path, head, body)
         key = principal.own_key(head.idempotency_key)
-        messages = moderated(principal, asked.messages)
         append = Append(principal.namespace, messages, key, printed, None, len(body))
     elif head.idempotency_key is not None:
         raise invalid(

@@ -76,12 +76,8 @@ def _annotation(target: int, asked: Asked) -> bytes:
     return change_text(target, "annotate", name, mode, remove=asked.remove is True)
 
 
-def with_version(
-    messages: Sequence[NewMessage], is_array: bool, version: int | None
-) -> tuple[NewMessage, ...]:
+def with_version(messages: Sequence[NewMessage], is_array: bool, version: int) -> tuple[NewMessage, ...]:
     """The messages of a request with this `Expected-Version`. Raises `invalid_request`."""
-    if version is None:
-        return tuple(messages)
     change = messages[0].change
     if is_array or change is None:
         raise GaplessError(
@@ -90,19 +86,19 @@ def with_version(
     return (messages[0]._replace(change=change._replace(version=version)),)
 
 
-def require_sending(who: Principal, messages: Iterable[NewMessage]) -> None:
-    """Raises `forbidden` unless these may be published: a moderator need not be a publisher to change what
-    others have sent."""
-    if who.grants is None:
-        return
-    for channel, is_edit in {(m.channel, m.change is not None and m.change.is_edit): None for m in messages}:
-        actions = (Action.PUBLISH, Action.MODERATE) if is_edit else (Action.PUBLISH,)
-        who.require(actions, Noun.CHANNEL, (channel,))
-
-
-def moderated(who: Principal, messages: Sequence[NewMessage]) -> tuple[NewMessage, ...]:
-    """The same messages, as `who` may send them: a moderator of a channel changes what others have sent."""
-    return tuple([_as_sent(who, message) if message.change else message for message in messages])
+def sendable(who: Principal, messages: tuple[NewMessage, ...]) -> tuple[NewMessage, ...]:
+    """The same messages, as `who` may send them: a moderator of a channel changes what others have sent, and
+    need not be a publisher for that. Raises `forbidden`."""
+    if who.grants is not None:
+        # In their order, each once.
+        asked = dict.fromkeys([(m.channel, m.change is not None and m.change.is_edit) for m in messages])
+        for channel, is_edit in asked:
+            actions = (Action.PUBLISH, Action.MODERATE) if is_edit else (Action.PUBLISH,)
+            who.require(actions, Noun.CHANNEL, (channel,))
+    for message in messages:
+        if message.change is not None:
+            return tuple([_as_sent(who, each) if each.change else each for each in messages])
+    return messages
 
 
 def _as_sent(who: Principal, message: NewMessage) -> NewMessage:

@@ -97,7 +97,9 @@ def parse_publication(
     if head.form is not Form.JSON:
         is_array = head.form is Form.EVENTS
         events = cloudevents.parse(channel, head, body, sender)
-        return Publication(changes.with_version(events, is_array, head.expected_version), is_array)
+        if head.expected_version is not None:
+            changes.with_version(events, is_array, head.expected_version)
+        return Publication(events, is_array)
     json.check_parts(body)
     try:
         parsed = _decode_one_or_many(body)
@@ -119,7 +121,9 @@ def parse_publication(
     for each in schedules:
         _check_schedule(each, head, now_us)
     is_array = parsed.__class__ is list
-    return Publication(changes.with_version(messages, is_array, head.expected_version), is_array, schedules)
+    if head.expected_version is not None:
+        messages = changes.with_version(messages, is_array, head.expected_version)
+    return Publication(messages, is_array, schedules)
 
 
 def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tuple[NewMessage, ...]:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from app.faces.websocket.commands import Command
 from app.faces.websocket.replies import Replies
 from app.message import json
-from app.message.changes import moderated, require_sending
+from app.message.changes import sendable
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import parse_addressed
 from app.message.refusals import FAILURES, refuse
@@ -38,7 +38,7 @@ def publish(
     except FAILURES as error:
         refuse(line, error)
     json.check_text(line, keys + 1 + (command.id is not UNSET))
-    require_sending(principal, (message,))
+    messages = sendable(principal, (message,))
     id_ = command.id or 0
     if message.ephemeral:
         body = encode_ephemeral(message, time.time_ns() // 1000)
@@ -51,5 +51,5 @@ def publish(
         count(PUBLISHED, 1)
         replies.answer(id_, b"publish", encode_positions(appended.positions))
 
-    append = Append(principal.namespace, moderated(principal, (message,)), None, b"", None, len(line))
+    append = Append(principal.namespace, messages, None, b"", None, len(line))
     replies.await_result(id_, publisher.submit(append), committed)
