@@ -26,7 +26,6 @@ begin
             select t.id, t.sender, gapless_internal.is_change(t.change) as is_change
             from gapless.messages t join gapless.channels h on h.id = t.channel_id
             where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > h.trimmed_id
-              and (t.expires_at > clock_timestamp()) is not false
             offset 0) t on true
         left join gapless.latest l on l.channel_id = p_channel_ids[m.channel] and l.id = t.id
         cross join lateral (
@@ -77,8 +76,8 @@ begin
         order by m.ord
     loop
         perform gapless_internal.annotate(
-            made.channel_id, (made.change ->> 'target')::bigint, made.change ->> 'mode', made.annotator, made.change ->> 'annotation',
-            made.key, coalesce((made.change ->> 'remove')::boolean, false));
+            made.channel_id, (made.change ->> 'target')::bigint, made.change ->> 'mode', made.annotator,
+            made.change ->> 'annotation', made.key, coalesce((made.change ->> 'remove')::boolean, false));
     end loop;
 end $$;
 

@@ -1,10 +1,24 @@
 -- Messages about messages. The log stays as it is: the two tables are what became of the messages that others change.
 -- All of it is written by the transaction that publishes a change, under the lock of the channel's row.
-alter table gapless.messages
-    -- Which message it changes, and how: a JSON object as readers get it. Null: it changes none.
-    add column change json;
-
-alter table gapless.kept add column change json;
+-- messages.change: which message it changes, and how: a JSON object as readers get it. Null: it changes none. Whoever
+-- waits for this lock makes everybody wait behind it, and a reader may hold it for as long as it scans the log: so it is
+-- asked for again and again, for a moment each time.
+do $$
+declare
+    before constant text := current_setting('lock_timeout');
+begin
+    loop
+        begin
+            perform set_config('lock_timeout', '200ms', true);
+            alter table gapless.messages add column change json;
+            alter table gapless.kept add column change json;
+            exit;
+        exception when lock_not_available then
+            perform pg_sleep(0.3);
+        end;
+    end loop;
+    perform set_config('lock_timeout', before, true);
+end $$;
 
 -- Every message that changes another one.
 create table gapless.changes (

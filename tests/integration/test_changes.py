@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
@@ -107,6 +108,15 @@ async def test_what_cannot_be_changed(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/channels/room")).json()["last_seq"] == before, (
         "an array is stored as a whole"
     )
+
+
+async def test_an_expired_message_can_be_hidden(client: httpx.AsyncClient) -> None:
+    """The log keeps it, so a moderator may have to."""
+    one = await send(client, 1, ttl=0.001)
+    await asyncio.sleep(0.01)
+    gone = await send(client, target=one, action="delete")
+    (shown,) = await latest(client)
+    assert (shown["deleted"], shown["version"]) == (True, gone)
 
 
 async def test_who_sent_it_may_change_it_and_a_moderator_may_change_all(client: httpx.AsyncClient) -> None:

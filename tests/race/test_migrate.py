@@ -20,9 +20,9 @@ from db import migrate as migrating
 from db.migrate import MigrationError, _alone, function_files, migrate, migrations
 from subscriptions.domain.delivery import Subscription
 from tests.conftest import Database, drop_database
-from tests.patience import eventually
+from tests.patience import eventually, in_time
 from tests.race.queues import ALL, Queues, open_queues
-from tests.race.support import blocked, check_log, publish, sessions
+from tests.race.support import blocked, check_log, publish, sessions, until_waiting
 from tests.support import ROOT
 
 PROBE = "create or replace function gapless.probe() returns integer language sql as 'select 7';\n"
@@ -69,6 +69,33 @@ async def test_a_schema_never_lacks_its_grants(
     session = await asyncpg.connect(empty.owner_url)
     assert await session.fetchval("select has_schema_privilege('gapless_service', 'gapless', 'usage')")
     session.terminate()
+
+
+BEFORE_CHANGES = """
+alter table gapless.messages drop column change;
+alter table gapless.kept drop column change;
+drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts;
+delete from gapless.migrations where version > 17;
+"""
+
+
+@pytest.mark.parametrize("table", ["messages", "kept"])
+async def test_who_reads_for_long_delays_a_step_and_nobody_else(
+    database: Database, owner: asyncpg.Connection, table: str
+) -> None:
+    """Spark scans the log for minutes, and so does a backup."""
+    await owner.execute(BEFORE_CHANGES)
+    read = f"select from gapless.{table} limit 1"
+    async with sessions(database.owner_url, 2) as (scan, other):
+        await scan.execute(f"begin; {read}")
+        step = asyncio.create_task(migrate(database.owner_url))
+        for _ in range(3):
+            await until_waiting(owner)
+            for name in ("messages", "kept"):
+                await in_time(other.fetch(f"select from gapless.{name} limit 1"))
+        assert not step.done()
+        await scan.execute("commit")
+        assert "0018 changes" in await step
 
 
 async def test_an_edited_step_is_refused(database: Database, owner: asyncpg.Connection) -> None:
