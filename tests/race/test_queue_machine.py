@@ -405,9 +405,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert moved.stats is not None
         # Nobody knows here which ids are settled, so one is found by its age: it may be a later one by then.
         assert tried.stats.cursor <= moved.stats.cursor
-        assert replace(tried.stats, oldest_unacked_seconds=None, cursor=0) == replace(
-            moved.stats, oldest_unacked_seconds=None, cursor=0
-        )
+        unlike: dict[str, Any] = {"oldest_unacked_seconds": None, "cursor": 0}
+        assert replace(tried.stats, **unlike) == replace(moved.stats, **unlike)
         after = self.do(self.look())
         assert all(place.at is At.AHEAD for place in after.places.values())
         if target == "latest":
