@@ -66,21 +66,12 @@ class History:
         """A page, and whether more follows. `follows`: the reader has the messages before this page, so a
         page whose beginning, or whole, was removed by retention would leave a hole."""
         rows = await self._pool.fetch(
-            "history_up" if query.ascending else "history_down",
-            channel_id,
-            query.after or 0,
-            MAX_ID if query.before is None else query.before,
-            query.since,
-            list(query.types) or None,
-            list(query.keys) or None,
-            query.limit + 1,
-            max_bytes,
+            "history_up" if query.ascending else "history_down", *arguments_of(query, channel_id, max_bytes)
         )
         floor = rows[0]["trimmed_id"]
         if floor is None:
             raise no_channel(query.channel)
-        if query.ascending and follows and (query.after or 0) < floor:
-            raise GaplessError(Code.CURSOR_EXPIRED, "retention overtook this reader")
+        refuse_overtaken(query, floor, follows=follows)
         rows = [row for row in rows if row["id"] is not None]
         messages = [message_of(row, query.channel) for row in rows[: query.limit]]
         return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= max_bytes
@@ -89,6 +80,26 @@ class History:
 async def since(pool: Pool, time: datetime | None) -> int:
     """An id to begin at, so that a query by time does not read all earlier messages."""
     return 0 if time is None else int(await pool.fetchval("id_before", time))
+
+
+def arguments_of(query: HistoryQuery, channel_id: int, max_bytes: int) -> tuple[object, ...]:
+    """What the statements for a page take."""
+    return (
+        channel_id,
+        query.after or 0,
+        MAX_ID if query.before is None else query.before,
+        query.since,
+        list(query.types) or None,
+        list(query.keys) or None,
+        query.limit + 1,
+        max_bytes,
+    )
+
+
+def refuse_overtaken(query: HistoryQuery, floor: int, *, follows: bool) -> None:
+    """Raise `cursor_expired` if retention removed the beginning of a page that follows another one."""
+    if query.ascending and follows and (query.after or 0) < floor:
+        raise GaplessError(Code.CURSOR_EXPIRED, "retention overtook this reader")
 
 
 def refuse_expired(query: HistoryQuery, row: Any) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from db.channels import channel_row, no_channel
 from db.connect import Pool
-from db.history import EXPORT_BATCH, EXPORT_BYTES, refuse_expired, since
+from db.history import EXPORT_BATCH, EXPORT_BYTES, arguments_of, refuse_expired, refuse_overtaken, since
 from db.reader import PAGE_BYTES
 from db.rows import message as message_of
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.model import MAX_ID, Message, Original
+from subscriptions.domain.model import Message, Original
 from subscriptions.ports import HistoryQuery, LatestPage
 
 
@@ -26,7 +26,8 @@ class Views:
         row = await channel_row(self._pool, query.namespace, query.channel)
         refuse_expired(query, row)
         after = max(query.after or 0, row["trimmed_id"], await since(self._pool, query.since))
-        return await self._page(replace(query, after=after), row["id"], changed_after)
+        part, follows = replace(query, after=after), query.after is not None
+        return await self._page(part, row["id"], changed_after, follows=follows)
 
     async def export(
         self, query: HistoryQuery, changed_after: int | None = None
@@ -34,11 +35,12 @@ class Views:
         row = await channel_row(self._pool, query.namespace, query.channel)
         refuse_expired(query, row)
         after = max(query.after or 0, row["trimmed_id"], await since(self._pool, query.since))
-        part, left = replace(query, after=after), query.limit
+        part, left, follows = replace(query, after=after), query.limit, query.after is not None
         while left > 0:
             part = replace(part, limit=min(EXPORT_BATCH, left))
-            page = await self._page(part, row["id"], changed_after, EXPORT_BYTES)
+            page = await self._page(part, row["id"], changed_after, follows=follows, max_bytes=EXPORT_BYTES)
             if page.originals:
+                follows = True
                 left -= len(page.originals)
                 last = page.originals[-1].message.id
                 part = replace(part, after=last) if query.ascending else replace(part, before=last)
@@ -63,24 +65,22 @@ class Views:
         return [message_of(each, channel) for each in rows[:limit]], len(rows) > limit or is_cut
 
     async def _page(
-        self, query: HistoryQuery, channel_id: int, changed_after: int | None, max_bytes: int = PAGE_BYTES
+        self,
+        query: HistoryQuery,
+        channel_id: int,
+        changed_after: int | None,
+        *,
+        follows: bool,
+        max_bytes: int = PAGE_BYTES,
     ) -> LatestPage:
-        arguments = (
-            channel_id,
-            query.after or 0,
-            MAX_ID if query.before is None else query.before,
-            query.since,
-            list(query.types) or None,
-            list(query.keys) or None,
-            query.limit + 1,
-            max_bytes,
-        )
+        arguments = arguments_of(query, channel_id, max_bytes)
         if changed_after is not None:
             rows = await self._pool.fetch("changed", *arguments, changed_after)
         else:
             rows = await self._pool.fetch("latest_up" if query.ascending else "latest_down", *arguments)
         if rows[0]["last_id"] is None:
             raise no_channel(query.channel)
+        refuse_overtaken(query, rows[0]["trimmed_id"], follows=follows)
         head = rows[0]["last_id"]
         rows = [row for row in rows if row["id"] is not None]
         has_more = len(rows) > query.limit or sum(row["size"] for row in rows) >= max_bytes

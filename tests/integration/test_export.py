@@ -108,7 +108,8 @@ async def test_a_whole_export_ends_as_one(serve: Serve, order: str) -> None:
 
 @pytest.mark.parametrize("lose", [drop_the_segment, delete_the_channel])
 @pytest.mark.parametrize(
-    "query", ["order=asc", pytest.param("order=asc&after=0", marks=pytest.mark.drill), "type=message"]
+    "query",
+    ["order=asc", pytest.param("order=asc&after=0", marks=pytest.mark.drill), "type=message", "view=latest"],
 )
 async def test_an_export_whose_rest_is_lost_does_not_end_as_a_whole_one(
     serve: Serve, owner: asyncpg.Connection, lose: object, query: str
