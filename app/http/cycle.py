@@ -104,15 +104,17 @@ class Cycle(RequestResponseCycle):
         if self.waiting_for_100_continue and self.more_body:
             # Nobody knows whether the body comes: a client sends it after all, or goes on with a request.
             self.keep_alive = False
-        if self.keep_alive or not self.more_body or message.get("more_body") or not self.response_started:
+        if self.keep_alive or message.get("more_body") or not self.response_started:
             await super().send(message)
             return
         # The base class would close at once. The kernel answers bytes that come after it with a reset, which
-        # takes the answer from a client that still sends.
+        # takes the answer from a client that still sends: the rest of a body, or requests behind the last.
         self.keep_alive = True
+        connection: Any = self.transport.get_protocol()
+        connection.pipeline.clear()  # What was sent behind the last request is not carried out.
         await super().send(message)
         if not self.disconnected:
-            self.transport.get_protocol().drain()  # type: ignore[attr-defined]
+            connection.drain()
 
     async def _wait_behind(self, size_bytes: int) -> None:
         connection: Any = self.transport.get_protocol()

@@ -108,6 +108,17 @@ def test_what_waits_behind_the_last_answer_is_not_carried_out(server: Running) -
     assert server.look(lambda: server.server_state.total_requests) == 1
 
 
+def test_the_last_answer_can_be_read_though_more_is_sent_after_it(server: Running) -> None:
+    """A reset would take it from the client: so the server half-closes, and reads on for a moment."""
+    with server.connect() as connection:
+        connection.sendall(post(b"Content-Length: 1", b"Connection: close", body=b"x"))
+        wait_until(lambda: server.look(lambda: server.server_state.total_requests) == 1)
+        for _ in range(3):
+            connection.sendall(POST)
+        assert everything(connection).count(b"HTTP/1.1 200 ") == 1
+    assert server.look(lambda: server.server_state.total_requests) == 1
+
+
 def test_a_refusal_behind_a_burst_of_chunks_can_be_read(server: Running) -> None:
     with server.connect() as connection:
         connection.sendall(post(b"Transfer-Encoding: chunked") + CHUNK * 1000 + b"zz\r\n" + CHUNK * 10_000)
