@@ -10,6 +10,7 @@ from typing import Any
 from db.channels import channel_row, no_channel
 from db.connect import Pool
 from db.reader import PAGE_BYTES
+from db.rows import filter_of
 from db.rows import message as message_of
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import MAX_ID, Message
@@ -89,8 +90,7 @@ def arguments_of(query: HistoryQuery, channel_id: int, max_bytes: int) -> tuple[
         query.after or 0,
         MAX_ID if query.before is None else query.before,
         query.since,
-        list(query.types) or None,
-        list(query.keys) or None,
+        *filter_of(query),
         query.limit + 1,
         max_bytes,
     )

@@ -14,7 +14,7 @@ import asyncpg
 
 from db.connect import Pool
 from db.queries import load
-from db.rows import message
+from db.rows import filter_of, message
 from subscriptions.domain.errors import unavailable
 from subscriptions.domain.model import Message
 from subscriptions.domain.pattern import to_regex
@@ -174,7 +174,6 @@ class Reader:
     async def page(
         self, selection: Selection, after: int, upto: int | None, limit: int, max_bytes: int = PAGE_BYTES
     ) -> Page:
-        types, keys = list(selection.types) or None, list(selection.keys) or None
         if selection.single is not None:
             rows = await self._pages.fetch(
                 "page_channel",
@@ -182,8 +181,7 @@ class Reader:
                 selection.single,
                 after,
                 limit,
-                types,
-                keys,
+                *filter_of(selection),
                 max_bytes,
                 check=self._is_current,
             )
@@ -197,8 +195,7 @@ class Reader:
             after,
             upto,
             limit,
-            types,
-            keys,
+            *filter_of(selection),
             max_bytes,
             STRETCH,
             check=self._is_current,
@@ -219,8 +216,7 @@ class Reader:
             _regex(selection),
             count,
             upto,
-            list(selection.types) or None,
-            list(selection.keys) or None,
+            *filter_of(selection),
             check=self._is_current,
         )
         return {r["channel_id"]: r["start"] for r in rows}
@@ -246,8 +242,7 @@ class Reader:
             after,
             upto,
             limit,
-            list(selection.types) or None,
-            list(selection.keys) or None,
+            *filter_of(selection),
             max_bytes,
             check=self._is_current,
         )

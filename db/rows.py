@@ -8,6 +8,8 @@ import msgspec
 
 from subscriptions.domain.delivery import Tags
 from subscriptions.domain.model import Channel, Message, Retention, microseconds
+from subscriptions.domain.selection import Selection
+from subscriptions.ports import HistoryQuery
 
 
 def message(row: Any, channel: str) -> Message:
@@ -27,6 +29,12 @@ def message(row: Any, channel: str) -> Message:
         expires_at_us=None if expires_at is None else microseconds(expires_at),
         change=None if change is None else change.encode(),
     )
+
+
+def filter_of(query: Selection | HistoryQuery) -> tuple[list[str] | None, list[str] | None, str | None]:
+    """Types, keys and changes as arguments of a statement; None for each that leaves out nothing."""
+    changes = None if query.changes == "all" else query.changes
+    return list(query.types) or None, list(query.keys) or None, changes
 
 
 def channel(row: Any) -> Channel:

@@ -336,9 +336,9 @@ def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscr
             settings[name] = row[name]
     if "retain" in origins:
         settings["retain"] = row["retain"]
-    lists = {"types": row["types"], "keys": row["keys"]}
-    if any(lists.values()):
-        settings["filter"] = {name: values for name, values in lists.items() if values}
+    asked = {name: row[name] for name in ("types", "keys", "changes") if row[name]}
+    if asked:
+        settings["filter"] = asked
     if "dead_letter" in origins:
         settings["dead_letter"] = {"channel": row["dead_letter"]}
         if row["keep"] is not None:

@@ -73,7 +73,7 @@ class Views:
         follows: bool,
         max_bytes: int = PAGE_BYTES,
     ) -> LatestPage:
-        arguments = arguments_of(query, channel_id, max_bytes)
+        arguments = arguments_of(replace(query, changes="none"), channel_id, max_bytes)
         if changed_after is not None:
             rows = await self._pool.fetch("changed", *arguments, changed_after)
         else:

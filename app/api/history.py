@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from app.api import answers
 from app.api.views import MessageQuery, View, encode_page
 from app.http.accept import CLOUDEVENT, CLOUDEVENTS, NDJSON, form_of_history, wants_cloudevent
-from app.http.parameters import Id, Keys, Limit, Since, Types
+from app.http.parameters import ChangesFilter, Id, Keys, Limit, Since, Types
 from app.http.request import Answer, Request
 from app.message.cloudevents import original_to_cloudevent, to_cloudevent
 from app.message.limits import check_key, check_type
@@ -48,6 +48,7 @@ class HistoryQuery(msgspec.Struct):
     since: Since | UnsetType = UNSET
     type: Types = []
     key: Keys = []
+    changes: ChangesFilter = "all"
     limit: Limit | UnsetType = UNSET
     order: Annotated[Literal["asc", "desc"], Meta(description="Oldest or newest first.")] = "asc"
     view: View = "log"
@@ -110,6 +111,8 @@ def _events(events: Iterable[bytes], headers: tuple[tuple[bytes, bytes], ...]) -
 
 def _changed_after(query: HistoryQuery) -> int | None:
     """Raises `invalid_request`."""
+    if query.view == "latest" and query.changes != "all":
+        raise invalid("changes", "is for view=log")
     if not isinstance(query.changed_after, int):
         return None
     if query.view != "latest":
@@ -146,6 +149,7 @@ def _query(request: Request[HistoryQuery], limit: int) -> ports.HistoryQuery:
         tuple(map(check_key, given.key)),
         given.limit if isinstance(given.limit, int) else limit,
         given.order == "asc",
+        given.changes,
     )
 
 

@@ -22,6 +22,7 @@ from subscriptions.domain.delivery import SUBSCRIPTION_SETTINGS, Settings
 from subscriptions.domain.errors import GaplessError, invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
 from subscriptions.domain.principal import Principal
+from subscriptions.domain.selection import Changes
 
 MAX_DELIVER: Final = 1_000_000
 MAX_BACKOFFS: Final = 32
@@ -34,10 +35,12 @@ Ttl = Annotated[float, Meta(gt=0, le=limits.MAX_TTL_S)]
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
-    """Only messages of these types and keys; an empty list allows all."""
+    """Only messages of these types and keys; an empty list allows all. `changes`: with the messages that
+    change others, without them, or only them."""
 
     types: Annotated[list[limits.Type], Meta(max_length=limits.MAX_FILTERS)] | UnsetType | None = UNSET
     keys: Annotated[list[limits.Key], Meta(max_length=limits.MAX_FILTERS)] | UnsetType | None = UNSET
+    changes: Changes | UnsetType | None = UNSET
 
 
 class DeadLetterTo(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,12 +126,13 @@ def _backoff(given: list[float]) -> list[float]:
     return [number(seconds) for seconds in given] or [0]
 
 
-def _filter(given: Filter) -> dict[str, list[str]]:
-    kept = {
+def _filter(given: Filter) -> dict[str, Any]:
+    kept: dict[str, Any] = {
         "types": _each("filter.types", given.types, limits.check_type),
         "keys": _each("filter.keys", given.keys, limits.check_key),
+        "changes": None if given.changes in (UNSET, "all") else given.changes,
     }
-    return {name: texts for name, texts in kept.items() if texts}
+    return {name: asked for name, asked in kept.items() if asked}
 
 
 def _each(place: str, texts: list[str] | UnsetType | None, check: Callable[[str], str]) -> list[str]:

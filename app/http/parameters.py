@@ -22,6 +22,7 @@ from app.message.times import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, NAME_PART
+from subscriptions.domain.selection import Changes
 
 MAX_LIMIT: Final = 1000
 MAX_LAST: Final = 1000
@@ -71,6 +72,10 @@ Types = Annotated[
 Keys = Annotated[
     list[limits.Key],
     Meta(max_length=MAX_FILTERS, description="Only these keys."),
+]
+ChangesFilter = Annotated[
+    Changes,
+    Meta(description="With the messages that change others, without them, or only them."),
 ]
 Since = Annotated[
     str,

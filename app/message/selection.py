@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from app.message.limits import check_key, check_type
 from subscriptions.domain.pattern import check_budget, check_pattern, is_pattern
 from subscriptions.domain.principal import Action, Noun, Principal
-from subscriptions.domain.selection import Selection, select
+from subscriptions.domain.selection import Changes, Selection, select
 
 
 def read_selection(
-    principal: Principal, channels: Sequence[str], types: Sequence[str], keys: Sequence[str]
+    principal: Principal,
+    channels: Sequence[str],
+    types: Sequence[str],
+    keys: Sequence[str],
+    changes: Changes = "all",
 ) -> Selection:
-    """The selection of channels, some of them patterns, and of types and keys. Of a pattern it has what the
-    principal may read. Raises `invalid_request` and `forbidden`."""
+    """The selection of channels, some of them patterns, and of types, keys and changes. Of a pattern it has
+    what the principal may read. Raises `invalid_request` and `forbidden`."""
     for channel in channels:
         check_pattern(channel)
     names = [channel for channel in channels if not is_pattern(channel)]
@@ -29,4 +33,5 @@ def read_selection(
         patterns,
         list(map(check_type, types)),
         list(map(check_key, keys)),
+        changes,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from gapless_cli.failures import usage
-from gapless_cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
+from gapless_cli.options import DEFAULT_URL, After, Changes, Keys, Since, Types, Url
 
 EXAMPLES = """
 Examples:
@@ -29,6 +29,7 @@ def history(
     since: Since = None,
     types: Types = None,
     keys: Keys = None,
+    changes: Changes = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many [all].")] = None,
     order: Annotated[Literal["asc", "desc"], typer.Option(help="Oldest or newest first.")] = "asc",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new messages.")] = False,
@@ -38,12 +39,13 @@ def history(
     if after is not None and since is not None:
         raise usage("give one of --after and --since: they both say where to start")
     start = since if after is None else after
+    filters: dict[str, Any] = {"types": types, "keys": keys, "changes": changes}
     if follow:
         if before is not None or order == "desc":
             raise usage("--follow goes forward without an end: leave --before and --order desc out")
-        _follow(url, channel, "earliest" if start is None else start, {"types": types, "keys": keys}, limit)
+        _follow(url, channel, "earliest" if start is None else start, filters, limit)
         return
-    _print(url, channel, limit, start=start, before=before, types=types, keys=keys, order=order)
+    _print(url, channel, limit, start=start, before=before, order=order, **filters)
 
 
 def _print(url: str, channel: str, limit: int | None, **options: object) -> None:
@@ -56,9 +58,7 @@ def _print(url: str, channel: str, limit: int | None, **options: object) -> None
             write_line(message_json(message), flush=False)
 
 
-def _follow(
-    url: str, channel: str, start: int | str, filters: dict[str, list[str] | None], limit: int | None
-) -> None:
+def _follow(url: str, channel: str, start: int | str, filters: dict[str, Any], limit: int | None) -> None:
     from gapless_cli.subscribe import follow
 
     follow(url, [channel], start, filters, count=limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,6 +38,10 @@ Url = Annotated[
 ]
 Types = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="Only this key; may be repeated.")]
+Changes = Annotated[
+    Literal["all", "none", "only"] | None,
+    typer.Option(help="Messages that change others: with the rest, not at all, or alone [all]."),
+]
 After = Annotated[int | None, typer.Option("--after", min=0, max=MAX_ID, help="Only messages after this id.")]
 Since = Annotated[
     str | None, typer.Option("--since", help="Only from this time on: RFC 3339, or an age: 10m, 2h, 1d.")

@@ -10,7 +10,7 @@ import typer
 from gapless_cli.failures import say, usage
 from gapless_cli.interrupts import Interrupts
 from gapless_cli.limits import MAX_LAST
-from gapless_cli.options import DEFAULT_URL, After, Keys, Since, Types, Url
+from gapless_cli.options import DEFAULT_URL, After, Changes, Keys, Since, Types, Url
 
 if TYPE_CHECKING:
     from gapless import Ephemeral, Gap, Last, Message, Stream
@@ -40,6 +40,7 @@ def subscribe(
     from_: Annotated[Literal["earliest", "latest"] | None, typer.Option("--from", help="Start here.")] = None,
     types: Types = None,
     keys: Keys = None,
+    changes: Changes = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
     data_only: Annotated[bool, typer.Option("--data-only", help="Print only each message's data.")] = False,
     url: Url = DEFAULT_URL,
@@ -55,7 +56,7 @@ def subscribe(
         url,
         channels,
         given[0] if given else None,
-        {"types": types, "keys": keys},
+        {"types": types, "keys": keys, "changes": changes},
         count=count,
         data_only=data_only,
     )

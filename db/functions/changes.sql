@@ -23,7 +23,7 @@ begin
         cross join lateral (select (m.change ->> 'target')::bigint as target, m.change ->> 'action' as action) c
         -- One at a time: so only the segment of each target is read.
         left join lateral (
-            select t.id, t.sender, gapless_internal.is_change(t.change) as is_change
+            select t.id, t.sender, gapless.is_change(t.change) as is_change
             from gapless.messages t join gapless.channels h on h.id = t.channel_id
             where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > h.trimmed_id
             offset 0) t on true
@@ -52,7 +52,7 @@ begin
 end $$;
 
 -- Whether a message with this `change` changes another one and is no original: a reply is one.
-create or replace function gapless_internal.is_change(p_change json) returns boolean
+create or replace function gapless.is_change(p_change json) returns boolean
 language sql immutable as $$
     select p_change is not null and p_change ->> 'action' <> 'reply'
 $$;

@@ -72,14 +72,14 @@ create or replace function gapless_internal.expire_stretch(
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     with rows as materialized (
-        select m.id, m.channel_id, m.expires_at, m.created_at, m.type, m.key from gapless.messages m
+        select m.id, m.channel_id, m.expires_at, m.created_at, m.type, m.key, m.change from gapless.messages m
         where (m.expires_at, m.id) > ((select p.looked_at), (select p.looked_id)) and m.expires_at <= p.look_to
         order by m.expires_at, m.id limit p_stretch
     ), late as (
         select r.id, r.channel_id, r.expires_at from rows r join gapless.channels c on c.id = r.channel_id
         where r.id > p.frontier and c.namespace_id = s.namespace_id and r.id > c.trimmed_id
           and (c.name = any(s.names) or c.name ~ s.regex)
-          and (s.types is null or r.type = any(s.types)) and (s.keys is null or r.key = any(s.keys))
+          and gapless.admits(s.types, s.keys, s.changes, r.type, r.key, r.change)
           and (p.not_before is null or r.created_at >= p.not_before)
           and not exists (select from gapless.settled_ahead a
                           where a.subscription_id = s.id and a.message_id = r.id)

@@ -177,7 +177,8 @@ begin
     execute format('grant select (singleton, epoch, trimmed_id, created_at) on gapless.log to %I', p_role);
     execute format(
         'grant select (id, namespace_id, name, channels, names, regex, start, paused, created_at, ack_wait, max_deliver,
-         backoff, max_in_flight, ordering, message_ttl, max_backlog, types, keys, dead_letter, retain, expires, keep)
+         backoff, max_in_flight, ordering, message_ttl, max_backlog, types, keys, changes, dead_letter, retain, expires,
+         keep)
          on gapless.subscriptions to %I', p_role);
     execute format(
         'grant execute on function gapless.tick, gapless.id_before, gapless.seq_at, gapless.reads_everything,

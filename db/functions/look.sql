@@ -122,7 +122,7 @@ language sql stable as $$
         -- Rows that were removed or do not match any more are ended by the next decision.
         where k.id is not null or m.id is not null and c.id is not null and (
                   not h.is_row or f.state = 'leased'
-                  or ((s.types is null or m.type = any(s.types)) and (s.keys is null or m.key = any(s.keys))) is true)
+                  or gapless.admits(s.types, s.keys, s.changes, m.type, m.key, m.change) is true)
     ), cut as (
         select least((select min(h.id) from hits h where h.n > p_limit),
                      (select min(w.id) from whole w where w.bytes_before >= p_bytes)) as id

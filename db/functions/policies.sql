@@ -118,6 +118,7 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
         max_backlog = (w.v ->> 'max_backlog')::bigint,
         types = nullif(array(select jsonb_array_elements_text(w.v #> '{filter,types}')), '{}'),
         keys = nullif(array(select jsonb_array_elements_text(w.v #> '{filter,keys}')), '{}'),
+        changes = w.v #>> '{filter,changes}',
         dead_letter = w.v #>> '{dead_letter,channel}',
         keep = case w.v #>> '{dead_letter,keep}' when 'false' then 0 when 'true' then null
                else (w.v #>> '{dead_letter,keep}')::double precision end,

@@ -32,12 +32,12 @@ declare
     since timestamptz := (select p.not_before from gapless.progress p where p.subscription_id = s.id);
     passed bigint;
 begin
-    if s.types is not null or s.keys is not null then
+    if not gapless_internal.takes_all(s) then
         return (select count(*) from (
                     select from gapless.messages m join gapless.channels c on c.id = m.channel_id
                     where m.id > p_frontier and c.namespace_id = s.namespace_id and m.id > c.trimmed_id
                       and (c.name = any(s.names) or c.name ~ s.regex)
-                      and (s.types is null or m.type = any(s.types)) and (s.keys is null or m.key = any(s.keys))
+                      and gapless.admits(s.types, s.keys, s.changes, m.type, m.key, m.change)
                       and (since is null or m.created_at >= since)
                       and not exists (select from gapless.settled_ahead a
                                       where a.subscription_id = s.id and a.message_id = m.id)
@@ -117,7 +117,7 @@ begin
     from (select from gapless.deliveries d where d.subscription_id = s.id and d.state in (1, 2) limit p_most + 1) d;
     exact := waiting <= p_most;
     waiting := least(waiting, p_most);
-    if s.types is null and s.keys is null then
+    if gapless_internal.takes_all(s) then
         waiting := waiting + gapless.ahead(s, p.frontier);
         return;
     end if;

@@ -1,9 +1,9 @@
 -- calls: id_before(1)
 
 -- name: history_up
--- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 limit, $8 bytes. Each row has the
--- channel's floor, in the snapshot of the messages. Without messages there is one row with only the floor. A
--- null floor: the channel is gone.
+-- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 changes, $8 limit, $9 bytes. Each row has the
+-- channel's floor, in the snapshot of the messages. Without messages there is one row with only the floor. A null floor:
+-- the channel is gone.
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
        m."binary", m.size, m.change, f.trimmed_id
 from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
@@ -13,9 +13,9 @@ left join (
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
           and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id >= $2::bigint - $2::bigint % 16777216
           and ($4::timestamptz is null or m.created_at >= $4)
-          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-        order by m.channel_id, m.id limit $7) m
-) m on m.bytes_before < $8
+          and gapless.admits($5, $6, $7, m.type, m.key, m.change)
+        order by m.channel_id, m.id limit $8) m
+) m on m.bytes_before < $9
 order by m.id
 
 -- name: history_down
@@ -28,9 +28,9 @@ left join (
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
           and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id < $3::bigint
           and ($4::timestamptz is null or m.created_at >= $4)
-          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-        order by m.channel_id desc, m.id desc limit $7) m
-) m on m.bytes_before < $8
+          and gapless.admits($5, $6, $7, m.type, m.key, m.change)
+        order by m.channel_id desc, m.id desc limit $8) m
+) m on m.bytes_before < $9
 order by m.id desc
 
 -- name: message

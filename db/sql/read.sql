@@ -1,4 +1,4 @@
--- calls: seq_at(2), rotate_secret(2)
+-- calls: seq_at(2), rotate_secret(2), admits(6)
 
 -- name: tick
 select last_id, lsn, flushed, holders, life::text as life, fences, epoch::text as epoch, newest
@@ -50,7 +50,7 @@ from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text) and c.last_id > $4
 
 -- name: page_channel
--- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys, $7 bytes. The row of kind 1 is
+-- One channel: $1 namespace, $2 name, $3 after, $4 limit, $5 types, $6 keys, $7 changes, $8 bytes. The row of kind 1 is
 -- the head that goes with these rows: same statement, same snapshot.
 with c as materialized (
     select c.id, c.name, c.last_id, c.last_seq, c.first_seq, c.trimmed_id
@@ -64,10 +64,10 @@ from c cross join lateral (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > (c.id, greatest($3::bigint, c.trimmed_id))
           and (m.channel_id, m.id) <= (c.id, c.last_id) and m.id >= $3::bigint - $3::bigint % 16777216
-          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
+          and gapless.admits($5, $6, $7, m.type, m.key, m.change)
         order by m.channel_id, m.id limit $4) m
 ) m
-where m.bytes_before < $7
+where m.bytes_before < $8
 union all
 select 1, c.name, c.id, c.last_id, c.last_seq, null, null, null, null, null, null, null, null, 0, null from c
 union all
@@ -77,7 +77,7 @@ order by kind, id
 
 -- name: page_channels
 -- Several channels: $1 namespace, $2 names, $3 regex of the patterns or null, $4 after, $5 up to, $6 limit,
--- $7 types, $8 keys, $9 bytes, $10 stretch. Only channels with new messages after $4 are read. If they are
+-- $7 types, $8 keys, $9 changes, $10 bytes, $11 stretch. Only channels with new messages after $4 are read. If they are
 -- few, each is read by itself; messages that a channel's own bound cuts off lie beyond the bound of the page.
 -- If they are many, a stretch of the log is read by id: the work depends on the stretch, not on the number of
 -- channels. The row of kind 1 says how far these rows are complete if no bound cut them.
@@ -90,7 +90,7 @@ with c as materialized (
 ), stretch as materialized (
     select m.* from gapless.messages m
     where m.id > $4 and m.id <= $5 and not (select f.yes from few f)
-    order by m.id limit $10
+    order by m.id limit $11
 )
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
        m.sender, m.headers, m.data, m."binary", m.size, m.change
@@ -103,23 +103,23 @@ from (
                  select m.* from gapless.messages m
                  where (m.channel_id, m.id) > (c.id, greatest($4::bigint, c.trimmed_id))
                    and (m.channel_id, m.id) <= (c.id, $5::bigint) and m.id >= $4::bigint - $4::bigint % 16777216
-                   and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
+                   and gapless.admits($7, $8, $9, m.type, m.key, m.change)
                  order by m.channel_id, m.id limit $6) m
          ) m
-         where m.channel_bytes_before < $9 and (select f.yes from few f)
+         where m.channel_bytes_before < $10 and (select f.yes from few f)
          order by m.id limit $6)
         union all
         (select c.name, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
                 m.sender, m.headers, m.data, m."binary", m.size, m.change
          from stretch m join c on c.id = m.channel_id
          where m.id > c.trimmed_id
-           and ($7::text[] is null or m.type = any($7)) and ($8::text[] is null or m.key = any($8))
+           and gapless.admits($7, $8, $9, m.type, m.key, m.change)
          order by m.id limit $6)
     ) m
 ) m
-where m.bytes_before < $9
+where m.bytes_before < $10
 union all
-select 1, null, null, case when (select count(*) from stretch) = $10 then (select max(m.id) from stretch m)
+select 1, null, null, case when (select count(*) from stretch) = $11 then (select max(m.id) from stretch m)
        else $5 end, null, null, null, null, null, null, null, null, null, 0, null
 union all
 select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0, null
@@ -128,7 +128,7 @@ order by kind, id
 
 -- name: page_from
 -- As page_channels, each channel from its own start: $1 channel ids, $2 starts, $3 after, $4 up to, $5 limit,
--- $6 types, $7 keys, $8 bytes. Channels without further messages are not read.
+-- $6 types, $7 keys, $8 changes, $9 bytes. Channels without further messages are not read.
 select 0 as kind, m.channel, m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key,
        m.sender, m.headers, m.data, m."binary", m.size, m.change
 from (
@@ -141,13 +141,13 @@ from (
                 select m.* from gapless.messages m
                 where (m.channel_id, m.id) > (c.id, greatest($3::bigint, s.start, c.trimmed_id))
                   and (m.channel_id, m.id) <= (c.id, $4::bigint) and m.id >= $3::bigint - $3::bigint % 16777216
-                  and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
+                  and gapless.admits($6, $7, $8, m.type, m.key, m.change)
                 order by m.channel_id, m.id limit $5) m
         ) m
-        where m.channel_bytes_before < $8 and c.last_id > greatest($3::bigint, s.start)
+        where m.channel_bytes_before < $9 and c.last_id > greatest($3::bigint, s.start)
         order by m.id limit $5) m
 ) m
-where m.bytes_before < $8
+where m.bytes_before < $9
 union all
 select 2, c.name, c.id, c.trimmed_id, c.first_seq, null, null, null, null, null, null, null, null, 0, null
 from unnest($1::bigint[], $2::bigint[]) as s (channel_id, start)
@@ -156,13 +156,13 @@ where c.trimmed_id > greatest($3, s.start)
 order by kind, id
 
 -- name: last_starts
--- For each channel, the id right before its newest $4 messages up to $5; $6 types, $7 keys. If the channel
+-- For each channel, the id right before its newest $4 messages up to $5; $6 types, $7 keys, $8 changes. If the channel
 -- holds fewer, its floor.
 select c.id as channel_id, coalesce((
     select m.id - 1 from gapless.messages m
     where (m.channel_id, m.id) > (c.id, c.trimmed_id) and (m.channel_id, m.id) <= (c.id, $5::bigint)
       and m.id <= $5
-      and ($6::text[] is null or m.type = any($6)) and ($7::text[] is null or m.key = any($7))
+      and gapless.admits($6, $7, $8, m.type, m.key, m.change)
     order by m.channel_id desc, m.id desc offset $4::bigint - 1 limit 1), c.trimmed_id) as start
 from gapless.channels c join gapless.namespaces n on n.id = c.namespace_id
 where n.name = $1 and (c.name = any($2::text[]) or c.name ~ $3::text)

@@ -1,9 +1,9 @@
--- calls: annotations_of(2)
+-- calls: annotations_of(2), is_change(1)
 
 -- name: latest_up
 -- Originals of a channel with what became of them: $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys,
--- $7 limit, $8 bytes. Each row has the channel's floor and its newest id, in the same snapshot. Without messages there
--- is one row with only these. Null ones: the channel is gone.
+-- $7 'none', $8 limit, $9 bytes. Each row has the channel's floor and its newest id, in the same snapshot. Without
+-- messages there is one row with only these. Null ones: the channel is gone.
 select m.*, f.trimmed_id, f.last_id,
        case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
@@ -19,13 +19,12 @@ left join (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
           and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id >= $2::bigint - $2::bigint % 16777216
-          and (m.change is null or m.change ->> 'action' = 'reply')
           and ($4::timestamptz is null or m.created_at >= $4)
-          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-        order by m.channel_id, m.id limit $7) o
+          and gapless.admits($5, $6, $7, m.type, m.key, m.change)
+        order by m.channel_id, m.id limit $8) o
     left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
     left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
-) m on m.bytes_before < $8
+) m on m.bytes_before < $9
 order by m.id
 
 -- name: latest_down
@@ -44,17 +43,16 @@ left join (
         select m.* from gapless.messages m
         where (m.channel_id, m.id) > ((select $1::bigint), (select $2::bigint))
           and (m.channel_id, m.id) < ((select $1::bigint), (select $3::bigint)) and m.id < $3::bigint
-          and (m.change is null or m.change ->> 'action' = 'reply')
           and ($4::timestamptz is null or m.created_at >= $4)
-          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-        order by m.channel_id desc, m.id desc limit $7) o
+          and gapless.admits($5, $6, $7, m.type, m.key, m.change)
+        order by m.channel_id desc, m.id desc limit $8) o
     left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
     left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
-) m on m.bytes_before < $8
+) m on m.bytes_before < $9
 order by m.id desc
 
 -- name: changed
--- As latest_up, but only originals that a message after $9 changed: the work depends on how many these are.
+-- As latest_up, but only originals that a message after $10 changed: the work depends on how many these are.
 select m.*, f.trimmed_id, f.last_id,
        case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
@@ -68,14 +66,14 @@ left join (
              - coalesce(n.size, o.size) - coalesce(o.annotation_bytes, 0) as bytes_before
     from (
         select m.*, l.version, l.deleted, l.replies, l.annotation_bytes, l.updated_by
-        from (select l.* from gapless.latest l where l.channel_id = $1 and l.version > $9 offset 0) l
+        from (select l.* from gapless.latest l where l.channel_id = $1 and l.version > $10 offset 0) l
         cross join lateral (select x.* from gapless.messages x where x.id = l.id and x.channel_id = $1 offset 0) m
         where l.id > $2 and l.id < $3
           and ($4::timestamptz is null or m.created_at >= $4)
-          and ($5::text[] is null or m.type = any($5)) and ($6::text[] is null or m.key = any($6))
-        order by l.id limit $7) o
+          and gapless.admits($5, $6, $7, m.type, m.key, m.change)
+        order by l.id limit $8) o
     left join lateral (select x.* from gapless.messages x where x.id = o.updated_by offset 0) n on true
-) m on m.bytes_before < $8
+) m on m.bytes_before < $9
 order by m.id
 
 -- name: latest_message
@@ -87,7 +85,7 @@ select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.heade
 from gapless.messages o
 left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
 left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
-where o.channel_id = $1 and o.id = $2 and o.id > $3 and (o.change is null or o.change ->> 'action' = 'reply')
+where o.channel_id = $1 and o.id = $2 and o.id > $3 and not gapless.is_change(o.change)
 
 -- name: changes
 -- The messages with these actions ($5) on one target, in order: $1 channel id, $2 target, $3 after, $4 limit, $6 bytes.

@@ -18,10 +18,18 @@ class Entry:
     """One committed message. Every feed and reader in the process shares it, so it is never changed. Only a
     wire form is added when a reader first asks for it."""
 
-    __slots__ = ("_frames", "body", "channel", "id", "key", "namespace", "seq", "type")
+    __slots__ = ("_frames", "body", "channel", "id", "is_change", "key", "namespace", "seq", "type")
 
     def __init__(
-        self, id_: int, namespace: str, channel: str, seq: int, type_: str, key: str | None, body: bytes
+        self,
+        id_: int,
+        namespace: str,
+        channel: str,
+        seq: int,
+        type_: str,
+        key: str | None,
+        body: bytes,
+        is_change: bool = False,
     ) -> None:
         self.id = id_
         self.namespace = namespace
@@ -30,6 +38,7 @@ class Entry:
         self.type = type_
         self.key = key
         self.body = body
+        self.is_change = is_change
         self._frames: dict[str, bytes] | None = None
 
     def __repr__(self) -> str:
@@ -74,4 +83,5 @@ def entry_of(namespace: str, message: Message, encode: Encode) -> Entry:
         message.type,
         message.key,
         encode(message),
+        message.change is not None and not message.is_original,
     )

@@ -24,13 +24,16 @@ MAX_ORIGINS = 1000
 
 
 class Copy(msgspec.Struct, array_like=True, frozen=True):
-    """One committed message. `body` is None when it was too large to travel along."""
+    """One committed message. `body` is None when it was too large to travel along.
+
+    `is_change`: whether it changes another message. None: the sender, of a version before, does not say."""
 
     id: int
     seq: int
     type: str
     key: str | None
     body: bytes | None
+    is_change: bool | None = None
 
 
 class ChannelHint(msgspec.Struct, array_like=True, frozen=True):
@@ -152,7 +155,7 @@ class Replays:
 def entries_of(hint: ChannelHint) -> list[Entry]:
     """Entries of the copies that travelled along."""
     return [
-        Entry(c.id, hint.namespace, hint.channel, c.seq, c.type, c.key, c.body)
+        Entry(c.id, hint.namespace, hint.channel, c.seq, c.type, c.key, c.body, c.is_change)
         for c in hint.copies
-        if c.body is not None
+        if c.body is not None and c.is_change is not None
     ]

@@ -251,7 +251,7 @@ class Publisher:
                 made = hints[place]
                 if made is not None:
                     entry = entry_of(append.namespace, _message(new, position), self._encode)
-                    made[0].copies.append(Copy(entry.id, entry.seq, entry.type, entry.key, entry.body))
+                    made[0].copies.append(_copy(entry))
                     made[1].append(entry)
         return [made for made in hints.values() if made is not None]
 
@@ -264,6 +264,10 @@ def _hint(place: tuple[str, str], appended: Appended) -> tuple[ChannelHint, list
     namespace, channel = place
     channel_id, after_id, after_seq = appended.before[channel]
     return ChannelHint(namespace, channel, channel_id, after_id, after_seq, []), []
+
+
+def _copy(entry: Entry) -> Copy:
+    return Copy(entry.id, entry.seq, entry.type, entry.key, entry.body, entry.is_change)
 
 
 def _message(new: NewMessage, position: Position) -> Message:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from subscriptions.domain.delivery import Tags
 from subscriptions.domain.model import Channel, Message, Original, Retention
-from subscriptions.domain.selection import Selection
+from subscriptions.domain.selection import Changes, Selection
 from subscriptions.domain.watermark import Fence, Tick
 
 
@@ -191,6 +191,7 @@ class HistoryQuery:
     keys: tuple[str, ...]
     limit: int
     ascending: bool = True
+    changes: Changes = "all"
 
 
 class HistoryPort(Protocol):

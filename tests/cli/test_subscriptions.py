@@ -42,9 +42,10 @@ def on_a_terminal(server_url: str, home: Path, *command: str) -> str:
 
 def test_create_show_update_delete(run: Run) -> None:
     options = ["--ack-wait", "2m", "--backoff", "1s,1m", "--type", "paid", "--dead-letter", "dead.{channel}"]
+    options += ["--changes", "none"]
     made = one(run, "subscriptions", "create", "subs.a", "subs.x.>", "subs.y", "--start", "0", *options)
     assert (made["channels"], made["start"], made["ack_wait"]) == (["subs.x.>", "subs.y"], 0, 120)
-    assert (made["backoff"], made["filter"]) == ([1, 60], {"types": ["paid"]})
+    assert (made["backoff"], made["filter"]) == ([1, 60], {"types": ["paid"], "changes": "none"})
     assert made["dead_letter"] == {"channel": "dead.{channel}"}
     assert (made["origins"]["ack_wait"], made["origins"]["max_deliver"]) == ("own", "default")
     again = one(run, "subscriptions", "create", "subs.a", "subs.x.>", "subs.y", "--start", "0", *options)

@@ -147,7 +147,7 @@ class MemoryReader:
         row = self._log.rows.get((selection.namespace, selection.names[0]))
         if row is None:
             return Page(after, after, 0, ())
-        found = tuple(m for m in row.after(after) if selection.admits(m.type, m.key))[:limit]
+        found = tuple(m for m in row.after(after) if _admits(selection, m))[:limit]
         if len(found) == limit:
             end, seq = found[-1].id, found[-1].seq
         else:
@@ -161,7 +161,7 @@ class MemoryReader:
                 m
                 for row in rows
                 for m in row.after(max(after, starts[row.id]))
-                if m.id <= upto and selection.admits(m.type, m.key)
+                if m.id <= upto and _admits(selection, m)
             ),
             key=lambda m: m.id,
         )[:limit]
@@ -187,7 +187,7 @@ class MemoryReader:
         self._check_fence()
         starts = {}
         for row in self._followed(selection):
-            kept = [m for m in row.after(0) if m.id <= upto and selection.admits(m.type, m.key)]
+            kept = [m for m in row.after(0) if m.id <= upto and _admits(selection, m)]
             starts[row.id] = kept[-count].id - 1 if len(kept) >= count else row.trimmed_id
         await self._pause("lasted")
         return starts
@@ -358,4 +358,10 @@ def _wanted(query: HistoryQuery, message: Message) -> bool:
         return False
     if query.types and message.type not in query.types:
         return False
-    return not query.keys or message.key in query.keys
+    if query.keys and message.key not in query.keys:
+        return False
+    return query.changes == "all" or message.is_original == (query.changes == "none")
+
+
+def _admits(selection: Selection, message: Message) -> bool:
+    return selection.admits(message.type, message.key, is_change=not message.is_original)

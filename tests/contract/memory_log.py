@@ -485,6 +485,7 @@ def _message(new: NewMessage, id_: int, seq: int, now_us: int, channel_ttl: floa
         sender=new.sender,
         created_at_us=now_us,
         expires_at_us=now_us + round(min(lives) * 1_000_000) if lives else None,
+        change=None if new.change is None else new.change.text,
     )
 
 

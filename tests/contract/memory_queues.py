@@ -90,7 +90,7 @@ class Queue:
     rows: dict[int, Row] = field(default_factory=dict)
     ahead: set[int] = field(default_factory=set)
     acked: list[int] = field(default_factory=list)
-    """Ids, in the order they were settled in."""
+    """Ids, as they were settled."""
     fence: int = 0
     silent: int = 0
     gaps: dict[int, Loss] = field(default_factory=dict)
@@ -111,9 +111,9 @@ class Queue:
 
     def admits(self, message: Message) -> bool:
         """Whether the filter lets it through."""
-        lists = self["filter"] or {}
-        types, keys = lists.get("types"), lists.get("keys")
-        return (types is None or message.type in types) and (keys is None or message.key in keys)
+        asked, kind = self["filter"] or {}, "none" if message.is_original else "only"
+        has = {"types": message.type, "keys": message.key, "changes": kind}
+        return all(name not in asked or value in asked[name] for name, value in has.items())
 
     def leased(self) -> list[Row]:
         return [row for row in self.rows.values() if row.state is State.LEASED]

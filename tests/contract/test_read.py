@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from subscriptions.domain.model import Append, NewMessage, Retention
-from subscriptions.domain.selection import Selection, select
+from subscriptions.domain.model import Append, Change, NewMessage, Retention
+from subscriptions.domain.selection import Changes, Selection, select
 from subscriptions.ports import NO_PLACE, Head, Trim
 from tests.contract.conftest import Log, request
 
@@ -88,6 +88,25 @@ async def test_filters_narrow_pages(log: Log) -> None:
             chosen = select("default", names, patterns, types, keys)
             page = await log.read.page(chosen, 0, 5, 10)
             assert ([m.id for m in page.messages], page.complete_to) == (expected, 5)
+
+
+READ_BY: dict[Changes, list[int]] = {"all": [1, 2, 3, 4, 5], "none": [1, 2, 4], "only": [3, 5]}
+
+
+async def test_a_filter_lets_changes_through_or_leaves_them_out(log: Log) -> None:
+    await log.store(Append("default", (NewMessage("a", b"1"), NewMessage("a", b"2"))))
+    for action, target in (("update", 1), ("reply", 1), ("delete", 2)):
+        change = Change(b'{"target":%d,"action":"%b"}' % (target, action.encode()), moderates=True)
+        await log.store(Append("default", (NewMessage("a", b"3", change=change),)))
+    for names, patterns in ((("a",), ()), ((), ("*",)), (("a", "b"), ())):
+        for changes, expected in READ_BY.items():
+            chosen = select("default", names, patterns, changes=changes)
+            page = await log.read.page(chosen, 0, 5, 10)
+            assert ([m.id for m in page.messages], page.complete_to) == (expected, 5)
+            starts = await log.read.last(chosen, 1, 5)
+            assert list(starts.values()) == [expected[-1] - 1]
+            page = await log.read.page_from(chosen, starts, 0, 5, 10)
+            assert [m.id for m in page.messages] == expected[-1:]
 
 
 async def test_a_span_is_the_whole_log(log: Log) -> None:

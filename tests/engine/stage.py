@@ -58,7 +58,7 @@ class Stage:
         for id_ in ids:
             row, message = self.log.by_id[id_]
             entry = entry_of(NAMESPACE, message, encode)
-            copy = Copy(entry.id, entry.seq, entry.type, entry.key, entry.body if copies else None)
+            copy = Copy(entry.id, entry.seq, entry.type, entry.key, entry.body if copies else None, False)
             told = ChannelHint(NAMESPACE, row.name, row.id, 0, entry.seq - 1, [copy])
             self.engine.hear([(told, [entry] if copies else [])])
 

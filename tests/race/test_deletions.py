@@ -13,7 +13,7 @@ from tests.race.support import publish, reader, sessions
 AS_BEFORE = """
 drop trigger note_deletion on gapless.channels;
 drop table gapless.replays;
-alter table gapless.subscriptions drop column keep;
+alter table gapless.subscriptions drop column keep, drop column changes;
 alter table gapless.dead_letters drop column remove_at;
 alter table gapless.fences drop column recovered;
 alter table gapless.channels drop column deletion_id;

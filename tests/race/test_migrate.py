@@ -74,6 +74,7 @@ async def test_a_schema_never_lacks_its_grants(
 BEFORE_CHANGES = """
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
+alter table gapless.subscriptions drop column changes;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts;
 delete from gapless.migrations where version > 17;
 """

@@ -348,7 +348,9 @@ class World:
 
     def _visible(self, selection: Selection) -> list[int]:
         rows = [r for (_, name), r in self.log.rows.items() if name in selection.names or selection.patterns]
-        return sorted(m.id for r in rows for m in r.after(0) if selection.admits(m.type, m.key))
+        return sorted(
+            m.id for r in rows for m in r.after(0) if selection.admits(m.type, m.key, is_change=False)
+        )
 
     # --- the whole
 

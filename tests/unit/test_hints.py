@@ -25,7 +25,12 @@ HINTS = Hints(
     "me",
     [
         ChannelHint(
-            "default", "lobby", 3, 9, 4, [Copy(10, 5, "message", "k", b"{}"), Copy(11, 6, "t", None, None)]
+            "default",
+            "lobby",
+            3,
+            9,
+            4,
+            [Copy(10, 5, "message", "k", b"{}", True), Copy(11, 6, "t", None, None)],
         )
     ],
     [EphemeralHint("default", "lobby", "typing", None, b"{}")],
@@ -79,6 +84,27 @@ def test_a_short_secret_is_refused() -> None:
 def test_only_copies_that_travelled_make_entries() -> None:
     (entry,) = entries_of(HINTS.channels[0])
     assert (entry.id, entry.seq, entry.channel, entry.key, entry.body) == (10, 5, "lobby", "k", b"{}")
+    assert entry.is_change
+
+
+def test_copies_of_a_version_before_make_no_entries() -> None:
+    """They do not say whether they change other messages: a reader that asks reads the log."""
+    before = ["default", "lobby", 3, 9, 4, [[10, 5, "message", "k", b"{}"]]]
+    hint = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=ChannelHint)
+    assert hint.copies[0].id == 10
+    assert entries_of(hint) == []
+
+
+def test_a_version_before_reads_copies_of_this_one() -> None:
+    class CopyBefore(msgspec.Struct, array_like=True, frozen=True):
+        id: int
+        seq: int
+        type: str
+        key: str | None
+        body: bytes | None
+
+    made = msgspec.msgpack.encode(Copy(10, 5, "message", "k", b"{}", True))
+    assert msgspec.msgpack.decode(made, type=CopyBefore) == CopyBefore(10, 5, "message", "k", b"{}")
 
 
 def test_an_ephemeral_hint_that_is_sent_again_is_not_shown_again() -> None:

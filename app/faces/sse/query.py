@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from app.http import parameters
 from app.http.parameters import (
     MAX_LAST,
+    ChangesFilter,
     ChannelOrPattern,
     Heartbeat,
     Keys,
@@ -55,6 +56,7 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
     ) = msgspec.field(name="from", default=UNSET)
     type: Types = []
     key: Keys = []
+    changes: ChangesFilter = "all"
     heartbeat: Heartbeat = 15
     presence: Annotated[bool, Meta(description="Whether joins and leaves are told.")] = True
     last_event_id: (
@@ -67,7 +69,7 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
 def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
     """The selection and the start. Raises `invalid_request` (400 for a malformed cursor) and `forbidden`."""
     given = request.query
-    selection = read_selection(request.principal, given.channel, given.type, given.key)
+    selection = read_selection(request.principal, given.channel, given.type, given.key, given.changes)
     return selection, _start(given, request.headers.getlist("last-event-id"))
 
 

@@ -19,7 +19,7 @@ from app.message.publish import AddressedMessage
 from app.message.times import MAX_MOMENT_CHARACTERS, SINCE_PATTERN
 from subscriptions.domain.errors import invalid
 from subscriptions.domain.names import MAX_NAME_CHARACTERS
-from subscriptions.domain.selection import MAX_CHANNELS
+from subscriptions.domain.selection import MAX_CHANNELS, Changes
 
 MAX_COMMANDS: Final = 1000
 """Commands in one message."""
@@ -48,6 +48,7 @@ class SelectionRequest(Struct, forbid_unknown_fields=True):
     channel: _Names
     type: _Types = []
     key: _Keys = []
+    changes: Changes = "all"
     last: _Last | UnsetType = UNSET
     since: _Moment | UnsetType = UNSET
     start: Literal["earliest", "latest"] | UnsetType = msgspec.field(name="from", default=UNSET)

@@ -224,7 +224,7 @@ class Subscribing:
 def _selection(principal: Principal, request: SubscribeRequest) -> Selection:
     """Raises `invalid_request`."""
     if request.tf is not UNSET:
-        raise invalid("tf", "is not available: messages have no tags; a selection filters by type and key")
+        raise invalid("tf", "is not available: messages have no tags; a selection has other filters")
     asked, channel = request.selection, check_name(request.channel)
     if asked is None:
         return read_selection(principal, [channel], [], [])
@@ -235,7 +235,7 @@ def _selection(principal: Principal, request: SubscribeRequest) -> Selection:
     for field, texts in (("type", asked.type), ("key", asked.key)):
         if len(texts) > MAX_FILTERS:
             raise invalid(f"selection.{field}", f"has more than {MAX_FILTERS} entries")
-    return read_selection(principal, asked.channel, asked.type, asked.key)
+    return read_selection(principal, asked.channel, asked.type, asked.key, asked.changes)
 
 
 def _start(request: SubscribeRequest, by_id: bool) -> Start:

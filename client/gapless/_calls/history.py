@@ -18,6 +18,7 @@ from gapless._call import (
     params_from,
     path,
 )
+from gapless._calls.subscription import Changes
 from gapless._errors import ProtocolError
 from gapless._models import Message, Page, gap_from, message_from
 from gapless._retry import Reply
@@ -28,13 +29,15 @@ class HistoryOptions(TypedDict, total=False):
     """Which messages of a history: those behind `start`, with ids below `before`, these types and these keys.
 
     `start` is an id, `earliest` (the default), or a time: an aware datetime, RFC 3339, or an age such as
-    `10m`, `2h`, `1d`. With the `order` `desc` it is where reading ends.
+    `10m`, `2h`, `1d`. With the `order` `desc` it is where reading ends. `changes`: with the messages that
+    change others (`all`, the default), without them (`none`) or `only` them.
     """
 
     start: Start | None
     before: int | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
+    changes: Changes | None
     order: Literal["asc", "desc"]
 
 
@@ -48,6 +51,7 @@ class HistoryQuery:
     since: datetime | str | None = None
     types: Sequence[str] | None = None
     keys: Sequence[str] | None = None
+    changes: Changes | None = None
     order: Literal["asc", "desc"] = "asc"
 
     @classmethod
@@ -73,6 +77,7 @@ class HistoryQuery:
                 "since": self.since,
                 "type": self.types,
                 "key": self.keys,
+                "changes": self.changes,
                 "limit": limit,
                 "order": self.order,
             }

@@ -11,14 +11,18 @@ from gapless._errors import ProtocolError
 
 Ordering = Literal["key", "channel", "none"]
 """Which messages are in flight one at a time: those of one channel and key, of one channel, or none."""
+Changes = Literal["all", "none", "only"]
+"""Whether messages that change others come with the rest, are left out, or are all that comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Only messages with one of these types and one of these keys are delivered; an empty list allows all."""
+    """Only messages with one of these types and one of these keys are delivered; an empty list allows all.
+    `changes`: with the messages that change others, without them, or only them."""
 
     types: Sequence[str] = ()
     keys: Sequence[str] = ()
+    changes: Changes = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,9 @@ def length_from(raw: Any) -> Length:
 
 
 def _filter(raw: Any) -> Filter | None:
-    return None if raw is None else Filter(tuple(raw.get("types") or ()), tuple(raw.get("keys") or ()))
+    if raw is None:
+        return None
+    return Filter(tuple(raw.get("types") or ()), tuple(raw.get("keys") or ()), raw.get("changes") or "all")
 
 
 def _route(raw: Any) -> DeadLetterRoute | None:

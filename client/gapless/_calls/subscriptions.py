@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -168,7 +167,9 @@ def _member(value: Any) -> Any:
     if isinstance(value, Push):
         return {"url": value.url} | ({} if value.secret is None else {"secret": value.secret})
     if isinstance(value, Filter):
-        return {name: _names(texts) for name, texts in asdict(value).items() if texts}
+        lists = {"types": _names(value.types), "keys": _names(value.keys)}
+        changes = {} if value.changes == "all" else {"changes": value.changes}
+        return {name: texts for name, texts in lists.items() if texts} | changes
     if isinstance(value, DeadLetterRoute):
         return {"channel": value.channel} | ({} if value.keep is True else {"keep": value.keep})
     return value

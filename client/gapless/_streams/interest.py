@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from gapless._call import Params, Request, params_from
+from gapless._calls.subscription import Changes
 from gapless._start import Last, Start, parameters_of
 
 SILENT_HEARTBEATS = 2.5
@@ -19,7 +20,8 @@ class SubscribeOptions(TypedDict, total=False):
     `start`: behind the message with this id; at `earliest`; with messages not older than a time, given as an
     aware datetime, as RFC 3339, or as an age such as `10m`, `2h`, `1d`; or `Last(n)`, the newest n messages
     of each channel. The default is `latest`: only new messages come. `types` and `keys` let only messages
-    with these through. `heartbeat`: whole seconds, 5 to 60, between the server's
+    with these through, `changes` those that change others with the rest, not at all (`none`) or `only` them.
+    `heartbeat`: whole seconds, 5 to 60, between the server's
     signs of life. `give_up_after`: seconds of retries without the service before an error is raised; None is
     for ever.
     """
@@ -27,6 +29,7 @@ class SubscribeOptions(TypedDict, total=False):
     start: Start | Last | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
+    changes: Changes | None
     heartbeat: int
     give_up_after: float | None
 
@@ -39,6 +42,7 @@ class Interest:
     start: Start | Last | None = None
     types: Sequence[str] | None = None
     keys: Sequence[str] | None = None
+    changes: Changes | None = None
     heartbeat: float = 15.0
 
     def __post_init__(self) -> None:
@@ -86,4 +90,5 @@ class Interest:
         return params_from(parameters_of(self.start))
 
     def _filters(self) -> Params:
-        return params_from({"type": self.types, "key": self.keys, "heartbeat": f"{self.heartbeat:g}"})
+        given = {"type": self.types, "key": self.keys, "changes": self.changes}
+        return params_from({**given, "heartbeat": f"{self.heartbeat:g}"})

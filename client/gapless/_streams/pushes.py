@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
+from gapless._calls.subscription import Changes
 from gapless._config import Config
 from gapless._effects import Sources
 from gapless._errors import GaplessError, ProtocolError
@@ -39,6 +40,7 @@ class ConnectedSubscribeOptions(TypedDict, total=False):
     start: Start | Last | None
     types: Sequence[str] | None
     keys: Sequence[str] | None
+    changes: Changes | None
     give_up_after: float | None
 
 
@@ -108,7 +110,13 @@ class PushReader(Reading, PushStream[Item]):
 
     def opening(self, address: Address) -> Command:
         interest = self._interest
-        selection = {"channel": interest.channels, "type": interest.types or (), "key": interest.keys or ()}
+        selection: dict[str, Any] = {
+            "channel": interest.channels,
+            "type": interest.types or (),
+            "key": interest.keys or (),
+        }
+        if interest.changes is not None:
+            selection["changes"] = interest.changes
         if self.cursor is None and not self._from_earliest:
             selection |= interest.start_members()
         asked: dict[str, Any] = {"channel": address[1], "selection": selection}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gapless_cli.failures import usage
-from gapless_cli.options import seconds
+from gapless_cli.options import Changes, seconds
 
 SECRET = "GAPLESS_PUSH_SECRET"  # noqa: S105 (the name of a variable)
 NONE = "none"
@@ -26,8 +26,6 @@ MessageTtl = Annotated[str | None, typer.Option(help="Dead letter if unsettled t
 MaxBacklog = Annotated[int | None, typer.Option(min=1, help="Most unsettled; older: dead letters.")]
 Retain = Annotated[bool | None, typer.Option("--retain/--no-retain", help="Retention waits for it [no].")]
 Expires = Annotated[str | None, typer.Option(help="Remove it if unused this long.")]
-Types = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
-Keys = Annotated[list[str] | None, typer.Option("--key", help="Only this key; may be repeated.")]
 DeadLetter = Annotated[
     str | None,
     typer.Option(
@@ -60,6 +58,7 @@ def options(
     expires: str | None,
     types: list[str] | None,
     keys: list[str] | None,
+    changes: Changes,
     dead_letter: str | None,
     dead_letter_keep: str | None,
     push_url: str | None,
@@ -78,7 +77,7 @@ def options(
         "max_backlog": max_backlog,
         "retain": retain,
         "expires": None if expires is None else seconds(expires, "--expires"),
-        "filter": Filter(types or (), keys or ()) if types or keys else None,
+        "filter": Filter(types or (), keys or (), changes or "all") if types or keys or changes else None,
     }
     if dead_letter is not None:
         found["dead_letter"] = DeadLetterRoute(

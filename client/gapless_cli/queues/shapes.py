@@ -32,8 +32,10 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
     shown |= {name: getattr(subscription, name) for name in SETTINGS}
     shown["retain"] = subscription.retain or None
     if subscription.filter is not None:
-        filters = {"types": list(subscription.filter.types), "keys": list(subscription.filter.keys)}
-        shown["filter"] = {name: texts for name, texts in filters.items() if texts}
+        asked = subscription.filter
+        filters: dict[str, Any] = {"types": list(asked.types), "keys": list(asked.keys)}
+        filters["changes"] = None if asked.changes == "all" else asked.changes
+        shown["filter"] = {name: value for name, value in filters.items() if value}
     if subscription.push is not None:
         shown["push"] = {"url": subscription.push.url}
     shown = said(shown)

@@ -11,7 +11,7 @@ from gapless_cli.failures import usage
 from gapless_cli.groups import AsJson, IfMatch, Inner, Yes, confirm, tag_of, url_of
 from gapless_cli.helping import Command, Group
 from gapless_cli.limits import MAX_PAGE
-from gapless_cli.options import DEFAULT_URL, Url
+from gapless_cli.options import DEFAULT_URL, Changes, Keys, Types, Url
 from gapless_cli.queues import settings
 from gapless_cli.queues.settings import place
 from gapless_cli.queues.shapes import SETTINGS
@@ -160,8 +160,9 @@ def create(
     max_backlog: settings.MaxBacklog = None,
     retain: settings.Retain = None,
     expires: settings.Expires = None,
-    types: settings.Types = None,
-    keys: settings.Keys = None,
+    types: Types = None,
+    keys: Keys = None,
+    changes: Changes = None,
     dead_letter: settings.DeadLetter = None,
     dead_letter_keep: settings.DeadLetterKeep = None,
     push_url: settings.PushUrl = None,
@@ -185,6 +186,7 @@ def create(
         expires=expires,
         types=types,
         keys=keys,
+        changes=changes,
         dead_letter=dead_letter,
         dead_letter_keep=dead_letter_keep,
         push_url=push_url,
@@ -215,8 +217,9 @@ def update(
     max_backlog: settings.MaxBacklog = None,
     retain: settings.Retain = None,
     expires: settings.Expires = None,
-    types: settings.Types = None,
-    keys: settings.Keys = None,
+    types: Types = None,
+    keys: Keys = None,
+    changes: Changes = None,
     dead_letter: settings.DeadLetter = None,
     dead_letter_keep: settings.DeadLetterKeep = None,
     push_url: settings.PushUrl = None,
@@ -240,17 +243,18 @@ def update(
         expires=expires,
         types=types,
         keys=keys,
+        changes=changes,
         dead_letter=dead_letter,
         dead_letter_keep=dead_letter_keep,
         push_url=push_url,
         push_secret_file=push_secret_file,
     )
-    changes = _unset(unset or [], said)
-    if not changes and channels is None:
+    asked = _unset(unset or [], said)
+    if not asked and channels is None:
         raise usage("say what to change: --channel, --unset or a setting")
     with connected(url_of(context, url)) as client:
         tag = tag_of(if_match)
-        _show(client.subscriptions.update(name, channels=channels, if_match=tag, **changes), as_json=as_json)
+        _show(client.subscriptions.update(name, channels=channels, if_match=tag, **asked), as_json=as_json)
 
 
 @app.command("delete", cls=Command, epilog=DELETE_EXAMPLES)

@@ -222,8 +222,8 @@ class Feed:
 
     def _grow(self, entries: list[Entry], head: int) -> None:
         admits = self.selection.admits
-        if self.selection.types or self.selection.keys:
-            entries = [e for e in entries if admits(e.type, e.key)]
+        if self.selection.is_filtered:
+            entries = [e for e in entries if admits(e.type, e.key, is_change=e.is_change)]
         self.tail.append(entries, head)
         self._forget()
         # A reader that is not ready yet needs progress without messages too, to send `Ready`.
@@ -232,7 +232,7 @@ class Feed:
 
     def add_ephemeral(self, type_: str, key: str | None, body: bytes) -> None:
         """Give a message that is not stored to the readers; a slow reader misses the oldest ones."""
-        if self.selection.admits(type_, key):
+        if self.selection.admits(type_, key, is_change=False):
             self.ephemeral_count += 1
             self.ephemeral.append((self.ephemeral_count, body))
             self._ephemeral_bytes += len(body)
