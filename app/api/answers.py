@@ -86,6 +86,7 @@ class Message(msgspec.Struct, kw_only=True):
     expires_at: Time | UnsetType = UNSET
     target: Annotated[Id, Meta(description="The message that it changes.")] | UnsetType = UNSET
     action: Literal["update", "delete", "reply", "annotate"] | UnsetType = UNSET
+    through: Annotated[Id, Meta(description="A deletion hides all originals to here.")] | UnsetType = UNSET
     annotation: str | UnsetType = UNSET
     mode: Literal["total", "distinct", "unique", "flag"] | UnsetType = UNSET
     remove: bool | UnsetType = UNSET

@@ -13,6 +13,10 @@ from subscriptions.domain.model import MAX_ID, Change, NewMessage
 from subscriptions.domain.principal import Action, Noun, Principal
 
 Target = Annotated[int, Meta(ge=1, le=MAX_ID, description="The id of an earlier message of the channel.")]
+Through = Annotated[
+    int,
+    Meta(ge=1, le=MAX_ID, description="With delete: every original from the target to this id is hidden."),
+]
 Doing = Annotated[
     Literal["update", "delete", "reply", "annotate"],
     Meta(description="What it does to its target: gives it other data, hides it, answers or annotates it."),
@@ -39,6 +43,7 @@ class Asked(NamedTuple):
 
     target: int | Member
     action: str | Member
+    through: int | Member
     annotation: str | Member
     mode: str | Member
     remove: bool | Member
@@ -57,12 +62,17 @@ def change_of(asked: Asked, beside: Iterable[str]) -> Change | None:
         raise invalid("action", "is required with target")
     for name in beside:
         raise invalid(name, "cannot be given together with target")
+    through = None if asked.through is UNSET else asked.through
+    if through is not None and action != "delete":
+        raise invalid("through", "is for delete")
+    if through is not None and through < target:
+        raise invalid("through", "must not be before the target")
     if action == "annotate":
         return Change(_annotation(target, asked))
     for name in ("annotation", "mode", "remove"):
         if getattr(asked, name) not in (UNSET, None):
             raise invalid(name, "is for annotate")
-    return Change(change_text(target, action))
+    return Change(change_text(target, action, through))
 
 
 def _annotation(target: int, asked: Asked) -> bytes:
@@ -73,7 +83,7 @@ def _annotation(target: int, asked: Asked) -> bytes:
         raise invalid("mode", "is required to annotate")
     if not name.isprintable():
         raise invalid("annotation", "has characters that cannot be shown")
-    return change_text(target, "annotate", name, mode, remove=asked.remove is True)
+    return change_text(target, "annotate", None, name, mode, remove=asked.remove is True)
 
 
 def with_version(messages: Sequence[NewMessage], is_array: bool, version: int) -> tuple[NewMessage, ...]:

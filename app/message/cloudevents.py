@@ -11,9 +11,9 @@ channel and `time` from its creation. `sequence` (the official extension, whose 
 the seq padded with zeros. `gaplessid`, `gaplesschannel`, `gaplessseq`, `gaplesssender` and `gaplessheaders`
 (the other headers, as the text of a JSON object) carry the values without an attribute of their own. Integers
 among them are strings, because an Integer of CloudEvents has 32 bits. `gaplesstarget`, `gaplessaction`,
-`gaplessannotation`, `gaplessmode` and `gaplessremove` are of a message that changes another one,
-`gaplessversion`, `gaplessreplies`, `gaplessannotations` (the text of a JSON object) and `gaplessdeleted` of
-an original.
+`gaplessthrough`, `gaplessannotation`, `gaplessmode` and `gaplessremove` are of a message that changes another
+one, `gaplessversion`, `gaplessreplies`, `gaplessannotations` (the text of a JSON object) and
+`gaplessdeleted` of an original.
 
 Values of extensions come back as strings. As in the HTTP binary mode, a number or boolean keeps its canonical
 text and loses its type.

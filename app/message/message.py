@@ -71,12 +71,18 @@ def encode_positions(positions: Sequence[Position]) -> bytes:
 
 
 def change_text(
-    target: int, action: str, annotation: str | None = None, mode: str | None = None, *, remove: bool = False
+    target: int,
+    action: str,
+    through: int | None = None,
+    annotation: str | None = None,
+    mode: str | None = None,
+    *,
+    remove: bool = False,
 ) -> bytes:
     """What a message that changes another one says about it, as readers get it and as it is stored."""
-    said = b""
+    said = b"" if through is None else b',"through":%d' % through
     if annotation is not None:
-        said = b',"annotation":%b,"mode":"%b"' % (_encode(annotation), (mode or "").encode())
+        said += b',"annotation":%b,"mode":"%b"' % (_encode(annotation), (mode or "").encode())
         said += b',"remove":true' if remove else b""
     return b'{"target":%d,"action":"%b"%b}' % (target, action.encode(), said)
 
@@ -119,6 +125,7 @@ class _Encoded(msgspec.Struct):
     expires_at: datetime | None = None
     target: int | None = None
     action: str = ""
+    through: int | None = None
     annotation: str | None = None
     mode: str | None = None
     remove: bool = False
@@ -132,7 +139,7 @@ def decode_message(body: bytes) -> Message:
     m = _decode(body)
     change = None
     if m.target is not None:
-        change = change_text(m.target, m.action, m.annotation, m.mode, remove=m.remove)
+        change = change_text(m.target, m.action, m.through, m.annotation, m.mode, remove=m.remove)
     return Message(
         id=m.id,
         channel=m.channel,

@@ -40,6 +40,7 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     ephemeral: bool | UnsetType = UNSET
     target: changes.Target | UnsetType | None = UNSET
     action: changes.Doing | UnsetType | None = UNSET
+    through: changes.Through | UnsetType | None = UNSET
     annotation: changes.Annotation | UnsetType | None = UNSET
     mode: changes.Mode | UnsetType | None = UNSET
     remove: bool | UnsetType | None = UNSET
@@ -214,6 +215,7 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         item.ephemeral,
         item.target,
         item.action,
+        item.through,
         item.annotation,
         item.mode,
         item.remove,
@@ -244,7 +246,7 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
 
 def _change(item: MessageToPublish) -> Change | None:
     """What it does to its target."""
-    asked = changes.Asked(item.target, item.action, item.annotation, item.mode, item.remove)
+    asked = changes.Asked(item.target, item.action, item.through, item.annotation, item.mode, item.remove)
     if asked.count(UNSET) == len(asked):
         return None
     beside = _asked(item) + (["ephemeral"] if item.ephemeral is True else [])

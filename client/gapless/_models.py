@@ -22,8 +22,8 @@ Payload = Any
 @dataclass(frozen=True, slots=True)
 class NewMessage:
     """A message to publish. `ttl` is in seconds. `target` is the id of an earlier message of the channel, and
-    `action` says what this one does to it; `annotation`, `mode` and `remove` are for annotate. The service's
-    limits apply to every field."""
+    `action` says what this one does to it; `through` is for delete, up to which id; `annotation`, `mode` and
+    `remove` are for annotate. The service's limits apply to every field."""
 
     data: Payload
     type: str | None = None
@@ -32,6 +32,7 @@ class NewMessage:
     ttl: float | None = None
     target: int | None = None
     action: Action | None = None
+    through: int | None = None
     annotation: str | None = None
     mode: Mode | None = None
     remove: bool | None = None
@@ -54,6 +55,7 @@ class Message:
     expires_at: datetime | None
     target: int | None = None
     action: str | None = None
+    through: int | None = None
     annotation: str | None = None
     mode: str | None = None
     remove: bool = False
@@ -148,6 +150,7 @@ def message_from(raw: Any) -> Message:
             expires_at=_time(raw.get("expires_at")),
             target=raw.get("target"),
             action=raw.get("action"),
+            through=raw.get("through"),
             annotation=raw.get("annotation"),
             mode=raw.get("mode"),
             remove=raw.get("remove") is True,

@@ -20,7 +20,8 @@ begin
         select m.request, x.status
         from unnest(p_request, p_channel, p_senders, p_message_keys, p_changes, p_versions, p_moderates) with ordinality
             as m (request, channel, sender, key, change, version, moderates, ord)
-        cross join lateral (select (m.change ->> 'target')::bigint as target, m.change ->> 'action' as action) c
+        cross join lateral (select (m.change ->> 'target')::bigint as target, m.change ->> 'action' as action,
+                                   (m.change ->> 'through')::bigint as through) c
         -- One at a time: so only the segment of each target is read.
         left join lateral (
             select t.id, t.sender, gapless.is_change(t.change) as is_change
@@ -28,12 +29,16 @@ begin
             where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > h.trimmed_id
             offset 0) t on true
         left join gapless.latest l on l.channel_id = p_channel_ids[m.channel] and l.id = t.id
+        left join lateral (
+            select gapless_internal.deleted_by(p_channel_ids[m.channel], t.id) as id offset 0) d on t.id is not null
         cross join lateral (
             select (case when t.id is null then 5
                          when t.is_change then 6
                          when c.action in ('update', 'delete') and m.moderates is not true
-                              and (t.sender = m.sender) is not true then 8
-                         when m.version <> coalesce(l.version, t.id) then 7
+                              and ((t.sender = m.sender) is not true or c.through is not null
+                                   and not gapless_internal.sent_all(p_channel_ids[m.channel], t.id, c.through, m.sender))
+                              then 8
+                         when m.version <> greatest(l.version, d.id, t.id) then 7
                          when c.action = 'annotate' and (m.change ->> 'remove') is null and exists (
                                   select from gapless.annotation_counts a where a.channel_id = p_channel_ids[m.channel]
                                     and a.target = t.id offset most - 1) and not exists (
@@ -49,6 +54,56 @@ begin
         end if;
     end loop;
     return statuses;
+end $$;
+
+-- Whether this sender sent all originals from p_first to p_last, which are few. Others need to be moderators.
+create or replace function gapless_internal.sent_all(
+    p_channel_id bigint, p_first bigint, p_last bigint, p_sender text
+) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    most constant integer := 10000;
+begin
+    return (select count(*) <= most and coalesce(bool_and((x.sender = p_sender) is true or gapless.is_change(x.change)), true)
+            from (select m.sender, m.change from gapless.messages m
+                  where (m.channel_id, m.id) >= (p_channel_id, p_first) and (m.channel_id, m.id) <= (p_channel_id, p_last)
+                    and m.id >= p_first - p_first % 16777216
+                  order by m.channel_id, m.id limit most + 1) x);
+end $$;
+
+-- The newest deletion of a stretch that hides the message; null: none does.
+create or replace function gapless_internal.deleted_by(p_channel_id bigint, p_id bigint) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    nearest record;
+begin
+    select d.last_id, d.id into nearest from gapless.deleted_ranges d
+    where d.channel_id = p_channel_id and d.first_id <= p_id order by d.first_id desc limit 1;
+    return case when nearest.last_id >= p_id then nearest.id end;
+end $$;
+
+-- Hides a stretch, in place of what hid parts of it before.
+create or replace function gapless_internal.hide(p_channel_id bigint, p_first bigint, p_last bigint, p_id bigint)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    begins constant bigint := coalesce((select max(d.first_id) from gapless.deleted_ranges d
+                                        where d.channel_id = p_channel_id and d.first_id < p_first), p_first);
+    rest gapless.deleted_ranges[];
+begin
+    with gone as (
+        delete from gapless.deleted_ranges d
+        where d.channel_id = p_channel_id and d.first_id between begins and p_last and d.last_id >= p_first
+        returning d.*
+    )
+    select array_agg(x::gapless.deleted_ranges) into rest
+    from (select g.channel_id, g.first_id, p_first - 1, g.id from gone g where g.first_id < p_first
+          union all
+          select g.channel_id, p_last + 1, g.last_id, g.id from gone g where g.last_id > p_last) x;
+    insert into gapless.deleted_ranges (channel_id, first_id, last_id, id)
+    select p_channel_id, p_first, p_last, p_id
+    union all
+    select r.* from unnest(rest) r;
 end $$;
 
 -- Whether a message with this `change` changes another one and is no original: a reply is one.
@@ -68,13 +123,20 @@ declare
 begin
     perform gapless_internal.fold(p_channel, p_channel_ids, p_ids, p_changes);
     for made in
-        select p_channel_ids[m.channel] as channel_id, m.change, coalesce(m.key, '') as key,
+        select p_channel_ids[m.channel] as channel_id, m.id, m.change, coalesce(m.key, '') as key,
                coalesce(m.sender, '') as annotator
         from unnest(p_channel, p_ids, p_message_keys, p_senders, p_changes) with ordinality
             as m (channel, id, key, sender, change, ord)
-        where m.id is not null and m.change ->> 'action' = 'annotate'
+        where m.id is not null and (m.change ->> 'action' = 'annotate' or m.change ->> 'through' is not null)
         order by m.ord
     loop
+        if made.change ->> 'through' is not null then
+            -- What comes later is not hidden, whatever the deletion says.
+            perform gapless_internal.hide(
+                made.channel_id, (made.change ->> 'target')::bigint,
+                least((made.change ->> 'through')::bigint, made.id - 1), made.id);
+            continue;
+        end if;
         perform gapless_internal.annotate(
             made.channel_id, (made.change ->> 'target')::bigint, made.change ->> 'mode', made.annotator,
             made.change ->> 'annotation', made.key, coalesce((made.change ->> 'remove')::boolean, false));

@@ -130,6 +130,11 @@ begin
         order by x.target, x.id limit p_limit);
     get diagnostics n = row_count;
     gone := gone + n;
+    delete from gapless.deleted_ranges d where d.channel_id = p_channel_id and d.first_id in (
+        select x.first_id from gapless.deleted_ranges x where x.channel_id = p_channel_id and x.first_id <= p_upto
+          and x.last_id <= p_upto order by x.first_id limit p_limit);
+    get diagnostics n = row_count;
+    gone := gone + n;
     delete from gapless.annotation_counts c where c.channel_id = p_channel_id and c.target in (
         select distinct x.target from gapless.annotation_counts x where x.channel_id = p_channel_id and x.target <= p_upto
         order by x.target limit p_limit);

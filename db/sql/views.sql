@@ -8,11 +8,12 @@ select m.*, f.trimmed_id, f.last_id,
        case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
-    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
-           l.replies, coalesce(l.annotation_bytes, 0) as annotation_bytes,
+    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change,
+           greatest(l.version, d.id) as version, coalesce(l.deleted, false) or d.id is not null as deleted, l.replies,
+           coalesce(l.annotation_bytes, 0) as annotation_bytes,
            coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0) as size,
-           case when l.deleted then null when n.id is null then o.data else n.data end as data,
-           case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
+           case when l.deleted or d.id is not null then null when n.id is null then o.data else n.data end as data,
+           case when l.deleted or d.id is not null then null when n.id is null then o."binary" else n."binary" end as "binary",
            sum(coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0)) over (order by o.id)
              - coalesce(n.size, o.size) - coalesce(l.annotation_bytes, 0) as bytes_before
     from (
@@ -23,6 +24,9 @@ left join (
           and gapless.admits($5, $6, $7, m.type, m.key, m.change)
         order by m.channel_id, m.id limit $8) o
     left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
+    left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
+                       where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
+           on d.last_id >= o.id
     left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
 ) m on m.bytes_before < $9
 order by m.id
@@ -32,11 +36,12 @@ select m.*, f.trimmed_id, f.last_id,
        case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
-    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
-           l.replies, coalesce(l.annotation_bytes, 0) as annotation_bytes,
+    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change,
+           greatest(l.version, d.id) as version, coalesce(l.deleted, false) or d.id is not null as deleted, l.replies,
+           coalesce(l.annotation_bytes, 0) as annotation_bytes,
            coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0) as size,
-           case when l.deleted then null when n.id is null then o.data else n.data end as data,
-           case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
+           case when l.deleted or d.id is not null then null when n.id is null then o.data else n.data end as data,
+           case when l.deleted or d.id is not null then null when n.id is null then o."binary" else n."binary" end as "binary",
            sum(coalesce(n.size, o.size) + coalesce(l.annotation_bytes, 0)) over (order by o.id desc)
              - coalesce(n.size, o.size) - coalesce(l.annotation_bytes, 0) as bytes_before
     from (
@@ -47,6 +52,9 @@ left join (
           and gapless.admits($5, $6, $7, m.type, m.key, m.change)
         order by m.channel_id desc, m.id desc limit $8) o
     left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
+    left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
+                       where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
+           on d.last_id >= o.id
     left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
 ) m on m.bytes_before < $9
 order by m.id desc
@@ -57,33 +65,54 @@ select m.*, f.trimmed_id, f.last_id,
        case when m.annotation_bytes > 0 then gapless.annotations_of($1, m.id) end as annotations
 from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
-    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, o.version, o.deleted,
-           o.replies, coalesce(o.annotation_bytes, 0) as annotation_bytes,
+    select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change,
+           greatest(o.version, d.id) as version, coalesce(o.deleted, false) or d.id is not null as deleted, o.replies,
+           coalesce(o.annotation_bytes, 0) as annotation_bytes,
            coalesce(n.size, o.size) + coalesce(o.annotation_bytes, 0) as size,
-           case when o.deleted then null when n.id is null then o.data else n.data end as data,
-           case when o.deleted then null when n.id is null then o."binary" else n."binary" end as "binary",
+           case when o.deleted or d.id is not null then null when n.id is null then o.data else n.data end as data,
+           case when o.deleted or d.id is not null then null when n.id is null then o."binary" else n."binary" end as "binary",
            sum(coalesce(n.size, o.size) + coalesce(o.annotation_bytes, 0)) over (order by o.id)
              - coalesce(n.size, o.size) - coalesce(o.annotation_bytes, 0) as bytes_before
     from (
         select m.*, l.version, l.deleted, l.replies, l.annotation_bytes, l.updated_by
-        from (select l.* from gapless.latest l where l.channel_id = $1 and l.version > $10 offset 0) l
-        cross join lateral (select x.* from gapless.messages x where x.id = l.id and x.channel_id = $1 offset 0) m
-        where l.id > $2 and l.id < $3
+        from (
+            select l.id from gapless.latest l where l.channel_id = $1 and l.version > $10
+            union
+            select h.id
+            from (select r.* from gapless.deleted_ranges r where r.channel_id = $1 and r.id > $10 offset 0) r
+            cross join lateral (
+                select m.id from gapless.messages m
+                where (m.channel_id, m.id) >= ($1, greatest(r.first_id, $2::bigint)) and (m.channel_id, m.id) <= ($1, r.last_id)
+                  and m.id >= $2::bigint - $2::bigint % 16777216 and m.id > $2 and m.id < $3
+                  and ($4::timestamptz is null or m.created_at >= $4)
+                  and gapless.admits($5, $6, $7, m.type, m.key, m.change)
+                order by m.channel_id, m.id limit $8) h
+        ) c
+        cross join lateral (select x.* from gapless.messages x where x.id = c.id and x.channel_id = $1 offset 0) m
+        left join gapless.latest l on l.channel_id = $1 and l.id = c.id
+        where c.id > $2 and c.id < $3
           and ($4::timestamptz is null or m.created_at >= $4)
           and gapless.admits($5, $6, $7, m.type, m.key, m.change)
-        order by l.id limit $8) o
+        order by c.id limit $8) o
+    left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
+                       where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
+           on d.last_id >= o.id
     left join lateral (select x.* from gapless.messages x where x.id = o.updated_by offset 0) n on true
 ) m on m.bytes_before < $9
 order by m.id
 
 -- name: latest_message
 -- An original with what became of it: $1 channel id, $2 id, $3 floor.
-select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change, l.version, l.deleted,
-       l.replies, case when l.annotation_bytes > 0 then gapless.annotations_of($1, o.id) end as annotations,
-       case when l.deleted then null when n.id is null then o.data else n.data end as data,
-       case when l.deleted then null when n.id is null then o."binary" else n."binary" end as "binary"
+select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.headers, o.change,
+       greatest(l.version, d.id) as version, coalesce(l.deleted, false) or d.id is not null as deleted, l.replies,
+       case when l.annotation_bytes > 0 then gapless.annotations_of($1, o.id) end as annotations,
+       case when l.deleted or d.id is not null then null when n.id is null then o.data else n.data end as data,
+       case when l.deleted or d.id is not null then null when n.id is null then o."binary" else n."binary" end as "binary"
 from gapless.messages o
 left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
+left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
+                   where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
+       on d.last_id >= o.id
 left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
 where o.channel_id = $1 and o.id = $2 and o.id > $3 and not gapless.is_change(o.change)
 
@@ -93,7 +122,11 @@ select m.* from (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before
     from (select c.id from gapless.changes c
           where c.channel_id = $1 and c.target = $2 and c.id > $3 and c.action = any($5::text[])
-          order by c.id limit $4) c
+          union
+          select d.id from (select r.last_id, r.id from gapless.deleted_ranges r
+                            where r.channel_id = $1 and r.first_id <= $2 order by r.first_id desc limit 1) d
+          where d.last_id >= $2 and d.id > $3 and 'delete' = any($5::text[])
+          order by id limit $4) c
     cross join lateral (select x.* from gapless.messages x where x.id = c.id and x.channel_id = $1 offset 0) m
 ) m
 where m.bytes_before < $6

@@ -324,6 +324,10 @@ def folded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for message in log:
         if message.get("action") in (None, "reply"):
             shown[message["id"]] = {**message, "version": message["id"], "replies": 0, "annotations": {}}
+        for id_, original in shown.items():
+            if message.get("target", 0) < id_ <= message.get("through", 0):
+                original |= {"version": message["id"], "deleted": True}
+                original.pop("data", None)
         target = shown.get(message.get("target", 0))
         if target is None:
             continue
@@ -339,16 +343,20 @@ def folded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(shown.values())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 async def test_the_view_is_what_a_slow_model_makes_of_the_log(client: httpx.AsyncClient, seed: int) -> None:
     """In every page and order, and from every cursor on."""
     chance = random.Random(seed)
     ids: list[int] = []
     for number in range(60):
-        action = chance.choice([None, None, "update", "update", "reply", "delete"]) if ids else None
+        action = chance.choice([None, None, "update", "update", "reply", "delete", "cut"]) if ids else None
         if action is None or action == "reply":
             more = {} if action is None else {"target": chance.choice(ids), "action": action}
             ids.append(await send(client, number, **more))
+        elif action == "cut":
+            target = chance.choice(ids)
+            # Also beyond what is there: it hides nothing that comes later.
+            await send(client, target=target, action="delete", through=target + chance.choice([0, 3, 9, 30]))
         else:
             await send(client, number, target=chance.choice(ids), action=action)
     log = (await client.get(ROOM, params={"limit": 1000})).json()["messages"]
@@ -378,6 +386,59 @@ async def test_the_view_is_what_a_slow_model_makes_of_the_log(client: httpx.Asyn
         assert (await client.get(f"{ROOM}/{one['id']}?view=latest")).json() == one
 
 
+async def test_a_stretch_is_hidden_and_the_conversation_goes_on(client: httpx.AsyncClient) -> None:
+    ids = [await send(client, n) for n in range(6)]
+    update = await send(client, "u", target=ids[3], action="update")
+    stretch = {"target": ids[2], "action": "delete", "through": ids[4]}
+    answer = await client.post(ROOM, json=[stretch, {"data": "instead"}])
+    cut, instead = [message["id"] for message in answer.json()["messages"]]
+    shown = await latest(client)
+    assert [(m["id"], m.get("deleted"), m["version"]) for m in shown] == [
+        *[(id_, None, id_) for id_ in ids[:2]],
+        *[(id_, True, cut) for id_ in ids[2:5]],
+        (ids[5], None, ids[5]),
+        (instead, None, instead),
+    ]
+    assert [m["id"] for m in await latest(client, changed_after=update)] == ids[2:5]
+    log = (await client.get(ROOM)).json()["messages"]
+    assert [(m["target"], m["action"], m["through"]) for m in log if m["id"] == cut] == [
+        (ids[2], "delete", ids[4])
+    ]
+    versions = (await client.get(f"{ROOM}/{ids[3]}/versions")).json()["messages"]
+    assert [m["id"] for m in versions] == [ids[3], update, cut]
+    versions = (await client.get(f"{ROOM}/{ids[2]}/versions")).json()["messages"]
+    assert [m["id"] for m in versions] == [ids[2], cut]
+    stale = {"data": 1, "target": ids[4], "action": "update"}
+    assert await refusal(client, stale, Expected_Version=str(ids[4])) == (409, "version_mismatch")
+    assert await send(client, 1, target=ids[4], action="update", headers={"Expected-Version": str(cut)})
+    for wrong in (
+        {**stretch, "through": ids[1]},
+        {**stretch, "through": 0},
+        {"data": 1, "target": ids[2], "action": "update", "through": ids[4]},
+        {"data": 1, "through": ids[4]},
+    ):
+        assert await refusal(client, wrong) == (422, "invalid_request")
+
+
+async def test_who_sent_a_whole_stretch_may_hide_it(client: httpx.AsyncClient) -> None:
+    root = (await make(client, "root", [*EVERYTHING, {"actions": ["moderate"], "channels": ["room"]}]))["key"]
+    grants = [{"actions": ["publish", "subscribe"], "channels": ["room"]}]
+    ann, bob = [bearer((await make(client, name, grants, root))["key"]) for name in ("ann", "bob")]
+    client.headers.update(ann)
+    first, second = await send(client, 1), await send(client, 2)
+    await send(client, "x", target=first, action="annotate", annotation="like", mode="flag", headers=bob)
+    third = await send(client, 3)
+    await send(client, 4, headers=bob)
+    last = await send(client, 5)
+    stretch = {"target": first, "action": "delete", "through": last}
+    assert await refusal(client, stretch) == (403, "forbidden")
+    gone = await send(client, **{**stretch, "through": third})
+    assert [m["version"] for m in await latest(client)][:3] == [gone] * 3
+    assert second
+    assert await send(client, **stretch, headers=bearer(root))
+    assert all(m["deleted"] for m in await latest(client))
+
+
 async def test_a_page_s_cursor_is_one_to_subscribe_after(client: httpx.AsyncClient) -> None:
     """What comes after it, folded onto the page, is the view of then; wherever the page ended."""
     ids = [await send(client, n) for n in range(8)]
@@ -402,15 +463,14 @@ async def test_retention_drops_what_belongs_to_a_dropped_original(
     ids = [await send(client, n) for n in range(4)]
     for one in ids:
         await send(client, "u", target=one, action="update")
-    assert (
-        await client.patch("/v1/channels/room", json={"retention": {"max_messages": 6}})
-    ).status_code == 200
-
-    async def trimmed() -> bool:
-        return bool(await owner.fetchval("select gapless.trim_channels(10)")) or True
-
-    await trimmed()
+    await send(client, target=ids[0], action="delete", through=ids[1])
+    await send(client, target=ids[1], action="delete", through=ids[2])
+    assert await owner.fetchval("select count(*) from gapless.deleted_ranges") == 2
+    kept = {"retention": {"max_messages": 8}}
+    assert (await client.patch("/v1/channels/room", json=kept)).status_code == 200
+    await owner.execute("select gapless.trim_channels(10)")
     assert [m["id"] for m in await latest(client)] == ids[2:]
+    assert await owner.fetchval("select array_agg(last_id) from gapless.deleted_ranges") == [ids[2]]
     assert await owner.fetchval("select count(*) from gapless.latest") == 2
     assert await refusal(client, {"data": 1, "target": ids[0], "action": "update"}) == (
         404,

@@ -28,6 +28,10 @@ select sender, change ->> 'annotation' as name, change ->> 'mode' as mode,
        change ->> 'remove' is not null as remove
 from gapless.messages where change is not null order by id
 """
+CUTS = """
+select id, (change ->> 'target')::bigint as target, (change ->> 'through')::bigint as through
+from gapless.messages where change is not null order by id
+"""
 LISTED = "select id, action from gapless.changes where target = $1 order by id"
 
 
@@ -131,6 +135,7 @@ async def test_annotations_of_many_senders_are_counted(database: Database, owner
                     text = change_text(
                         target,
                         "annotate",
+                        None,
                         chance.choice("ab"),
                         chance.choice(MODES),
                         remove=chance.random() < 0.3,
@@ -150,21 +155,56 @@ async def test_annotations_of_many_senders_are_counted(database: Database, owner
     assert await owner.fetchval("select annotation_bytes from gapless.latest") == await owner.fetchval(sized)
 
 
+def hidden(log: list[asyncpg.Record]) -> dict[int, int]:
+    """By which deletion each original is hidden last, one by one."""
+    found: dict[int, int] = {}
+    for row in log:
+        if row["through"] is not None:
+            found |= dict.fromkeys(range(row["target"], min(row["through"], row["id"] - 1) + 1), row["id"])
+    return found
+
+
+async def test_stretches_that_overlap_are_hidden_by_the_newest(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """The ranges that are kept are disjoint, and each id is in the one that the log says."""
+    async with appenders(database, SENDERS) as several:
+        targets = await stored(several[0], *[message() for _ in range(40)])
+
+        async def work(appender: Appender, seed: int) -> None:
+            chance = random.Random(seed)
+            for _ in range(12):
+                target = chance.choice(targets)
+                text = change_text(target, "delete", target + chance.choice([0, 1, 5, 12, 1000]))
+                change = Change(text, moderates=True)
+                await stored(appender, NewMessage("room", b"null", change=change), message())
+
+        await asyncio.gather(*(work(each, number) for number, each in enumerate(several)))
+    expected = hidden(await owner.fetch(CUTS))
+    ranges = await owner.fetch("select first_id, last_id, id from gapless.deleted_ranges order by first_id")
+    told = [(id_, row["id"]) for row in ranges for id_ in range(row["first_id"], row["last_id"] + 1)]
+    assert len(told) == len(dict(told)), "no id is in two of them"
+    assert dict(told) == expected
+
+
 async def test_a_deleted_channel_s_changes_go_with_its_messages(
     database: Database, owner: asyncpg.Connection
 ) -> None:
     async with appenders(database, 1) as (appender,):
         (target,) = await stored(appender, message())
         await stored(appender, *[message(target) for _ in range(5)])
-        liked = Change(change_text(target, "annotate", "like", "distinct"))
+        liked = Change(change_text(target, "annotate", None, "like", "distinct"))
         await stored(
             appender, *[NewMessage("room", b"1", sender=s, change=liked) for s in ("ann", "bob", "eve")]
         )
+        cut = Change(change_text(target, "delete", target), moderates=True)
+        await stored(appender, NewMessage("room", b"null", change=cut))
+        assert await owner.fetchval("select count(*) from gapless.deleted_ranges") == 1
         assert await owner.fetchval("select gapless.delete_channel(1, 'room')")
         while await owner.fetchval("select gapless.purge_rows(2)"):
             pass
         assert await owner.fetchval("select count(*) from gapless.latest") == 0
-        for table in ("changes", "annotations", "annotation_counts"):
+        for table in ("changes", "annotations", "annotation_counts", "deleted_ranges"):
             assert await owner.fetchval(f"select count(*) from gapless.{table}") == 0
         answer = await append(appender, message(target))
         assert isinstance(answer, GaplessError)

@@ -24,7 +24,8 @@ drop table gapless.spark_queries, gapless.tickets, gapless.signing_secrets;
 alter table gapless.outbox drop column sender;
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
-drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts;
+drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
+    gapless.deleted_ranges;
 alter table gapless.scheduled drop column key_id, drop column until, drop column withheld;
 create index scheduled_due on gapless.scheduled (deliver_at, id);
 alter table gapless.log drop column credentials_required, drop column keys_version;

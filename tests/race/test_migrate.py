@@ -75,7 +75,8 @@ BEFORE_CHANGES = """
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
 alter table gapless.subscriptions drop column changes;
-drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts;
+drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
+    gapless.deleted_ranges;
 delete from gapless.migrations where version > 17;
 """
 

@@ -22,11 +22,13 @@ class MessageOptions(TypedDict, total=False):
 
 class ChangeOptions(TypedDict, total=False):
     """What a message does to an earlier one of its channel, the `target`: `update`, `delete`, `reply` or
-    `annotate`. An annotation has a name, `annotation`, and counts in a `mode`; `remove` takes it back.
+    `annotate`. A deletion hides all originals from there up to `through`. An annotation has a name,
+    `annotation`, and counts in a `mode`; `remove` takes it back.
     """
 
     target: int | None
     action: Action | None
+    through: int | None
     annotation: str | None
     mode: Mode | None
     remove: bool | None
@@ -141,6 +143,7 @@ def member(message: NewMessage) -> dict[str, Any]:
         "ttl": message.ttl,
         "target": message.target,
         "action": message.action,
+        "through": message.through,
         "annotation": message.annotation,
         "mode": message.mode,
         "remove": message.remove,
