@@ -56,6 +56,41 @@ begin
     return statuses;
 end $$;
 
+-- Why such a change is refused wherever it is published; null: it is not. app/message/changes.py says the same by HTTP.
+create or replace function gapless_internal.flaw_of_change(
+    p_target bigint, p_action text, p_through bigint, p_annotation text, p_mode text, p_remove boolean
+) returns text
+language sql immutable as $$
+    select case
+        when p_target is null then 'target: is required with action'
+        when p_action is null then 'action: is required with target'
+        when p_action not in ('update', 'delete', 'reply', 'annotate')
+            then 'action: must be update, delete, reply or annotate'
+        when p_through is not null and p_action <> 'delete' then 'through: is for delete'
+        when p_through < p_target then 'through: must not be before the target'
+        when p_action <> 'annotate' and num_nonnulls(p_annotation, p_mode, p_remove) > 0
+            then 'annotation, mode and remove: are for annotate'
+        when p_action = 'annotate' and (length(p_annotation) between 1 and 64) is not true
+            then 'annotation: must have 1 to 64 characters'
+        when gapless_internal.has_control(p_annotation) then 'annotation: has characters that cannot be shown'
+        when p_action = 'annotate' and (p_mode in ('total', 'distinct', 'unique', 'flag')) is not true
+            then 'mode: must be total, distinct, unique or flag'
+        end
+$$;
+
+-- Raises what a status of gapless_internal.judge_changes means.
+create or replace function gapless_internal.refuse_change(p_status smallint) returns void
+language plpgsql immutable as $$
+begin
+    case p_status
+        when 5 then raise exception 'no message of this channel is the target' using errcode = 'GL404';
+        when 6 then raise exception 'the target changes another message itself' using errcode = '22023';
+        when 7 then raise exception 'the target has another version by now' using errcode = 'GL409';
+        when 8 then raise exception 'somebody else sent the target' using errcode = '42501';
+        when 9 then raise exception 'the target has the most annotations' using errcode = '54000';
+    end case;
+end $$;
+
 -- Whether this sender sent all originals from p_first to p_last, which are few. Others need to be moderators.
 create or replace function gapless_internal.sent_all(
     p_channel_id bigint, p_first bigint, p_last bigint, p_sender text

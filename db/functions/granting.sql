@@ -164,6 +164,8 @@ begin
     if p_kind = 'publisher' then
         execute format(
             'grant execute on function gapless.publish(text, jsonb, text, text, jsonb, double precision, text),
+             gapless.publish(text, jsonb, bigint, text, jsonb, double precision, text, text, text, bigint, text, text,
+                             boolean, bigint),
              gapless.spark_stage, gapless.spark_bind, gapless.spark_publish, gapless.spark_discard, gapless.spark_tidy
              to %I', p_role);
         return;

@@ -24,6 +24,42 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     update gapless.log set auto_create = p_on where auto_create <> p_on
 $$;
 
+-- Keeps a message of the caller's own transaction until that commits.
+create or replace function gapless_internal.keep_for_commit(
+    g gapless.role_grants, p_channel text, p_data jsonb, p_key text, p_type text, p_headers jsonb, p_ttl double precision,
+    p_change json, p_version bigint, p_moderates boolean
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    most_bytes constant bigint := 33554432;
+    body constant text := p_data::text;
+    bytes bigint;
+    bytes_before bigint;
+    wrong text;
+begin
+    wrong := gapless_internal.flaw(p_channel, p_type, p_key, body, null, p_headers::text, p_ttl);
+    if wrong is not null then
+        raise exception '%', wrong using errcode = '22023';
+    end if;
+    perform gapless_internal.require_channels(g, array[p_channel]);
+    perform gapless_internal.may_publish_to(array[g.namespace_id], array[p_channel]);
+    select o.bytes into bytes_before from gapless.outbox o
+    where o.transaction_id = pg_current_xact_id() order by o.ord desc limit 1;
+    bytes := gapless_internal.size_of(body, null, p_headers::text);
+    if bytes_before + bytes > most_bytes then
+        raise exception 'the messages of one transaction take at most % bytes', most_bytes
+            using errcode = '54000', hint = 'Publish them in several transactions.';
+    end if;
+    insert into gapless.outbox (namespace_id, channel, type, key, headers, data, ttl, sender, bytes, change, version,
+                                moderates)
+    values (g.namespace_id, p_channel, p_type, p_key, nullif(p_headers, '{}'::jsonb)::json, body::json, p_ttl, g.sender,
+            coalesce(bytes_before, 0) + bytes, p_change, p_version, p_moderates);
+    if bytes_before is null then
+        -- The first of the transaction. A savepoint that takes back its row takes back this one too.
+        insert into gapless.commits (kind) values (0) on conflict do nothing;
+    end if;
+end $$;
+
 -- Publishes inside the caller's own transaction: visible if and when it commits, in channel order. The
 -- channel is locked only while the transaction commits, so a long transaction blocks no other. Namespace and
 -- sender are those of the role's grant; whoever needs no grant may name a namespace.
@@ -33,45 +69,51 @@ create or replace function gapless.publish(
     headers jsonb default null, ttl double precision default null, namespace text default null
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform gapless_internal.keep_for_commit(
+        gapless_internal.granted_to_publish(publish.namespace), publish.channel, publish.data, publish.key, publish.type,
+        publish.headers, publish.ttl, null, null, null);
+end $$;
+
+-- The same for a message that changes an earlier one of its channel. It is judged at the commit: until then somebody
+-- else may change its target. A role changes what its own sender sent; the owner, and everybody as long as no credential
+-- is required, changes all. Arguments have such an order that a call without names, and without types, is one of the
+-- function above: an untyped third argument is a key.
+-- Needs: publish on p_channel.
+create or replace function gapless.publish(
+    channel text, data jsonb, target bigint, action text, headers jsonb default null, ttl double precision default null,
+    namespace text default null, key text default null, type text default 'message', through bigint default null,
+    annotation text default null, mode text default null, remove boolean default null, expected_version bigint default null
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    most_bytes constant bigint := 33554432;
-    body constant text := publish.data::text;
     g constant gapless.role_grants := gapless_internal.granted_to_publish(publish.namespace);
-    bytes bigint;
-    bytes_before bigint;
     wrong text;
 begin
-    wrong := gapless_internal.flaw(
-        publish.channel, publish.type, publish.key, body, null, publish.headers::text, publish.ttl);
+    perform gapless_internal.needs_fresh_snapshots();
+    wrong := gapless_internal.flaw_of_change(
+        publish.target, publish.action, publish.through, publish.annotation, publish.mode, publish.remove);
     if wrong is not null then
         raise exception '%', wrong using errcode = '22023';
     end if;
-    perform gapless_internal.require_channels(g, array[publish.channel]);
-    perform gapless_internal.may_publish_to(array[g.namespace_id], array[publish.channel]);
-    select o.bytes into bytes_before from gapless.outbox o
-    where o.transaction_id = pg_current_xact_id() order by o.ord desc limit 1;
-    bytes := gapless_internal.size_of(body, null, publish.headers::text);
-    if bytes_before + bytes > most_bytes then
-        raise exception 'the messages of one transaction take at most % bytes', most_bytes
-            using errcode = '54000', hint = 'Publish them in several transactions.';
-    end if;
-    insert into gapless.outbox (namespace_id, channel, type, key, headers, data, ttl, sender, bytes)
-    values (g.namespace_id, publish.channel, publish.type, publish.key,
-            nullif(publish.headers, '{}'::jsonb)::json, body::json, publish.ttl, g.sender,
-            coalesce(bytes_before, 0) + bytes);
-    if bytes_before is null then
-        -- The first of the transaction. A savepoint that takes back its row takes back this one too.
-        insert into gapless.commits (kind) values (0) on conflict do nothing;
-    end if;
+    perform gapless_internal.keep_for_commit(
+        g, publish.channel, coalesce(publish.data, 'null'), publish.key, publish.type, publish.headers, publish.ttl,
+        concat('{"target":', publish.target, ',"action":"', publish.action, '"', ',"through":' || publish.through,
+               ',"annotation":' || to_json(publish.annotation)::text, ',"mode":"' || publish.mode || '"',
+               case when publish.remove then ',"remove":true' end, '}')::json,
+        publish.expected_version, g.role is null or not (select l.credentials_required from gapless.log l));
 end $$;
 
 -- Moves the messages that this transaction has published into the log. For gapless_internal.flush_outbox.
 create or replace function gapless_internal.append_outbox() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    status smallint;
 begin
-    perform gapless.append_messages(
+    select (gapless.append_messages(
         x.namespaces, x.names, true, null, null, null, null, null, x.request, x.channel, x.types, x.keys, x.data,
-        x.bin, x.headers, x.senders, x.ttls, null, null, null)
+        x.bin, x.headers, x.senders, x.ttls, x.changes, x.versions, x.moderates)).statuses[1]
+    into status
     from (
         with mine as materialized (
             select * from gapless.outbox o where o.transaction_id = pg_current_xact_id()
@@ -95,12 +137,17 @@ begin
                    array_agg(null::bytea order by m.ord) as bin,
                    array_agg(m.headers::text order by m.ord) as headers,
                    array_agg(m.sender order by m.ord) as senders,
-                   array_agg(m.ttl order by m.ord) as ttls
+                   array_agg(m.ttl order by m.ord) as ttls,
+                   case when count(m.change) > 0 then array_agg(m.change order by m.ord) end as changes,
+                   array_agg(m.version order by m.ord) as versions, array_agg(m.moderates order by m.ord) as moderates
             from messages m
         ) a
         where a.request is not null
     ) x;
     delete from gapless.outbox o where o.transaction_id = pg_current_xact_id();
+    if status > 0 then
+        perform gapless_internal.refuse_change(status);
+    end if;
 end $$;
 
 -- This function was once in the other schema. The trigger refers to it by its id, so it is moved: creating

@@ -21,7 +21,7 @@ alter table gapless.namespaces drop column deletions, drop column forgotten_id, 
     drop column limits;
 drop table gapless.keys, gapless.role_grants cascade;
 drop table gapless.spark_queries, gapless.tickets, gapless.signing_secrets;
-alter table gapless.outbox drop column sender;
+alter table gapless.outbox drop column sender, drop column change, drop column version, drop column moderates;
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,

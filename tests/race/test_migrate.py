@@ -75,6 +75,7 @@ BEFORE_CHANGES = """
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
 alter table gapless.subscriptions drop column changes;
+alter table gapless.outbox drop column change, drop column version, drop column moderates;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
     gapless.deleted_ranges;
 delete from gapless.migrations where version > 17;

@@ -68,10 +68,15 @@ def test_files_of_sql_are_small() -> None:
     assert {name: count for name, count in lengths.items() if count > MOST_LINES_IN_A_FILE} == {}
 
 
+OVERLOADED = {"gapless.publish": 2}
+"""Objects of users may depend on the one without a target, so it cannot be dropped for one with more
+arguments. The other has no defaults where the two differ."""
+
+
 def test_each_function_of_sql_is_defined_once_and_in_its_folder() -> None:
     """By its name alone: an overload is a second function, and whoever calls it has to guess."""
     counts = Counter(function.name for function in functions())
-    assert {name: count for name, count in counts.items() if count > 1} == {}
+    assert {name: count for name, count in counts.items() if count > 1} == OVERLOADED
     elsewhere = [path for path in statements() if path.parent.name != "functions"]
     assert [path.name for path in elsewhere if HEAD.search(path.read_text())] == []
 
@@ -79,7 +84,7 @@ def test_each_function_of_sql_is_defined_once_and_in_its_folder() -> None:
 def test_a_name_is_in_one_of_the_two_schemas_and_not_in_both() -> None:
     names = [function.name.split(".") for function in functions()]
     assert {schema for schema, _ in names} == {"gapless", "gapless_internal"}
-    assert len({name for _, name in names}) == len(names)
+    assert len({name for _, name in names}) == len(names) - len(OVERLOADED)
 
 
 def test_each_function_of_sql_says_what_it_promises() -> None:
