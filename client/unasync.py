@@ -15,7 +15,7 @@ from pathlib import Path
 
 FACE = Path(__file__).resolve().parent / "gapless"
 NOUNS = ("channels", "dead_letters", "definitions", "policies", "scheduled", "subscriptions")
-PAIRS = ("calls", "client", "nouns", "queue", *NOUNS)
+PAIRS = ("calls", "client", "conversation", "nouns", "queue", *NOUNS)
 """The parts of both faces, by their names in `_async` and `_sync`."""
 RULES = tuple(
     (re.compile(pattern), replacement)

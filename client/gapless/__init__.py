@@ -6,6 +6,7 @@
 from gapless._async.client import AsyncClient
 from gapless._async.connection import AsyncConnection
 from gapless._async.consumer import AsyncConsumer, AsyncDelivery
+from gapless._async.conversation import AsyncConversation
 from gapless._async.stream import AsyncStream
 from gapless._calls.channels import UNSET
 from gapless._calls.dead_letters import DeadLetter, DeadLetterOptions, Death, ReplayCounts, Replayed
@@ -43,8 +44,9 @@ from gapless._errors import (
     Unreachable,
     VersionMismatch,
 )
+from gapless._fold import Fold
 from gapless._lost import Gap
-from gapless._models import Channel, Ephemeral, Message, NewMessage, Page, Published, Retention
+from gapless._models import Channel, Ephemeral, Message, NewMessage, Original, Page, Published, Retention
 from gapless._retry import NO_RETRY, RetryPolicy
 from gapless._start import Last
 from gapless._streams.consuming import ConsumeOptions
@@ -54,6 +56,7 @@ from gapless._streams.pushes import ConnectedConsumeOptions, ConnectedSubscribeO
 from gapless._streams.settled import ConnectedAutoConsumeOptions
 from gapless._sync.client import Client
 from gapless._sync.consumer import Consumer, Delivery
+from gapless._sync.conversation import Conversation
 from gapless._sync.stream import Stream
 from gapless._version import __version__
 
@@ -63,6 +66,7 @@ __all__ = [
     "AsyncClient",
     "AsyncConnection",
     "AsyncConsumer",
+    "AsyncConversation",
     "AsyncDelivery",
     "AsyncStream",
     "AutoConsumeOptions",
@@ -78,6 +82,7 @@ __all__ = [
     "ConnectedSubscribeOptions",
     "ConsumeOptions",
     "Consumer",
+    "Conversation",
     "CredentialExpired",
     "CursorExpired",
     "DeadLetter",
@@ -88,6 +93,7 @@ __all__ = [
     "Ephemeral",
     "Exported",
     "Filter",
+    "Fold",
     "Forbidden",
     "Gap",
     "GaplessError",
@@ -106,6 +112,7 @@ __all__ = [
     "MessageOptions",
     "NewMessage",
     "NotFound",
+    "Original",
     "Outstanding",
     "Page",
     "PayloadTooLarge",

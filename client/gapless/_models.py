@@ -62,6 +62,21 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Original(Message):
+    """A message that changes no other, as it is after all changes: of `view="latest"`.
+
+    `version` is the id of the newest message that changed it, or its own. A deleted one has no data.
+    `annotations`: {name: {mode: how many}}, of names with keys also {"keys": {key: how many}}; a flag is
+    True.
+    """
+
+    version: int = 0
+    replies: int = 0
+    annotations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Ephemeral:
     """A message for live subscribers only: it has no id and is never stored."""
 
@@ -89,13 +104,15 @@ class Page:
     """A page of history. `cursor` is the id of its last message; the next page begins behind it.
 
     `lost`: the first and last id of messages up to `after` that may have been there and are not any more,
-    because the log went back to an earlier moment.
+    because the log went back to an earlier moment. `head`: of `view="latest"`, the newest id of the channel
+    at that moment; what is not in the page comes after it.
     """
 
     messages: tuple[Message, ...]
     has_more: bool
     cursor: int
     lost: tuple[int, int] | None = None
+    head: int | None = None
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -135,9 +152,11 @@ class Channel:
 
 
 def message_from(raw: Any) -> Message:
-    """A `Message` from its JSON object; a missing member counts as null. Raises `ProtocolError`."""
+    """A `Message` from its JSON object, an `Original` if it has a version; a missing member counts as null.
+    Raises `ProtocolError`."""
     try:
-        return Message(
+        more = _folded(raw) if "version" in raw else {}
+        return (Original if more else Message)(
             id=int(raw["id"]),
             channel=raw["channel"],
             seq=int(raw["seq"]),
@@ -154,6 +173,7 @@ def message_from(raw: Any) -> Message:
             annotation=raw.get("annotation"),
             mode=raw.get("mode"),
             remove=raw.get("remove") is True,
+            **more,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a message: {raw!r:.200}") from error
@@ -210,6 +230,15 @@ def channel_from(raw: Any) -> Channel:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a channel: {raw!r:.200}") from error
+
+
+def _folded(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "version": int(raw["version"]),
+        "replies": int(raw.get("replies") or 0),
+        "annotations": raw.get("annotations") or {},
+        "deleted": raw.get("deleted") is True,
+    }
 
 
 def payload_of(raw: Mapping[str, Any]) -> Payload:

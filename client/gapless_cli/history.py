@@ -19,6 +19,7 @@ Examples:
   gapless history chat.lobby --after 1042 --limit 100 a page; its last id is the --after of the next
   gapless history chat.lobby > lobby.jsonl            gapless import reads it back
   gapless history chat.lobby --follow                 the history, then new messages
+  gapless history chat.lobby --view latest            originals only, as they are after all changes
 """
 
 
@@ -32,10 +33,18 @@ def history(
     changes: Changes = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many [all].")] = None,
     order: Annotated[Literal["asc", "desc"], typer.Option(help="Oldest or newest first.")] = "asc",
+    view: Annotated[
+        Literal["log", "latest"], typer.Option(help="As they came, or as they are after all changes.")
+    ] = "log",
+    changed_after: Annotated[
+        int | None, typer.Option(min=0, help="Of the latest view: only what changed after this id.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new messages.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a channel's messages, one JSON object per line, in constant memory."""
+    if changed_after is not None and view != "latest":
+        raise usage("--changed-after goes with --view latest")
     if after is not None and since is not None:
         raise usage("give one of --after and --since: they both say where to start")
     start = since if after is None else after
@@ -43,9 +52,21 @@ def history(
     if follow:
         if before is not None or order == "desc":
             raise usage("--follow goes forward without an end: leave --before and --order desc out")
+        if view == "latest":
+            raise usage("--follow prints the log: leave --view latest out")
         _follow(url, channel, "earliest" if start is None else start, filters, limit)
         return
-    _print(url, channel, limit, start=start, before=before, order=order, **filters)
+    _print(
+        url,
+        channel,
+        limit,
+        start=start,
+        before=before,
+        order=order,
+        view=view,
+        changed_after=changed_after,
+        **filters,
+    )
 
 
 def _print(url: str, channel: str, limit: int | None, **options: object) -> None:

@@ -70,6 +70,8 @@ def moment(at: datetime) -> str:
 
 def message_json(message: Message) -> dict[str, Any]:
     """A message as the service shows it: null members and empty headers left out."""
+    from gapless import Original
+
     shown: dict[str, Any] = {"id": message.id, "channel": message.channel, "seq": message.seq}
     shown |= _content(message)
     shown["created_at"] = moment(message.created_at)
@@ -77,9 +79,16 @@ def message_json(message: Message) -> dict[str, Any]:
         shown["expires_at"] = moment(message.expires_at)
     if message.target is not None:
         shown |= {"target": message.target, "action": message.action}
+    if message.through is not None:
+        shown["through"] = message.through
     if message.annotation is not None:
         shown |= {"annotation": message.annotation, "mode": message.mode}
         shown |= {"remove": True} if message.remove else {}
+    if isinstance(message, Original):
+        shown |= {"version": message.version, "replies": message.replies, "annotations": message.annotations}
+        if message.deleted:
+            del shown["data"]
+            shown["deleted"] = True
     return shown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,9 @@ Examples:
   gapless publish orders '{"n": 17}' --expected-last-seq 16    only if 16 is still the last seq
   gapless publish mails '{"to": "ann"}' --delay 1h             in an hour; see gapless scheduled
   gapless publish mails '{"to": "ann"}' --deliver-at 2030-01-01T09:00:00+01:00
+  gapless publish chat.lobby '{"text": "hi"}' --target 1042 --action update
+  gapless publish chat.lobby --target 1042 --action delete     see gapless history --view latest
+  gapless publish chat.lobby --target 1042 --action annotate --annotation like --mode distinct
 """
 
 
@@ -48,23 +51,49 @@ def publish(
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Only for listeners; not stored.")] = False,
     delay: Annotated[str | None, typer.Option(help="Publish it after: 30s, 2h.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="Publish it at this time: RFC 3339.")] = None,
+    target: Annotated[int | None, typer.Option(min=1, help="The id of a message that it changes.")] = None,
+    action: Annotated[
+        Literal["update", "delete", "reply", "annotate"] | None, typer.Option(help="What it does to it.")
+    ] = None,
+    through: Annotated[int | None, typer.Option(min=1, help="Delete all from the target to this id.")] = None,
+    annotation: Annotated[str | None, typer.Option(help="The name of the annotation.")] = None,
+    mode: Annotated[
+        Literal["total", "distinct", "unique", "flag"] | None, typer.Option(help="How it counts.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the annotation back.")] = False,
+    expected_version: Annotated[
+        int | None, typer.Option(min=0, help="If this changed the target last.")
+    ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish to a channel. Once the message is committed, print its place as JSON on one line."""
     expires_after = None if ttl is None else seconds(ttl, "--ttl")
     settings = Settings(type_, key, pairs(header, "--header"), expires_after, ephemeral)
-    conditions = {"idempotency_key": idempotency_key, "expected_last_seq": expected_last_seq}
+    conditions = {
+        "idempotency_key": idempotency_key,
+        "expected_last_seq": expected_last_seq,
+        "expected_version": expected_version,
+    }
+    change = {"target": target, "action": action, "through": through, "annotation": annotation, "mode": mode}
+    change["remove"] = remove or None
+    changed = {name: value for name, value in change.items() if value is not None}
     given = {name: value for name, value in conditions.items() if value is not None}
     times = {"delay": None if delay is None else seconds(delay, "--delay"), "deliver_at": deliver_at}
     later = {name: value for name, value in times.items() if value is not None}
     _refuse_odd_mixtures(settings, data, text, lines, binary, given)
     _refuse_odd_times(settings, lines, given, later)
+    if changed and (target is None or action is None):
+        raise usage("--target ID and --action come together, and the rest about a change goes with them")
+    if changed and (lines or settings.ephemeral or later):
+        raise usage("a change is one stored message: without --lines, --ephemeral, --delay and --deliver-at")
     if lines:
         from gapless_cli.publish_lines import publish_lines
 
         publish_lines(url, channel, settings, text)
     else:
-        _publish_one(url, channel, _payload(data, text, binary), settings, given | later)
+        bare = action in ("delete", "annotate") and data is None and binary is None
+        payload = None if bare else _payload(data, text, binary)
+        _publish_one(url, channel, payload, settings, given | later | changed)
 
 
 def _refuse_odd_mixtures(

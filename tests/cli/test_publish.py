@@ -48,6 +48,33 @@ def test_several_lines_are_asked_for_as_lines(run: Run) -> None:
     assert "--text publishes" in run("publish", "cli.several", input="one\n", code=2).stderr
 
 
+def test_changes_of_a_message_and_what_came_of_it(run: Run) -> None:
+    def publish(*arguments: str, code: int = 0) -> Any:
+        answer = run("publish", "cli.changes", *arguments, code=code)
+        return answer.stderr if code else json.loads(answer.stdout)["id"]
+
+    one, two, three = publish("1"), publish("2"), publish("3")
+    target = ["--target", str(one), "--action"]
+    update = publish("10", *target, "update", "--expected-version", str(one))
+    assert "version_mismatch" in publish("11", *target, "update", "--expected-version", str(one), code=1)
+    annotation = ["--annotation", "like", "--mode", "distinct"]
+    liked = publish(*target, "annotate", *annotation, "--key", "up")
+    publish(*target, "annotate", *annotation, "--remove")
+    cut = publish("--target", str(two), "--action", "delete", "--through", str(three))
+    log = read(run, "cli.changes", "--changes", "only")
+    assert [m["id"] for m in log[:2]] == [update, liked]
+    assert (log[2]["annotation"], log[2]["mode"], log[2]["remove"]) == ("like", "distinct", True)
+    assert (log[3]["target"], log[3]["action"], log[3]["through"]) == (two, "delete", three)
+    first, *hidden = read(run, "cli.changes", "--view", "latest")
+    assert (first["data"], first["replies"]) == (10, 0)
+    assert first["annotations"] == {"like": {"distinct": 1, "keys": {"up": 1}}}
+    assert [(m["id"], m["version"], m["deleted"], "data" in m) for m in hidden] == [
+        (two, cut, True, False),
+        (three, cut, True, False),
+    ]
+    assert read(run, "cli.changes", "--view", "latest", "--changed-after", str(log[2]["id"])) == hidden
+
+
 def test_conditions(run: Run) -> None:
     first = run(
         "publish", "cli.conditions", "1", "--expected-last-seq", "0", "--idempotency-key", "c1"

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, Unpack, overload
 
 from gapless._async.connecting import AsyncConnecting
+from gapless._async.conversation import AsyncConversation
 from gapless._async.nouns import AsyncNouns
 from gapless._async.queue import AsyncQueue
 from gapless._async.stream import AsyncStream
@@ -14,7 +15,7 @@ from gapless._calls import history as _history
 from gapless._calls import publish as _publish
 from gapless._calls import scheduled as _scheduled
 from gapless._calls import tickets as _tickets
-from gapless._calls.history import HistoryOptions, HistoryQuery
+from gapless._calls.history import HistoryOptions, HistoryQuery, View
 from gapless._calls.publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._calls.scheduled import Scheduled, ScheduleOptions, Time
 from gapless._calls.tickets import Ticket
@@ -184,6 +185,22 @@ class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
         """
         return await self._call(_tickets.create(channels, subscription))
 
-    async def get_message(self, channel: str, message_id: int) -> Message:
-        """One message. Raises `NotFound`."""
-        return await self._call(_history.get_message(channel, message_id))
+    async def get_message(self, channel: str, message_id: int, *, view: View = "log") -> Message:
+        """One message; with the view `latest` an `Original`, as it is after all changes. Or `NotFound`."""
+        return await self._call(_history.get_message(channel, message_id, view))
+
+    def versions(self, channel: str, message_id: int) -> AsyncIterator[Message]:
+        """An original as it was sent, its updates and its deletion, as they came. Raises `NotFound`."""
+        return self._slices(_history.changes_of(channel, message_id, "versions"))
+
+    def replies(self, channel: str, message_id: int) -> AsyncIterator[Message]:
+        """The replies to an original, as they came. Raises `NotFound`."""
+        return self._slices(_history.changes_of(channel, message_id, "replies"))
+
+    def conversation(self, channel: str, *, newest: int | None = None) -> AsyncConversation:
+        """A channel as it is after all changes, kept up to date: `messages`, and an iteration over changes.
+
+        `newest`: begin with so many of its newest messages (up to 1000) in place of all. It holds them in
+        memory.
+        """
+        return AsyncConversation(self, channel, newest)

@@ -18,11 +18,15 @@ from gapless._call import (
     params_from,
     path,
 )
+from gapless._calls.listing import listing
 from gapless._calls.subscription import Changes
 from gapless._errors import ProtocolError
 from gapless._models import Message, Page, gap_from, message_from
 from gapless._retry import Reply
 from gapless._start import Last, Start, parameters_of
+
+View = Literal["log", "latest"]
+"""The messages as they came, or originals only, as they are after all changes."""
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -30,7 +34,9 @@ class HistoryOptions(TypedDict, total=False):
 
     `start` is an id, `earliest` (the default), or a time: an aware datetime, RFC 3339, or an age such as
     `10m`, `2h`, `1d`. With the `order` `desc` it is where reading ends. `changes`: with the messages that
-    change others (`all`, the default), without them (`none`) or `only` them.
+    change others (`all`, the default), without them (`none`) or `only` them. With the `view` `latest` they
+    are `Original`s, as they are after all changes; `changed_after`: only those that a message after this id
+    changed.
     """
 
     start: Start | None
@@ -38,6 +44,8 @@ class HistoryOptions(TypedDict, total=False):
     types: Sequence[str] | None
     keys: Sequence[str] | None
     changes: Changes | None
+    view: View
+    changed_after: int | None
     order: Literal["asc", "desc"]
 
 
@@ -52,6 +60,8 @@ class HistoryQuery:
     types: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     changes: Changes | None = None
+    view: View = "log"
+    changed_after: int | None = None
     order: Literal["asc", "desc"] = "asc"
 
     @classmethod
@@ -79,6 +89,8 @@ class HistoryQuery:
                 "key": self.keys,
                 "changes": self.changes,
                 "limit": limit,
+                "view": None if self.view == "log" else self.view,
+                "changed_after": self.changed_after,
                 "order": self.order,
             }
         )
@@ -108,9 +120,16 @@ def history_pages(query: HistoryQuery, page_size: int) -> Call[Slice[Page]]:
     return Call(Request("GET", query.where, query.params(page_size), JSON), decode)
 
 
-def get_message(channel: str, message_id: int) -> Call[Message]:
+def get_message(channel: str, message_id: int, view: View) -> Call[Message]:
     """One message by its id."""
-    return asking("GET", path("channels", channel, "messages", message_id), message_from)
+    params = params_from({"view": None if view == "log" else view})
+    return asking("GET", path("channels", channel, "messages", message_id), message_from, params=params)
+
+
+def changes_of(channel: str, message_id: int, kind: Literal["versions", "replies"]) -> Call[Slice[Message]]:
+    """A message's versions or the replies to it, as they came."""
+    where = path("channels", channel, "messages", message_id, kind)
+    return listing(where, "messages", message_from, {}, 100)
 
 
 def _page(answer: Any) -> Page:
@@ -122,4 +141,4 @@ def _page(answer: Any) -> Page:
         cursor = messages[-1].id if messages else 0
     gap = answer.get("gap")
     lost = None if gap is None else gap_from(gap).ids
-    return Page(messages, bool(answer.get("has_more")), cursor, lost)
+    return Page(messages, bool(answer.get("has_more")), cursor, lost, answer.get("head"))

@@ -11,7 +11,7 @@ from gapless._calls import history as _history
 from gapless._calls import publish as _publish
 from gapless._calls import scheduled as _scheduled
 from gapless._calls import tickets as _tickets
-from gapless._calls.history import HistoryOptions, HistoryQuery
+from gapless._calls.history import HistoryOptions, HistoryQuery, View
 from gapless._calls.publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._calls.scheduled import Scheduled, ScheduleOptions, Time
 from gapless._calls.tickets import Ticket
@@ -22,6 +22,7 @@ from gapless._streams.history import HistoryStream
 from gapless._streams.interest import SubscribeOptions
 from gapless._streams.reader import reader
 from gapless._streams.reading import OnGap
+from gapless._sync.conversation import Conversation
 from gapless._sync.nouns import Nouns
 from gapless._sync.queue import Queue
 from gapless._sync.stream import Stream
@@ -182,6 +183,22 @@ class Client(Queue, Nouns):
         """
         return self._call(_tickets.create(channels, subscription))
 
-    def get_message(self, channel: str, message_id: int) -> Message:
-        """One message. Raises `NotFound`."""
-        return self._call(_history.get_message(channel, message_id))
+    def get_message(self, channel: str, message_id: int, *, view: View = "log") -> Message:
+        """One message; with the view `latest` an `Original`, as it is after all changes. Or `NotFound`."""
+        return self._call(_history.get_message(channel, message_id, view))
+
+    def versions(self, channel: str, message_id: int) -> Iterator[Message]:
+        """An original as it was sent, its updates and its deletion, as they came. Raises `NotFound`."""
+        return self._slices(_history.changes_of(channel, message_id, "versions"))
+
+    def replies(self, channel: str, message_id: int) -> Iterator[Message]:
+        """The replies to an original, as they came. Raises `NotFound`."""
+        return self._slices(_history.changes_of(channel, message_id, "replies"))
+
+    def conversation(self, channel: str, *, newest: int | None = None) -> Conversation:
+        """A channel as it is after all changes, kept up to date: `messages`, and an iteration over changes.
+
+        `newest`: begin with so many of its newest messages (up to 1000) in place of all. It holds them in
+        memory.
+        """
+        return Conversation(self, channel, newest)
