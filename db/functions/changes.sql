@@ -24,7 +24,7 @@ begin
                                    (m.change ->> 'through')::bigint as through) c
         -- One at a time: so only the segment of each target is read.
         left join lateral (
-            select t.id, t.sender, gapless.is_change(t.change) as is_change
+            select t.id, t.sender, gapless.is_change(t.change) as is_change, h.last_id
             from gapless.messages t join gapless.channels h on h.id = t.channel_id
             where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > h.trimmed_id
             offset 0) t on true
@@ -35,7 +35,8 @@ begin
             select (case when t.id is null then 5
                          when t.is_change then 6
                          when c.action in ('update', 'delete') and m.moderates is not true
-                              and ((t.sender = m.sender) is not true or c.through is not null
+                              -- A stretch that goes beyond what is there could hide what others send in this batch.
+                              and ((t.sender = m.sender) is not true or c.through > t.last_id or c.through is not null
                                    and not gapless_internal.sent_all(p_channel_ids[m.channel], t.id, c.through, m.sender))
                               then 8
                          when m.version <> greatest(l.version, d.id, t.id) then 7

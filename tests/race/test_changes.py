@@ -155,6 +155,26 @@ async def test_annotations_of_many_senders_are_counted(database: Database, owner
     assert await owner.fetchval("select annotation_bytes from gapless.latest") == await owner.fetchval(sized)
 
 
+async def test_a_stretch_does_not_hide_what_others_send_in_the_same_batch(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    """Requests of many senders are judged together, before any of them is stored."""
+    async with appenders(database, 1) as (appender,):
+        (mine,) = await stored(appender, message())
+        others = Append("default", (NewMessage("room", b"1", sender="bob"),))
+        for through in (2**53 - 1, mine + 1):
+            cut = Change(change_text(mine, "delete", through))
+            asked = Append("default", (NewMessage("room", b"null", sender="ann", change=cut),))
+            (kept, refused) = await appender.append([others, asked])
+            assert isinstance(kept, Appended)
+            assert isinstance(refused, GaplessError)
+            assert refused.code is Code.FORBIDDEN
+            assert await owner.fetchval("select count(*) from gapless.deleted_ranges") == 0
+        cut = Change(change_text(mine, "delete", mine))
+        asked = Append("default", (NewMessage("room", b"null", sender="ann", change=cut),))
+        assert all(isinstance(answer, Appended) for answer in await appender.append([others, asked]))
+
+
 def hidden(log: list[asyncpg.Record]) -> dict[int, int]:
     """By which deletion each original is hidden last, one by one."""
     found: dict[int, int] = {}
