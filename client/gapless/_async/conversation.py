@@ -33,7 +33,8 @@ class AsyncReads(Protocol):
 class AsyncConversation:
     """The messages of a channel as they are after all changes, and what changes from now on.
 
-    Iterating yields each original that is new or changed. Entering it reads what is there.
+    Iterating yields each original that is new or changed, as it is then. Entering it reads what is there.
+    After a gap all is read again, and told again.
     """
 
     def __init__(self, client: AsyncReads, channel: str, newest: int | None) -> None:
@@ -42,7 +43,8 @@ class AsyncConversation:
         self._newest = newest
         self._fold = Fold()
         self._stream: AsyncStream[Message | Gap] | None = None
-        self._waiting: deque[Original] = deque()
+        self._waiting: deque[int] = deque()
+        """Ids of what is to be told."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._channel}, {len(self._fold)} messages>"
@@ -75,17 +77,21 @@ class AsyncConversation:
         return self
 
     async def __anext__(self) -> Original:
-        while not self._waiting:
+        while True:
             if self._stream is None:
                 await self._open()
-                self._waiting.extend(self._fold.messages)
-                continue
+                self._waiting.extend(original.id for original in self._fold.messages)
+            await self._read_stale()
+            while self._waiting:
+                original = self._fold.get(self._waiting.popleft())
+                if original is not None:
+                    return original
+            assert self._stream is not None, "it was opened"
             told = await self._stream.__anext__()
             if isinstance(told, Gap):
-                await self._reload()
+                await self._begin_again()
             else:
-                self._waiting.extend(await self._apply(told))
-        return self._waiting.popleft()
+                self._waiting.extend(original.id for original in self._fold.apply(told))
 
     async def run(self, on_change: Callable[[Original], object]) -> None:
         """Calls this with each original that is new or changed, until it is closed."""
@@ -93,10 +99,10 @@ class AsyncConversation:
             async for original in self:
                 on_change(original)
 
-    async def _apply(self, message: Message) -> list[Original]:
-        changed = self._fold.apply(message)
+    async def _read_stale(self) -> None:
+        """Read messages whose earlier annotators are not known here: the service counts. What fails is tried
+        again by the next iteration, which has told nothing of them yet."""
         for message_id in sorted(self._fold.stale):
-            # Who annotated before is not known here: the service counts.
             try:
                 shown = await self._client.get_message(self._channel, message_id, view="latest")
             except NotFound:
@@ -104,7 +110,6 @@ class AsyncConversation:
             else:
                 assert isinstance(shown, Original)
                 self._fold.load([shown])
-        return [now for original in changed if (now := self._fold.get(original.id)) is not None]
 
     async def _open(self) -> None:
         cursor = await self._load()
@@ -112,14 +117,13 @@ class AsyncConversation:
         self._stream = self._client.subscribe(self._channel, start=start, on_gap="yield")
         await self._stream.__aenter__()
 
-    async def _reload(self) -> None:
-        """Read it again, since messages are gone that were not read. What differs is told."""
-        before = {original.id: original for original in self._fold.messages}
-        if self._stream is not None:
-            await self._stream.aclose()
+    async def _begin_again(self) -> None:
+        """Messages are gone that were not read: the next iteration reads all again, and tells it."""
+        stream, self._stream = self._stream, None
         self._fold = Fold()
-        await self._open()
-        self._waiting.extend(o for o in self._fold.messages if before.get(o.id) != o)
+        self._waiting.clear()
+        if stream is not None:
+            await stream.aclose()
 
     async def _load(self) -> int | None:
         """Fill the fold; the id to subscribe after, or None: from the oldest message on."""

@@ -34,7 +34,8 @@ class Reads(Protocol):
 class Conversation:
     """The messages of a channel as they are after all changes, and what changes from now on.
 
-    Iterating yields each original that is new or changed. Entering it reads what is there.
+    Iterating yields each original that is new or changed, as it is then. Entering it reads what is there.
+    After a gap all is read again, and told again.
     """
 
     def __init__(self, client: Reads, channel: str, newest: int | None) -> None:
@@ -43,7 +44,8 @@ class Conversation:
         self._newest = newest
         self._fold = Fold()
         self._stream: Stream[Message | Gap] | None = None
-        self._waiting: deque[Original] = deque()
+        self._waiting: deque[int] = deque()
+        """Ids of what is to be told."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._channel}, {len(self._fold)} messages>"
@@ -76,17 +78,21 @@ class Conversation:
         return self
 
     def __next__(self) -> Original:
-        while not self._waiting:
+        while True:
             if self._stream is None:
                 self._open()
-                self._waiting.extend(self._fold.messages)
-                continue
+                self._waiting.extend(original.id for original in self._fold.messages)
+            self._read_stale()
+            while self._waiting:
+                original = self._fold.get(self._waiting.popleft())
+                if original is not None:
+                    return original
+            assert self._stream is not None, "it was opened"
             told = self._stream.__next__()
             if isinstance(told, Gap):
-                self._reload()
+                self._begin_again()
             else:
-                self._waiting.extend(self._apply(told))
-        return self._waiting.popleft()
+                self._waiting.extend(original.id for original in self._fold.apply(told))
 
     def run(self, on_change: Callable[[Original], object]) -> None:
         """Calls this with each original that is new or changed, until it is closed."""
@@ -94,10 +100,10 @@ class Conversation:
             for original in self:
                 on_change(original)
 
-    def _apply(self, message: Message) -> list[Original]:
-        changed = self._fold.apply(message)
+    def _read_stale(self) -> None:
+        """Read messages whose earlier annotators are not known here: the service counts. What fails is tried
+        again by the next iteration, which has told nothing of them yet."""
         for message_id in sorted(self._fold.stale):
-            # Who annotated before is not known here: the service counts.
             try:
                 shown = self._client.get_message(self._channel, message_id, view="latest")
             except NotFound:
@@ -105,7 +111,6 @@ class Conversation:
             else:
                 assert isinstance(shown, Original)
                 self._fold.load([shown])
-        return [now for original in changed if (now := self._fold.get(original.id)) is not None]
 
     def _open(self) -> None:
         cursor = self._load()
@@ -113,14 +118,13 @@ class Conversation:
         self._stream = self._client.subscribe(self._channel, start=start, on_gap="yield")
         self._stream.__enter__()
 
-    def _reload(self) -> None:
-        """Read it again, since messages are gone that were not read. What differs is told."""
-        before = {original.id: original for original in self._fold.messages}
-        if self._stream is not None:
-            self._stream.close()
+    def _begin_again(self) -> None:
+        """Messages are gone that were not read: the next iteration reads all again, and tells it."""
+        stream, self._stream = self._stream, None
         self._fold = Fold()
-        self._open()
-        self._waiting.extend(o for o in self._fold.messages if before.get(o.id) != o)
+        self._waiting.clear()
+        if stream is not None:
+            stream.close()
 
     def _load(self) -> int | None:
         """Fill the fold; the id to subscribe after, or None: from the oldest message on."""
