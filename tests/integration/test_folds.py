@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import asyncpg
@@ -172,6 +172,65 @@ async def test_a_conversation_that_lost_messages_is_read_again(
             assert [one.id for one in chat.messages] == [first, second]
             assert (await anext(chat)).data == "kept"
             assert [one.data for one in chat.messages] == ["kept"]
+
+
+class RefusedError(Exception):
+    """A request that the program's own HTTP client does not send."""
+
+
+def refusing(path: str, refused: list[str]) -> Callable[[httpx.Request], Awaitable[None]]:
+    """Refuses the first request of this path while `refused` is empty."""
+
+    async def refuse(request: httpx.Request) -> None:
+        if request.url.path == path and not refused:
+            refused.append(path)
+            raise RefusedError(path)
+
+    return refuse
+
+
+async def test_what_a_failed_read_kept_back_is_told_by_the_next_iteration(people: list[AsyncClient]) -> None:
+    ann, bob, _ = people
+    sent = (await ann.publish("room", 1)).id
+    await ann.publish("room", None, target=sent, action="annotate", annotation="like", mode="unique")
+    refused: list[str] = []
+    hooks = {"request": [refusing(f"/v1/channels/room/messages/{sent}", refused)]}
+    async with http_client(ann._config.base_url, event_hooks=hooks) as wire:
+        client = AsyncClient(ann._config.base_url, token=ann._config.token, http_client=wire)
+        async with client.conversation("room") as chat:
+            await bob.publish("room", None, target=sent, action="annotate", annotation="like", mode="unique")
+            with pytest.raises(RefusedError):
+                await anext(chat)
+            told = await anext(chat)
+            assert (told.id, told.annotations) == (sent, {"like": {"unique": 2}})
+
+
+async def test_a_failure_after_a_gap_does_not_end_a_conversation(
+    people: list[AsyncClient], owner: asyncpg.Connection
+) -> None:
+    """The channel's pages cannot be read at first, when all of it is to be read again."""
+    ann = people[0]
+    await ann.publish("room", "lost")
+    refused = ["not yet"]
+
+    async def overtake(request: httpx.Request) -> None:
+        if request.url.path == "/v1/subscribe" and refused == ["not yet"]:
+            await ann.publish("room", "lost too")
+            await ann.publish("room", "kept")
+            await ann.channels.update("room", retention=Retention(max_messages=1))
+            await owner.execute("select gapless.trim_channels(10)")
+            refused.clear()
+
+    hooks = {"request": [overtake, refusing("/v1/channels/room/messages", refused)]}
+    async with http_client(ann._config.base_url, event_hooks=hooks) as wire:
+        client = AsyncClient(ann._config.base_url, token=ann._config.token, http_client=wire)
+        async with client.conversation("room") as chat:
+            with pytest.raises(RefusedError):
+                await anext(chat)
+            assert (await anext(chat)).data == "kept"
+            assert [one.data for one in chat.messages] == ["kept"]
+            await ann.publish("room", "next")
+            assert (await anext(chat)).data == "next"
 
 
 async def test_versions_and_replies(people: list[AsyncClient]) -> None:
