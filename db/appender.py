@@ -34,7 +34,14 @@ _LOST = (
 _UNFIT = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 """Errors that the content of one message causes."""
 _STORED, _REPLAYED, _MISMATCH, _HEAD_MISMATCH, _NO_CHANNEL = range(5)
-_NO_TARGET, _NO_ORIGINAL, _VERSION, _NOT_SENT, _MOST = range(5, 10)
+_OF_CHANGES = {
+    5: (Code.MESSAGE_NOT_FOUND, "a target is no message that is kept in this channel"),
+    6: (Code.CONFLICT, "a target changes another message itself"),
+    7: (Code.VERSION_MISMATCH, "the target has another version"),
+    8: (Code.FORBIDDEN, "only who sent a message may change it, or who may moderate its channel"),
+    9: (Code.RATE_LIMITED, "the target has a thousand annotations of different names and keys"),
+}
+"""What statuses of `gapless_internal.judge_changes` mean."""
 
 
 class Appender:
@@ -277,18 +284,13 @@ def _refused(status: int, append: Append) -> GaplessError:
             Code.HEAD_MISMATCH,
             f"the channel's last seq is not {append.expected_last_seq}; nothing was stored",
         )
-    if status == _NO_TARGET:
-        detail = "a target is no message that is kept in this channel; nothing was stored"
-        return GaplessError(Code.MESSAGE_NOT_FOUND, detail)
-    if status == _NO_ORIGINAL:
-        return GaplessError(Code.CONFLICT, "a target changes another message itself; nothing was stored")
-    if status == _VERSION:
-        return GaplessError(Code.VERSION_MISMATCH, "the target has another version; nothing was stored")
-    if status == _NOT_SENT:
-        detail = "only who sent a message may change it, or who may moderate its channel; nothing was stored"
-        return GaplessError(Code.FORBIDDEN, detail)
-    if status == _MOST:
-        detail = "the target has a thousand annotations of different names and keys; nothing was stored"
-        return GaplessError(Code.RATE_LIMITED, detail)
+    if status in _OF_CHANGES:
+        return refused_change(status)
     assert status == _NO_CHANNEL
     return GaplessError(Code.CHANNEL_NOT_FOUND, "a channel does not exist and is not made by publishing here")
+
+
+def refused_change(status: int) -> GaplessError:
+    """Why `gapless_internal.judge_changes` refused a message."""
+    code, why = _OF_CHANGES[status]
+    return GaplessError(code, f"{why}; nothing was stored")

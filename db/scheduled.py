@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
+from db.appender import refused_change
 from db.connect import Pool
 from db.namespaces import Namespaces
 from db.reader import PAGE_BYTES
 from subscriptions.domain.delivery import Moment, Scheduled, Touched
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.model import EPOCH, Appended, NewMessage, Position, microseconds
+from subscriptions.domain.model import EPOCH, Appended, Change, NewMessage, Position, microseconds
 from subscriptions.domain.principal import Principal
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -79,9 +80,9 @@ class Schedule:
 
     async def promote(self, namespace: str, scheduled_id: int) -> tuple[Appended, tuple[Touched, ...]]:
         namespace_id = await self._namespaces.id(namespace)
-        row = await self._pool.fetchrow("promote_scheduled", namespace_id, scheduled_id)
+        row = await self._pool.fetchrow("publish_now", namespace_id, scheduled_id)
         if row["id"] is None:
-            raise _gone(scheduled_id)
+            raise refused_change(row["status"]) if row["status"] else _gone(scheduled_id)
         position = Position(row["id"], row["channel"], row["seq"], microseconds(row["created_at"]))
         return Appended((position,)), await self._namespaces.touched(row["touched"])
 
@@ -99,6 +100,7 @@ def _moments(moments: Sequence[Moment]) -> tuple[list[object], list[object]]:
 
 def _contents(messages: Sequence[NewMessage]) -> tuple[list[object], ...]:
     """The messages as columns for the statement."""
+    changes = [message.change for message in messages]
     return (
         [message.type for message in messages],
         [message.key for message in messages],
@@ -107,6 +109,9 @@ def _contents(messages: Sequence[NewMessage]) -> tuple[list[object], ...]:
         [None if message.data is None else message.data.decode() for message in messages],
         [message.binary for message in messages],
         [message.ttl for message in messages],
+        [None if change is None else change.text.decode() for change in changes],
+        [None if change is None else change.version for change in changes],
+        [None if change is None else change.moderates for change in changes],
     )
 
 
@@ -120,9 +125,17 @@ def _scheduled(row: Any) -> Scheduled:
         headers=(row["headers"] or "").encode(),
         ttl=row["ttl"],
         sender=row["sender"],
+        change=_change(row),
     )
     at_us, created_at_us = microseconds(row["deliver_at"]), microseconds(row["created_at"])
-    return Scheduled(row["id"], message, at_us, created_at_us, row["withheld"])
+    refused = None if row["refused"] is None else refused_change(row["refused"]).code
+    return Scheduled(row["id"], message, at_us, created_at_us, row["withheld"], refused)
+
+
+def _change(row: Any) -> Change | None:
+    if row["change"] is None:
+        return None
+    return Change(row["change"].encode(), row["version"], row["moderates"])
 
 
 def _gone(scheduled_id: int) -> GaplessError:

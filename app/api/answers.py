@@ -70,7 +70,18 @@ class Position(msgspec.Struct):
     created_at: Time
 
 
-class Message(msgspec.Struct, kw_only=True):
+class Changing(msgspec.Struct, kw_only=True):
+    """What a message says that changes an earlier one of its channel."""
+
+    target: Annotated[Id, Meta(description="The message that it changes.")] | UnsetType = UNSET
+    action: Literal["update", "delete", "reply", "annotate"] | UnsetType = UNSET
+    through: Annotated[Id, Meta(description="A deletion hides all originals to here.")] | UnsetType = UNSET
+    annotation: str | UnsetType = UNSET
+    mode: Literal["total", "distinct", "unique", "flag"] | UnsetType = UNSET
+    remove: bool | UnsetType = UNSET
+
+
+class Message(Changing, kw_only=True):
     """A message of the log. It has `data` or `data_base64`."""
 
     id: Annotated[Id, Meta(examples=[1042])]
@@ -84,12 +95,6 @@ class Message(msgspec.Struct, kw_only=True):
     sender: str | UnsetType = UNSET
     created_at: Time
     expires_at: Time | UnsetType = UNSET
-    target: Annotated[Id, Meta(description="The message that it changes.")] | UnsetType = UNSET
-    action: Literal["update", "delete", "reply", "annotate"] | UnsetType = UNSET
-    through: Annotated[Id, Meta(description="A deletion hides all originals to here.")] | UnsetType = UNSET
-    annotation: str | UnsetType = UNSET
-    mode: Literal["total", "distinct", "unique", "flag"] | UnsetType = UNSET
-    remove: bool | UnsetType = UNSET
 
 
 class HistoryGap(msgspec.Struct):

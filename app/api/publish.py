@@ -70,7 +70,7 @@ async def publish(
         return _ephemeral(request, publication.messages[0], exchange)
     if publication.schedules:
         # Even if its time is past: the form of the answer must not depend on whose clock is ahead.
-        return await _later(request, publication, head, body, schedules, gate)
+        return await _later(request, publication, messages, head, body, schedules, gate)
     appended = await _append(request, messages, head, body, publisher)
     content = encode_positions(appended.positions)
     return committed(b'{"messages":[%b]}' % content if publication.is_array else content, appended)
@@ -126,6 +126,7 @@ def _ephemeral(request: Plain, message: NewMessage, exchange: Exchange) -> Answe
 async def _later(
     request: Plain,
     publication: Publication,
+    messages: tuple[NewMessage, ...],
     head: PublishHead,
     body: bytes,
     schedules: AnnouncingSchedule,
@@ -135,7 +136,7 @@ async def _later(
     printed = b"" if head.idempotency_key is None else fingerprint(request.path, head, body)
     key = request.principal.own_key(head.idempotency_key)
     scheduled, replayed = await schedules.schedule(
-        request.namespace, publication.messages, publication.schedules, key, printed, request.principal
+        request.namespace, messages, publication.schedules, key, printed, request.principal
     )
     content = b",".join(map(encode_scheduled_at, scheduled))
     if publication.is_array:

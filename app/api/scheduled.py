@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from app.api.answers import Base64, Id, Json, Time, or_unset, stored
+from app.api.answers import Base64, Changing, Id, Json, Time, or_unset, stored
 from app.api.lists import page_by_id
 from app.http.parameters import IdCursor, Limit, Name
 from app.http.request import NO_CONTENT, Answer, Plain, Request
@@ -31,9 +31,10 @@ class ScheduledQuery(msgspec.Struct):
     cursor: IdCursor = 0
 
 
-class Scheduled(msgspec.Struct, kw_only=True):
-    """A scheduled message. `ttl` counts from its time. `withheld`: the credential of whoever scheduled it had
-    ended by then, so it is published only when somebody promotes it."""
+class Scheduled(Changing, kw_only=True):
+    """A scheduled message. `ttl` counts from its time. `withheld`: it was not published then, and waits for
+    somebody to promote it. It changes another message and was `refused`, with this code, or the credential of
+    whoever scheduled it had ended."""
 
     scheduled_id: str
     channel: str
@@ -47,6 +48,7 @@ class Scheduled(msgspec.Struct, kw_only=True):
     ttl: float | UnsetType = UNSET
     sender: str | UnsetType = UNSET
     withheld: bool | UnsetType = UNSET
+    refused: Annotated[str, Meta(examples=["message_not_found"])] | UnsetType = UNSET
 
 
 class ScheduledPage(msgspec.Struct):
@@ -120,5 +122,7 @@ def encode_scheduled(scheduled: delivery.Scheduled) -> bytes:
         ttl=UNSET if message.ttl is None else number(message.ttl),
         sender=or_unset(message.sender),
         withheld=scheduled.withheld or UNSET,
+        refused=or_unset(scheduled.refused),
     )
-    return msgspec.json.encode(shown)
+    change = b"" if message.change is None else b"," + message.change.text[1:-1]
+    return msgspec.json.encode(shown)[:-1] + change + b"}"

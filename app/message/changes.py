@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import UNSET, Meta, UnsetType
@@ -49,9 +49,8 @@ class Asked(NamedTuple):
     remove: bool | Member
 
 
-def change_of(asked: Asked, beside: Iterable[str]) -> Change | None:
-    """What a message to publish does to its target. `beside`: members that a change cannot have and this one
-    has. Raises `invalid_request`."""
+def change_of(asked: Asked) -> Change | None:
+    """What a message to publish does to its target. Raises `invalid_request`."""
     target, action = asked.target, asked.action
     if target is UNSET or target is None:
         for name, value in asked._asdict().items():
@@ -60,8 +59,6 @@ def change_of(asked: Asked, beside: Iterable[str]) -> Change | None:
         return None
     if action is UNSET or action is None:
         raise invalid("action", "is required with target")
-    for name in beside:
-        raise invalid(name, "cannot be given together with target")
     through = None if asked.through is UNSET else asked.through
     if through is not None and action != "delete":
         raise invalid("through", "is for delete")

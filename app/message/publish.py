@@ -249,8 +249,10 @@ def _change(item: MessageToPublish) -> Change | None:
     asked = changes.Asked(item.target, item.action, item.through, item.annotation, item.mode, item.remove)
     if asked.count(UNSET) == len(asked):
         return None
-    beside = _asked(item) + (["ephemeral"] if item.ephemeral is True else [])
-    return changes.change_of(asked, beside)
+    change = changes.change_of(asked)
+    if change is not None and item.ephemeral is True:
+        raise invalid("ephemeral", "cannot be given together with target")
+    return change
 
 
 def _payload(item: MessageToPublish, plain: bool) -> tuple[bytes | None, bytes | None, int]:

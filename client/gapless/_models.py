@@ -167,16 +167,17 @@ def message_from(raw: Any) -> Message:
             sender=raw.get("sender"),
             created_at=datetime.fromisoformat(raw["created_at"]),
             expires_at=_time(raw.get("expires_at")),
-            target=raw.get("target"),
-            action=raw.get("action"),
-            through=raw.get("through"),
-            annotation=raw.get("annotation"),
-            mode=raw.get("mode"),
-            remove=raw.get("remove") is True,
+            **change_from(raw),
             **more,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a message: {raw!r:.200}") from error
+
+
+def change_from(raw: Any) -> dict[str, Any]:
+    """The fields of a message that say what it changes, from its JSON object."""
+    said = {name: raw.get(name) for name in ("target", "action", "through", "annotation", "mode")}
+    return {**said, "remove": raw.get("remove") is True}
 
 
 def ephemeral_from(raw: Any) -> Ephemeral:

@@ -18,7 +18,7 @@ import msgspec
 from gapless_cli.terminal import shown_json
 
 if TYPE_CHECKING:
-    from gapless import Channel, Ephemeral, Message, Published
+    from gapless import Channel, Ephemeral, Message, Published, Scheduled
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,6 +68,19 @@ def moment(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def change_json(message: Message | Scheduled) -> dict[str, Any]:
+    """What a message says about an earlier one; empty if it changes none."""
+    if message.target is None:
+        return {}
+    shown: dict[str, Any] = {"target": message.target, "action": message.action}
+    if message.through is not None:
+        shown["through"] = message.through
+    if message.annotation is not None:
+        shown |= {"annotation": message.annotation, "mode": message.mode}
+        shown |= {"remove": True} if message.remove else {}
+    return shown
+
+
 def message_json(message: Message) -> dict[str, Any]:
     """A message as the service shows it: null members and empty headers left out."""
     from gapless import Original
@@ -77,13 +90,7 @@ def message_json(message: Message) -> dict[str, Any]:
     shown["created_at"] = moment(message.created_at)
     if message.expires_at is not None:
         shown["expires_at"] = moment(message.expires_at)
-    if message.target is not None:
-        shown |= {"target": message.target, "action": message.action}
-    if message.through is not None:
-        shown["through"] = message.through
-    if message.annotation is not None:
-        shown |= {"annotation": message.annotation, "mode": message.mode}
-        shown |= {"remove": True} if message.remove else {}
+    shown |= change_json(message)
     if isinstance(message, Original):
         shown |= {"version": message.version, "replies": message.replies, "annotations": message.annotations}
         if message.deleted:

@@ -84,8 +84,8 @@ def publish(
     _refuse_odd_times(settings, lines, given, later)
     if changed and (target is None or action is None):
         raise usage("--target ID and --action come together, and the rest about a change goes with them")
-    if changed and (lines or settings.ephemeral or later):
-        raise usage("a change is one stored message: without --lines, --ephemeral, --delay and --deliver-at")
+    if changed and (lines or settings.ephemeral):
+        raise usage("a change is one stored message: without --lines and --ephemeral")
     if lines:
         from gapless_cli.publish_lines import publish_lines
 

@@ -1,8 +1,8 @@
--- calls: cancel_scheduled(2), promote_scheduled(2), publish_due(3)
+-- calls: cancel_scheduled(2), publish_now(2), publish_due(3)
 
 -- name: schedule
 select status, scheduled_ids, deliver_at, created_at
-from gapless.schedule_for($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+from gapless.schedule_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 
 -- name: scheduled_one
 select * from gapless.scheduled s where s.namespace_id = $1 and s.id = $2

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from subscriptions.domain.errors import Code
 from subscriptions.domain.model import Message, NewMessage
 
 Settings = Mapping[str, Any]
@@ -332,7 +333,10 @@ class Scheduled:
     deliver_at_us: int
     created_at_us: int
     withheld: bool = False
-    """Whether the credential that asked for it had ended when it was due."""
+    """Whether it waits for somebody to promote or cancel it: the credential that asked for it had ended when
+    it was due, or it changes another message and was refused."""
+    refused: Code | None = None
+    """Why it was refused, if it was."""
 
 
 def by_subscription(receipts: Sequence[Receipt]) -> list[list[Receipt]]:

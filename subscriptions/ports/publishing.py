@@ -52,8 +52,8 @@ class SchedulePort(Protocol):
         by: Principal | None = None,
     ) -> tuple[list[Scheduled], bool]:
         """Store messages for one channel, all or none, each with its moment. Also returns whether an earlier
-        request with this key stored them. A message whose credential has ended when it is due is withheld.
-        Raises `idempotency_mismatch`."""
+        request with this key stored them. A message whose credential has ended when it is due is withheld,
+        and so is a change that is refused then. Raises `idempotency_mismatch`."""
         ...
 
     async def get(self, namespace: str, scheduled_id: int) -> Scheduled: ...
@@ -63,7 +63,7 @@ class SchedulePort(Protocol):
     async def cancel(self, namespace: str, scheduled_id: int) -> None: ...
 
     async def promote(self, namespace: str, scheduled_id: int) -> tuple[Appended, tuple[Touched, ...]]:
-        """Publish it now."""
+        """Publish it now. Raises as `AppendPort.append` answers where it changes a message, and it stays."""
         ...
 
     async def publish_due(self, namespaces: Collection[str], limit: int) -> tuple[int, tuple[Touched, ...]]:

@@ -118,7 +118,7 @@ def test_help_of_the_jobs_needs_no_spark_and_is_theirs(run: Run, command: str) -
         (("history", "x", "--changed-after", "7"), "goes with --view latest"),
         (("publish", "x", "1", "--target", "7"), "come together"),
         (("publish", "x", "1", "--through", "7"), "come together"),
-        (("publish", "x", "1", "--target", "7", "--action", "reply", "--delay", "5"), "one stored message"),
+        (("publish", "x", "1", "--target", "7", "--action", "reply", "--ephemeral"), "one stored message"),
         (("channels", "set", "x"), "say what to set"),
         (("channels", "set", "x", "--max-age", "0.5s"), "whole seconds"),
         (("history", "x", "--url", "ftp://x"), "not the address of a service"),

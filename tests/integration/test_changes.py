@@ -93,7 +93,6 @@ async def test_what_cannot_be_changed(client: httpx.AsyncClient) -> None:
         {"data": 1, "target": one},
         {"data": 1, "action": "delete"},
         asked(one, "forget"),
-        asked(one, delay=5),
         asked(one, ephemeral=True),
         asked("1"),
         asked(0),

@@ -223,6 +223,51 @@ async def test_an_array_is_scheduled_as_a_whole(hosts: Both) -> None:
     assert (await one.ask("GET", f"/v1/scheduled/{only['scheduled_id']}"))["data"] == 1
 
 
+async def test_a_change_is_made_when_it_is_due(hosts: Both, sql: asyncpg.Connection) -> None:
+    one, two = hosts
+    path = "/v1/channels/edited/messages"
+    target = (await one.ask("POST", path, 201, json={"data": "a"}))["id"]
+    bodies = [
+        {"target": target, "action": "annotate", "annotation": "like", "mode": "unique", "delay": 60},
+        {"target": target + 5, "action": "delete", "delay": 60},
+        {"data": "b", "target": target, "action": "update", "delay": 60},
+    ]
+    answer = await one.ask("POST", path, 202, json=bodies)
+    ids = [each["scheduled_id"] for each in answer["messages"]]
+    for body, each in zip(bodies, ids, strict=True):
+        shown = await two.ask("GET", f"/v1/scheduled/{each}")
+        assert {**body, **shown} == {**shown, "delay": 60}
+    await let_be_due(sql, "edited")
+
+    async def is_edited() -> bool:
+        (now,) = (await two.http.get(path, params={"view": "latest"})).json()["messages"]
+        return (now["data"], now["annotations"]) == ("b", {"like": {"unique": 1}})
+
+    await eventually(is_edited)
+    one_left = f"/v1/scheduled/{ids[1]}"
+    shown = await two.ask("GET", one_left)
+    assert (shown["withheld"], shown["refused"], shown["target"]) == (True, "message_not_found", target + 5)
+    assert (await two.http.post(f"{one_left}/promote")).json()["code"] == "message_not_found"
+    assert (await two.http.delete(one_left)).status_code == 204
+
+
+async def test_a_change_with_the_version_that_its_target_had(hosts: Both, sql: asyncpg.Connection) -> None:
+    one, _ = hosts
+    path = "/v1/channels/versions/messages"
+    target = (await one.ask("POST", path, 201, json={"data": "a"}))["id"]
+    body = {"data": "b", "target": target, "action": "update", "delay": 60}
+    headers = {"Expected-Version": str(target)}
+    left = [(await one.ask("POST", path, 202, json=body, headers=headers))["scheduled_id"] for _ in range(2)]
+    await let_be_due(sql, "versions")
+
+    async def is_refused() -> bool:
+        answers = [await one.http.get(f"/v1/scheduled/{each}") for each in left]
+        return [answer.json().get("refused") for answer in answers] == [None, "version_mismatch"]
+
+    await eventually(is_refused)
+    assert [each["data"] for each in await history(one, "versions")] == ["a", "b"]
+
+
 async def test_a_revoked_key_s_messages_wait_for_somebody_to_promote_them(
     serve: Serve, owner: asyncpg.Connection
 ) -> None:

@@ -26,7 +26,8 @@ alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
     gapless.deleted_ranges;
-alter table gapless.scheduled drop column key_id, drop column until, drop column withheld;
+alter table gapless.scheduled drop column key_id, drop column until, drop column withheld, drop column change,
+    drop column version, drop column moderates, drop column refused;
 create index scheduled_due on gapless.scheduled (deliver_at, id);
 alter table gapless.log drop column credentials_required, drop column keys_version;
 drop table gapless.deleted_names;

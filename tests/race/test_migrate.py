@@ -76,6 +76,8 @@ alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
 alter table gapless.subscriptions drop column changes;
 alter table gapless.outbox drop column change, drop column version, drop column moderates;
+alter table gapless.scheduled drop column change, drop column version, drop column moderates,
+    drop column refused;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
     gapless.deleted_ranges;
 delete from gapless.migrations where version > 17;

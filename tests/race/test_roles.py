@@ -99,7 +99,15 @@ SINK = {"spark_stage", "spark_bind", "spark_publish", "spark_discard", "spark_ti
 SEEING = {"reads_everything", "readable_namespace", "readable_channels", "readable_subscriptions"}
 READING = {"tick", "id_before", "seq_at"} | SEEING
 OF_OWNERS = {"open_installation", "grant_publisher", "grant_reader", "revoke", "rotate_secret"}
-OF_BEFORE = {"set_channel", "delete_channel", "schedule", "append", "transact"}
+OF_BEFORE = {
+    "set_channel",
+    "delete_channel",
+    "schedule",
+    "schedule_for",
+    "promote_scheduled",
+    "append",
+    "transact",
+}
 """What a worker of the program before calls, which may still run. Steps of other functions now."""
 
 

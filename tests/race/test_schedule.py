@@ -10,14 +10,15 @@ from typing import Any
 import asyncpg
 import pytest
 
+from app.message.message import change_text
 from subscriptions.domain.delivery import Scheduled
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.model import Appended, NewMessage, microseconds
+from subscriptions.domain.model import Appended, Change, NewMessage, microseconds
 from subscriptions.domain.principal import Principal
 from tests.conftest import Database
 from tests.patience import eventually
 from tests.race.queues import Queues, step
-from tests.race.support import blocked, check_log, one, rows, sessions, waiting
+from tests.race.support import appenders, blocked, check_log, one, rows, sessions, waiting
 
 HERE = ["default"]
 PUBLISH_DUE = "select * from gapless.publish_due(array(select id from gapless.namespaces), 100, 8388608)"
@@ -356,12 +357,58 @@ async def test_what_is_withheld_delays_nothing(queues: Queues, owner: asyncpg.Co
     assert await published(owner) == ["1"]
 
 
-async def test_workers_of_the_version_before_schedule_too(queues: Queues, owner: asyncpg.Connection) -> None:
+async def test_workers_of_versions_before_schedule_too(queues: Queues, owner: asyncpg.Connection) -> None:
     nothing = "array[null::text]"
-    await owner.execute(
-        "select gapless.schedule(1, 'later', true, null, '', array[null::timestamptz], array[0.0], "
+    arguments = (
+        "1, 'later', true, null, '', array[null::timestamptz], array[0.0], "
         f"array['t'], {nothing}, {nothing}, {nothing}, array['1'], array[null::bytea], "
-        "array[null::double precision])"
+        "array[null::double precision]"
     )
-    assert (await queues.schedule.publish_due(HERE, 10))[0] == 1
-    assert await published(owner) == ["1"]
+    await owner.execute(f"select gapless.schedule({arguments})")
+    await owner.execute(f"select gapless.schedule_for(null, null, {arguments})")
+    assert (await queues.schedule.publish_due(HERE, 10))[0] == 2
+    assert await published(owner) == ["1", "1"]
+    only = await later(queues, "2")
+    row = await owner.fetchrow("select * from gapless.promote_scheduled(1, $1)", only.id)
+    assert row is not None
+    assert (row["id"], row["seq"]) == (3, 3)
+
+
+async def test_a_change_that_is_refused_stays_and_delays_nothing(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    async with appenders(database, 1) as (appender,):
+        await appender.append([one("later")])
+    edit = Change(change_text(1, "update"), moderates=True)
+    changes = [
+        edit,
+        edit._replace(version=7),
+        edit._replace(moderates=False),
+        Change(change_text(99, "update")),
+    ]
+    await later(queues, "0", delay=1)
+    for change in changes:
+        await later(queues, "1", delay=1, change=change)
+    await later(queues, "2", delay=1)
+    await later(queues, "3", delay=1, channel="elsewhere", change=edit)
+    await queues.pass_time(2)
+    rounds = [await queues.schedule.publish_due(HERE, 100) for _ in range(3)]
+    assert [done for done, _ in rounds] == [2, 5, 0], "a version is compared after all before it"
+    assert [(t.channel, t.last_id, t.last_seq) for _, touched in rounds for t in touched] == [
+        ("later", 3, 3),
+        ("later", 4, 4),
+    ]
+    assert (await published(owner))[1:] == ["0", "1", "2"]
+    kept = await queues.schedule.page("default", None, 0, 10)
+    assert all(each.withheld for each in kept)
+    assert [(each.message.change, each.refused) for each in kept] == [
+        (changes[1], Code.VERSION_MISMATCH),
+        (changes[2], Code.FORBIDDEN),
+        (changes[3], Code.MESSAGE_NOT_FOUND),
+        (edit, Code.MESSAGE_NOT_FOUND),
+    ]
+    assert await queues.schedule.publish_due(HERE, 100) == (0, ())
+    assert (await outcome(queues.schedule.promote("default", kept[1].id)))[0] == Code.FORBIDDEN
+    assert await queues.schedule.page("default", None, 0, 10) == kept, "also after it was promoted in vain"
+    assert await owner.fetchval("select count(*) from gapless.channels") == 1
+    await check_log(owner)

@@ -9,21 +9,30 @@ from typing import Any
 
 from gapless._call import Call, Slice, asking, json_of, path, telling, time_text
 from gapless._calls.listing import listing
-from gapless._calls.publish import MessageOptions, as_new_message, key_headers, member, posted, was_replayed
+from gapless._calls.publish import (
+    ChangeOptions,
+    MessageOptions,
+    as_new_message,
+    key_headers,
+    member,
+    posted,
+    was_replayed,
+)
 from gapless._errors import ProtocolError
-from gapless._models import NewMessage, Payload, Published, payload_of, published_from
+from gapless._models import NewMessage, Payload, Published, change_from, payload_of, published_from
 from gapless._retry import Reply
 
 Time = float | datetime | str
 """When a message is published: a number of seconds from now, an aware datetime, or RFC 3339 text."""
 
 
-class ScheduleOptions(MessageOptions, total=False):
-    """The options of `MessageOptions`; `ttl`, in seconds, counts from `deliver_at`. `idempotency_key` is as
-    for any publish."""
+class ScheduleOptions(MessageOptions, ChangeOptions, total=False):
+    """The options of `MessageOptions` and `ChangeOptions`; `ttl`, in seconds, counts from `deliver_at`.
+    `idempotency_key` and `expected_version` are as for any publish."""
 
     ttl: float | None
     idempotency_key: str | None
+    expected_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +40,9 @@ class Scheduled:
     """A message that is published at `deliver_at`, when it gets its id.
 
     A read of scheduled messages fills all fields; the answer to a publish only identifies the message.
-    `replayed`: an earlier attempt with the same key stored it. `withheld`: the credential that asked for it
-    had ended by then, so it is published only when somebody promotes it.
+    `replayed`: an earlier attempt with the same key stored it. `withheld`: it was not published then, and is
+    only when somebody promotes it. It changes another message and was `refused`, with this code, or the
+    credential that asked for it had ended.
     """
 
     scheduled_id: str
@@ -45,6 +55,13 @@ class Scheduled:
     ttl: float | None = None
     replayed: bool = False
     withheld: bool = False
+    refused: str | None = None
+    target: int | None = None
+    action: str | None = None
+    through: int | None = None
+    annotation: str | None = None
+    mode: str | None = None
+    remove: bool = False
 
 
 def schedule(
@@ -56,13 +73,14 @@ def schedule(
     deliver_at: datetime | str | None = None,
     ttl: float | None = None,
     idempotency_key: str | None = None,
+    expected_version: int | None = None,
     **options: Any,
 ) -> Call[Scheduled]:
     """Schedules one message. If its time is past, it is published at once."""
     body = member(NewMessage(data, ttl=ttl, **options))
     for time in (delay, deliver_at):
         body |= {} if time is None else _time(time)
-    headers = key_headers(idempotency_key or new_key(), None)
+    headers = key_headers(idempotency_key or new_key(), None, expected_version)
     return posted(path("channels", channel, "messages"), body, headers, _answer)
 
 
@@ -121,6 +139,8 @@ def scheduled_from(raw: Any, *, replayed: bool = False) -> Scheduled:
             ttl=raw.get("ttl"),
             replayed=replayed,
             withheld=raw.get("withheld") is True,
+            refused=raw.get("refused"),
+            **change_from(raw),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a scheduled message: {raw!r:.200}") from error

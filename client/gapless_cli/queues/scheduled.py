@@ -118,7 +118,7 @@ def _list(url: str, channel: str | None, *, as_json: bool) -> None:
     columns: list[Column[Scheduled]] = [
         Column("id", lambda s: s.scheduled_id, True),
         Column("channel", lambda s: s.channel),
-        Column("due", lambda s: "withheld" if s.withheld else when(s.deliver_at)),
+        Column("due", lambda s: (s.refused or "withheld") if s.withheld else when(s.deliver_at)),
         Column("type", lambda s: s.type or "-"),
         Column("key", lambda s: s.key or "-"),
         Column("data", lambda s: short(msgspec.json.encode(data_json(s.data)).decode())),

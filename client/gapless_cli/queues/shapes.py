@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gapless_cli.output import data_json, message_json, moment, published_json
+from gapless_cli.output import change_json, data_json, message_json, moment, published_json
 
 if TYPE_CHECKING:
     from gapless import DeadLetter, Imported, Message, Outstanding, Policy, Scheduled, Subscription
@@ -113,7 +113,10 @@ def scheduled_json(scheduled: Scheduled) -> dict[str, Any]:
     if scheduled.headers:
         shown["headers"] = dict(scheduled.headers)
     name = "data_base64" if isinstance(scheduled.data, bytes) else "data"
-    return shown | {name: data_json(scheduled.data)}
+    shown |= {name: data_json(scheduled.data), **change_json(scheduled)}
+    if scheduled.withheld:
+        shown |= {"withheld": True} | said({"refused": scheduled.refused})
+    return shown
 
 
 def imported_json(imported: Imported) -> dict[str, Any]:

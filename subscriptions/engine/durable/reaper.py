@@ -173,7 +173,7 @@ class Scheduler:
             while self._expected and self._expected[0] <= self._clock():
                 heappop(self._expected)
             try:
-                pause_s = EVERY_S if await self.run_once() < DUE_LIMIT else 0.0
+                pause_s = 0.0 if await self.run_once() else EVERY_S
             except GaplessError as error:
                 log.warning("scheduled messages are delayed: %s", error.detail)
                 pause_s = RETRY_S
