@@ -138,16 +138,18 @@ class Route:
         names = list(inspect.signature(self.handler).parameters)[1:]
         return partial(self.handler, **{name: getattr(dependencies, name) for name in names})
 
-    def read_path(self, found: Sequence[str]) -> tuple[str, int]:
-        """The name and the number at its placeholders; empty and 0 if it has none. Raises
-        `invalid_request`."""
-        name, number = "", 0
+    def read_path(self, found: Sequence[str]) -> tuple[str, int, str]:
+        """The name, the number and the name of a marker at its placeholders; empty and 0 if it has none.
+        Raises `invalid_request`."""
+        name, number, marker = "", 0, ""
         for (place, is_number), text in zip(self.places, found, strict=True):
             if is_number:
                 number = read_number(text, place)
+            elif place == "marker":
+                marker = check_channel(text, place)
             else:
                 name = check_channel(text, place)
-        return name, number
+        return name, number, marker
 
 
 def json_body(form: Any, example: Any, *, required: bool = True) -> Body:

@@ -120,10 +120,10 @@ class Rows:
                 found_now = principals.of(scope, needed=not needs.nothing, later=later)
                 principal = found_now or await principals.find(scope, later=later)
             query = read_query(text, route.query) if text or route.query is not None else None
-            name, number = self._read_path(route, found[1])
+            name, number, marker = self._read_path(route, found[1])
             if principal.grants is not None or route.needs.operator:
                 route.needs.require(principal, name)
-            request = Request(principal, scope, receive, send, id_, name, number, query)
+            request = Request(principal, scope, receive, send, id_, name, number, query, marker)
             handler = self._handlers.get(route)
             if handler is None:
                 raise unavailable("the service is not running")

@@ -19,6 +19,7 @@ from app.api import (
     history,
     keys,
     lists,
+    markers,
     namespaces,
     operate,
     policies,
@@ -130,6 +131,10 @@ _HISTORY: Final = Returns(
     {JSON: history.MessagePage | views.OriginalPage, NDJSON: str, CLOUDEVENTS: _Events},
     (_LOST,),
 )
+_MARKERS: Final = json_body(
+    markers.MarkersRequest,
+    {"markers": [{"channel": "chat.lobby", "name": "read", "id": 1042, "user": "ann"}]},
+)
 _POLICY_BODY: Final = json_body(
     PolicyDefinition, {"pattern": ">", "applies_to": "subscriptions", "definition": {"max_deliver": 8}}
 )
@@ -144,6 +149,8 @@ _PUBLISH_ASKED: Final = Needs((Action.PUBLISH, Action.MODERATE), Names.ASKED, _C
 _TRANSACT: Final = Needs((Action.PUBLISH, Action.MODERATE, Action.CONSUME), Names.ASKED)
 _READ: Final = Needs((Action.SUBSCRIBE,), Names.IN_PATH, _CHANNEL_ONLY)
 _READ_ASKED: Final = Needs((Action.SUBSCRIBE,), Names.ASKED, _CHANNEL_ONLY)
+_MARK: Final = Needs((Action.SUBSCRIBE, Action.MODERATE), Names.IN_PATH, _CHANNEL_ONLY)
+_MARK_ASKED: Final = Needs((Action.SUBSCRIBE, Action.MODERATE), Names.ASKED, _CHANNEL_ONLY)
 _CLIENT: Final = Needs(CLIENT_ACTIONS, Names.ASKED, later=True)
 _CONSUME: Final = Needs((Action.CONSUME,), Names.IN_PATH, _SUBSCRIPTION_ONLY)
 _CONSUME_ASKED: Final = Needs((Action.CONSUME,), Names.ASKED, _SUBSCRIPTION_ONLY)
@@ -236,6 +243,17 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               _DELETED, headers=(_IF_MATCH,)),
         Route("GET", "/v1/channels/{channel}/presence", presence.list_presence, _READ,
               {200: returns("A page of clients.", presence.PresencePage)}, query=presence.PresenceQuery),
+    ),
+    "markers": (
+        Route("PUT", "/v1/channels/{channel}/markers/{marker}", markers.put_marker, _MARK,
+              {200: returns("The marker as it is now.", markers.Marker)},
+              body=json_body(markers.MarkerRequest, {"id": 1042, "user": "ann"})),
+        Route("GET", "/v1/channels/{channel}/markers/{marker}", markers.list_readers, _READ,
+              {200: returns("A page of markers.", markers.ReadersPage)}, query=markers.ReadersQuery),
+        Route("POST", "/v1/markers", markers.put_markers, _MARK_ASKED,
+              {200: returns("The markers as they are now.", markers.Markers)}, body=_MARKERS),
+        Route("GET", "/v1/markers", markers.list_markers, _MARK_ASKED,
+              {200: returns("A page of channels.", markers.UnreadPage)}, query=markers.MarkersQuery),
     ),
     "subscriptions": (
         Route("GET", "/v1/subscriptions", subscriptions.list_subscriptions, _LIST_SUBSCRIPTIONS,

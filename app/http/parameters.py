@@ -48,11 +48,14 @@ IN_PATH: Final[Mapping[str, Any]] = {
     "key": Annotated[
         str, Meta(description="The key's id.", examples=["3k9x2m7q1b5d"], extra_json_schema=_NAME)
     ],
+    "marker": Annotated[
+        str, Meta(description=f"The marker's name: {_RULE}", examples=["read"], extra_json_schema=_NAME)
+    ],
     "message_id": Annotated[Id, Meta(description="Message id.", examples=[1042])],
     "dead_letter_id": Annotated[Id, Meta(description="Dead letter id.", examples=[3])],
     "scheduled_id": Annotated[Id, Meta(description="The scheduled_id.", examples=[7])],
 }
-"""The placeholders that a path may have in braces: at most one name, then at most one number."""
+"""The placeholders that a path may have in braces: at most one name, then at most one number or marker."""
 
 # In queries.
 

@@ -34,7 +34,7 @@ class Connection(ServerSide, Protocol):
 class Request(Generic[Query]):
     """A request to a route. Its path and parameters are checked; its body is not read yet.
 
-    Only the router sets the principal. `name` and `number` come from the path; if the route has
+    Only the router sets the principal. `name`, `number` and `marker` come from the path; if the route has
     none, they are empty and 0. `query` is the struct of the route's row.
     """
 
@@ -46,6 +46,7 @@ class Request(Generic[Query]):
     name: str
     number: int
     query: Query
+    marker: str = ""
     _through: Through | None = field(default=None, init=False, repr=False)
 
     @property

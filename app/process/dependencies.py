@@ -23,7 +23,15 @@ from subscriptions.engine.gate import Gate
 from subscriptions.engine.live.engine import LiveEngine
 from subscriptions.engine.presence import Presence
 from subscriptions.engine.publisher import Publisher
-from subscriptions.ports import ChannelPort, HistoryPort, KeyPort, NamespacePort, ReadPort, ViewPort
+from subscriptions.ports import (
+    ChannelPort,
+    HistoryPort,
+    KeyPort,
+    MarkerPort,
+    NamespacePort,
+    ReadPort,
+    ViewPort,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class Dependencies:
     history: HistoryPort
     views: ViewPort
     channels: ChannelPort
+    markers: MarkerPort
     consumers: Consumers
     receipts: ReceiptCodec
     acks: Acks

@@ -41,6 +41,7 @@ from db.history import History
 from db.keys import Keys
 from db.liveness import Liveness
 from db.maintenance import Maintenance as MaintenanceAdapter
+from db.markers import Markers
 from db.namespaces import Namespaces
 from db.policies import Policies
 from db.reader import Reader
@@ -186,6 +187,7 @@ class Service:
             read=self._reader,
             history=history,
             views=Views(pools.history),
+            markers=Markers(pools.history, self._namespaces),
             channels=Channels(pools.history, self._namespaces),
             consumers=self._consumers,
             receipts=self._receipts,

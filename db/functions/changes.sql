@@ -125,21 +125,30 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     begins constant bigint := coalesce((select max(d.first_id) from gapless.deleted_ranges d
                                         where d.channel_id = p_channel_id and d.first_id < p_first), p_first);
-    rest gapless.deleted_ranges[];
+    gone gapless.deleted_ranges[];
+    x gapless.deleted_ranges;
 begin
-    with gone as (
+    with taken as (
         delete from gapless.deleted_ranges d
         where d.channel_id = p_channel_id and d.first_id between begins and p_last and d.last_id >= p_first
         returning d.*
     )
-    select array_agg(x::gapless.deleted_ranges) into rest
-    from (select g.channel_id, g.first_id, p_first - 1, g.id from gone g where g.first_id < p_first
-          union all
-          select g.channel_id, p_last + 1, g.last_id, g.id from gone g where g.last_id > p_last) x;
-    insert into gapless.deleted_ranges (channel_id, first_id, last_id, id)
-    select p_channel_id, p_first, p_last, p_id
-    union all
-    select r.* from unnest(rest) r;
+    select array_agg(t::gapless.deleted_ranges) into gone from taken t;
+    foreach x in array coalesce(gone, '{}') loop
+        perform gapless_internal.count_deleted(p_channel_id, x.first_seq, -x.total);
+    end loop;
+    for x in
+        select s.* from (
+            select p_first as first_id, p_last as last_id, p_id as id
+            union all
+            select g.first_id, p_first - 1, g.id from unnest(gone) g where g.first_id < p_first
+            union all
+            select p_last + 1, g.last_id, g.id from unnest(gone) g where g.last_id > p_last
+        ) r cross join lateral gapless_internal.stretch(p_channel_id, r.first_id, r.last_id, r.id) s
+    loop
+        insert into gapless.deleted_ranges values (x.*);
+        perform gapless_internal.count_deleted(p_channel_id, x.first_seq, x.total);
+    end loop;
 end $$;
 
 -- Whether a message with this `change` changes another one and is no original: a reply is one.
@@ -157,6 +166,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     made record;
 begin
+    perform gapless_internal.count_changes(p_channel, p_channel_ids, p_ids, p_changes);
     perform gapless_internal.fold(p_channel, p_channel_ids, p_ids, p_changes);
     for made in
         select p_channel_ids[m.channel] as channel_id, m.id, m.change, coalesce(m.key, '') as key,

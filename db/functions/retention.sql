@@ -107,6 +107,7 @@ begin
         if found then
             moved := moved + 1;
             perform gapless_internal.forget_changes(c.id, cut.cut_id, 10000);
+            perform gapless_internal.forget_counts(c.id, cut.cut_id, cut.cut_seq, false, 10000);
             update gapless.log l set trimmed_id = greatest(l.trimmed_id, cut.cut_id) where l.trimmed_id < cut.cut_id;
         end if;
     end loop;
@@ -169,7 +170,8 @@ begin
         get diagnostics n = row_count;
         gone := gone + n;
         if gone >= p_limit then return gone; end if;
-        gone := gone + gapless_internal.forget_changes(d.channel_id, 9223372036854775807, p_limit - gone);
+        gone := gone + gapless_internal.forget_changes(d.channel_id, 9223372036854775807, p_limit - gone)
+                + gapless_internal.forget_counts(d.channel_id, 9223372036854775807, 0, true, p_limit - gone);
         if gone >= p_limit then return gone; end if;
         delete from gapless.trims t where t.channel_id = d.channel_id;
         delete from gapless.gaps x where x.channel_id = d.channel_id;

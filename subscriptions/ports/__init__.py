@@ -13,6 +13,7 @@ from subscriptions.ports.delivering import (
     ReapPort,
 )
 from subscriptions.ports.maintenance import MaintenancePort
+from subscriptions.ports.marking import MarkerPort
 from subscriptions.ports.presence import PresencePage, PresencePort, PresenceStats
 from subscriptions.ports.publishing import AppendPort, HintBus, SchedulePort, TransactionPort
 from subscriptions.ports.reading import (
@@ -51,6 +52,7 @@ __all__ = [
     "LatestPage",
     "Lost",
     "MaintenancePort",
+    "MarkerPort",
     "NamespacePort",
     "Page",
     "Place",

@@ -1,0 +1,192 @@
+-- How far users have come in channels, and how much of a channel is unread.
+
+-- Counts stored changes of channels that are locked, before gapless_internal.fold notes what they do. Ids of messages
+-- that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
+create or replace function gapless_internal.count_changes(
+    p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    insert into gapless.change_numbers (channel_id, id, number)
+    select x.channel_id, x.id, gapless_internal.changes_up_to(x.channel_id, x.id)
+                               + row_number() over (partition by x.channel_id order by x.id)
+    from (select p_channel_ids[m.channel] as channel_id, m.id
+          from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
+          where m.id is not null and gapless.is_change(m.change)) x;
+    insert into gapless.deleted_counts as d (channel_id, level, bucket, total)
+    select t.channel_id, level, t.seq >> (8 * level), count(*)
+    from (
+        select distinct x.channel_id, x.target
+        from (select p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target
+              from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
+              where m.id is not null and m.change ->> 'action' = 'delete' and m.change ->> 'through' is null) x
+        where not exists (select from gapless.latest l
+                          where l.channel_id = x.channel_id and l.id = x.target and l.deleted)
+          and gapless_internal.deleted_by(x.channel_id, x.target) is null
+    ) x
+    cross join lateral (select m.channel_id, m.seq from gapless.messages m where m.id = x.target offset 0) t
+    cross join generate_series(0, 4) level
+    group by 1, 2, 3
+    on conflict (channel_id, level, bucket) do update set total = d.total + excluded.total;
+end $$;
+
+-- How many messages of a channel change others, up to this id; for an id that retention removed, up to the newest that
+-- it removed at least.
+create or replace function gapless_internal.changes_up_to(p_channel_id bigint, p_id bigint) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(
+        (select n.number from gapless.change_numbers n
+         where n.channel_id = p_channel_id and n.id <= p_id order by n.id desc limit 1),
+        (select n.number - 1 from gapless.change_numbers n where n.channel_id = p_channel_id order by n.id limit 1), 0)
+$$;
+
+-- How many deletions of originals are counted above this seq.
+create or replace function gapless_internal.deleted_after(p_channel_id bigint, p_seq bigint) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(sum(d.total), 0)::bigint
+    from generate_series(0, 4) level cross join lateral (
+        select d.total from gapless.deleted_counts d
+        where d.channel_id = p_channel_id and d.level = level.level and d.bucket > p_seq >> (8 * level.level)
+          -- What lies beyond belongs to a larger bucket of the next level.
+          and (level.level = 4 or d.bucket <= (p_seq >> (8 * (level.level + 1)) << 8) + 255)) d
+$$;
+
+-- Counts so many more deleted originals at this seq.
+create or replace function gapless_internal.count_deleted(p_channel_id bigint, p_seq bigint, p_by bigint) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    insert into gapless.deleted_counts as d (channel_id, level, bucket, total)
+    select p_channel_id, level, p_seq >> (8 * level), p_by from generate_series(0, 4) level where p_by <> 0
+    on conflict (channel_id, level, bucket) do update set total = d.total + excluded.total
+$$;
+
+-- A stretch from p_first to p_last, with how many of its originals no other deletion is counted for.
+create or replace function gapless_internal.stretch(p_channel_id bigint, p_first bigint, p_last bigint, p_id bigint)
+returns gapless.deleted_ranges
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    before constant bigint := gapless_internal.seq_below(p_channel_id, p_first - 1);
+    upto constant bigint := gapless_internal.seq_below(p_channel_id, p_last);
+    made gapless.deleted_ranges;
+begin
+    made.channel_id := p_channel_id;
+    made.first_id := p_first;
+    made.last_id := p_last;
+    made.id := p_id;
+    made.first_seq := before + 1;
+    made.last_seq := upto;
+    made.total := upto - before
+        - gapless_internal.changes_up_to(p_channel_id, p_last) + gapless_internal.changes_up_to(p_channel_id, p_first - 1)
+        - gapless_internal.deleted_after(p_channel_id, before) + gapless_internal.deleted_after(p_channel_id, upto);
+    return made;
+end $$;
+
+-- How many kept originals of a channel that are not deleted come after this id, up to which the channel had p_seq
+-- messages, with p_changes changes among them. It reads by the caller's snapshot, so all of it is of one moment.
+create or replace function gapless.unread(p_channel_id bigint, p_id bigint, p_seq bigint, p_changes bigint)
+returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    c gapless.channels;
+    hidden gapless.deleted_ranges;
+    after_id bigint := p_id;
+    after_seq bigint := p_seq;
+    changes bigint := p_changes;
+    deleted bigint;
+    found_unread bigint;
+begin
+    select * into c from gapless.channels x where x.id = p_channel_id;
+    if after_seq < c.first_seq - 1 then
+        after_id := c.trimmed_id;
+        after_seq := c.first_seq - 1;
+        changes := gapless_internal.changes_up_to(c.id, after_id);
+    end if;
+    found_unread := c.last_seq - after_seq - (gapless_internal.changes_up_to(c.id, c.last_id) - changes);
+    if not exists (select from gapless.deleted_counts d where d.channel_id = c.id and d.level = 4) then
+        return found_unread;
+    end if;
+    deleted := gapless_internal.deleted_after(c.id, after_seq);
+    select * into hidden from gapless.deleted_ranges d
+    where d.channel_id = c.id and d.first_id <= after_id order by d.first_id desc limit 1;
+    if hidden.first_seq <= after_seq and hidden.last_seq > after_seq then
+        -- It is counted at its beginning, which comes before.
+        deleted := hidden.last_seq - after_seq - (gapless_internal.changes_up_to(c.id, hidden.last_id) - changes)
+                   + gapless_internal.deleted_after(c.id, hidden.last_seq);
+    end if;
+    return found_unread - deleted;
+end $$;
+
+-- Moves markers, all or none, each forward only unless it is forced. An id beyond the channel's newest message stands
+-- for that one. A null id: the channel does not exist, and nothing was moved. A marker that is moved while its channel
+-- is deleted may stay as a row that nobody sees.
+create or replace function gapless.mark(
+    p_namespace_id integer, p_channels text[], p_users text[], p_names text[], p_ids bigint[], p_force boolean[]
+) returns table (channel text, "user" text, name text, id bigint, updated_at timestamptz, moved boolean)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    now_at constant timestamptz := clock_timestamp();
+    asked record;
+    upto bigint;
+begin
+    perform gapless_internal.needs_fresh_snapshots();
+    return query
+    select w.channel, w."user", w.name, null::bigint, null::timestamptz, false
+    from unnest(p_channels, p_users, p_names) as w (channel, "user", name)
+    where not exists (select from gapless.channels c where c.namespace_id = p_namespace_id and c.name = w.channel) limit 1;
+    if found then
+        return;
+    end if;
+    -- In one order, so that no two calls wait for one another.
+    for asked in
+        select c.id as channel_id, c.last_id, w.*
+        from unnest(p_channels, p_users, p_names, p_ids, p_force) with ordinality
+            as w (channel, "user", name, id, force, ord)
+        join gapless.channels c on c.namespace_id = p_namespace_id and c.name = w.channel
+        order by c.id, w.name, w."user", w.ord
+    loop
+        upto := least(asked.id, asked.last_id);
+        return query
+        insert into gapless.markers as k (namespace_id, channel_id, "user", name, id, seq, changes, updated_at)
+        values (p_namespace_id, asked.channel_id, asked."user", asked.name, upto,
+                gapless_internal.seq_below(asked.channel_id, upto),
+                gapless_internal.changes_up_to(asked.channel_id, upto), now_at)
+        on conflict on constraint markers_pkey do update
+        set id = excluded.id, seq = excluded.seq, changes = excluded.changes, updated_at = excluded.updated_at
+        where excluded.id > k.id or (asked.force and excluded.id <> k.id)
+        returning asked.channel, k."user", k.name, k.id, k.updated_at, true;
+        if not found then
+            return query
+            select asked.channel, k."user", k.name, k.id, k.updated_at, false from gapless.markers k
+            where k.channel_id = asked.channel_id and k.name = asked.name and k."user" = asked."user";
+        end if;
+    end loop;
+end $$;
+
+-- Removes what is not needed any more to count in a channel whose messages up to p_upto are gone, about p_limit rows of
+-- each kind. p_all: the channel is gone too.
+create or replace function gapless_internal.forget_counts(
+    p_channel_id bigint, p_upto bigint, p_seq bigint, p_all boolean, p_limit integer
+) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    gone integer;
+    n integer;
+begin
+    delete from gapless.change_numbers x where x.channel_id = p_channel_id and x.id in (
+        select y.id from gapless.change_numbers y where y.channel_id = p_channel_id and y.id <= p_upto
+          and (p_all or exists (select from gapless.change_numbers z where z.channel_id = p_channel_id and z.id > y.id))
+        order by y.id limit p_limit);
+    get diagnostics gone = row_count;
+    delete from gapless.deleted_counts x where x.channel_id = p_channel_id and (x.level, x.bucket) in (
+        select y.level, y.bucket from gapless.deleted_counts y where y.channel_id = p_channel_id
+          and (p_all or y.bucket < (p_seq + 1) >> (8 * y.level))
+        limit p_limit);
+    get diagnostics n = row_count;
+    gone := gone + n;
+    if p_all then
+        delete from gapless.markers x where x.channel_id = p_channel_id and (x.name, x."user") in (
+            select y.name, y."user" from gapless.markers y where y.channel_id = p_channel_id limit p_limit);
+        get diagnostics n = row_count;
+        gone := gone + n;
+    end if;
+    return gone;
+end $$;

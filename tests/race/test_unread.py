@@ -1,0 +1,205 @@
+"""How much is unread, counted one by one, is what the service says, at every place and after everything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import asyncpg
+import pytest
+
+from app.message.message import change_text
+from db.appender import Appender
+from db.markers import Markers
+from db.migrate import MIGRATIONS_DIR
+from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.marker import NewMarker, Unread
+from subscriptions.domain.model import Append, Appended, Change, NewMessage
+from tests.conftest import Database
+from tests.race.queues import Queues
+from tests.race.support import appenders
+
+KINDS = ["new"] * 4 + ["reply", "update", "delete", "delete", "cut", "annotate", "trim"]
+
+
+class Room:
+    """A channel as a slow model has it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.originals: dict[int, bool] = {}
+        """Each by id, and whether it is deleted."""
+        self.ids: list[int] = [0]
+        """Of all messages."""
+
+    def change(self, kind: str, chance: random.Random) -> Change | None:
+        """What the next message changes. None: nothing."""
+        if kind == "new" or not self.originals:
+            return None
+        target = chance.choice(list(self.originals))
+        if kind == "cut":
+            through = target + chance.choice([0, 1, 3, 20, 500])
+            return Change(change_text(target, "delete", through), moderates=True)
+        if kind == "annotate":
+            return Change(change_text(target, "annotate", None, "like", "total"))
+        return Change(change_text(target, kind), moderates=True)
+
+    def stored(self, id_: int, change: Change | None) -> None:
+        self.ids.append(id_)
+        if change is None or b'"reply"' in change.text:
+            self.originals[id_] = False
+        elif b'"delete"' in change.text:
+            asked = json.loads(change.text)
+            for each in self.originals:
+                if asked["target"] <= each <= asked.get("through", asked["target"]):
+                    self.originals[each] = True
+
+    def trimmed(self, upto: int) -> None:
+        self.originals = {id_: deleted for id_, deleted in self.originals.items() if id_ > upto}
+
+    def unread(self, after: int) -> int:
+        return sum(id_ > after and not deleted for id_, deleted in self.originals.items())
+
+
+async def trim(owner: asyncpg.Connection, channel: str, most: int) -> int:
+    """Retention leaves so many messages; the newest id that it removed."""
+    await owner.execute("update gapless.channels set max_messages = $2 where name = $1", channel, most)
+    await owner.execute("select gapless.trim_channels(10)")
+    await owner.execute("update gapless.channels set max_messages = null")
+    upto: int = await owner.fetchval("select trimmed_id from gapless.channels where name = $1", channel)
+    return upto
+
+
+async def check(markers: Markers, rooms: list[Room], chance: random.Random, places: int) -> None:
+    """A marker for many places in each channel."""
+    asked = {
+        room.name: {f"user {n}": id_ for n, id_ in enumerate(chance.choices(room.ids, k=places))}
+        for room in rooms
+    }
+    moved = [NewMarker(name, user, "read", id_, True) for name in asked for user, id_ in asked[name].items()]
+    await markers.mark("default", moved)
+    for n in range(places):
+        user = f"user {n}"
+        for row in await markers.of_user("default", user, "read", None, 0, 100):
+            (room,) = [each for each in rooms if each.name == row.channel]
+            assert (row.id, row.unread) == (asked[room.name][user], room.unread(row.id)), room.name
+            assert row.last_id == room.ids[-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_unread_is_what_one_counts(
+    database: Database, queues: Queues, owner: asyncpg.Connection, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rooms = [Room(name) for name in ("a", "b")]
+    markers = Markers(queues.pool, queues.namespaces)
+    async with appenders(database, 1) as (appender,):
+        for turn in range(120):
+            room = chance.choice(rooms)
+            kind = chance.choice(KINDS)
+            if kind == "trim":
+                if len(room.originals) > 8:
+                    room.trimmed(await trim(owner, room.name, chance.choice([5, 20, 60])))
+                continue
+            changes = [room.change(kind, chance) for _ in range(chance.choice([1, 1, 3]))]
+            messages = tuple(NewMessage(room.name, b"1", change=change) for change in changes)
+            (answer,) = await appender.append([Append("default", messages)])
+            assert isinstance(answer, Appended), answer
+            for position, change in zip(answer.positions, changes, strict=True):
+                room.stored(position.id, change)
+            if turn % 10 == 9:
+                await check(markers, [room for room in rooms if len(room.ids) > 1], chance, 30)
+    await check(markers, rooms, chance, 200)
+    # What was there before the migration is counted by it.
+    text = next(MIGRATIONS_DIR.glob("*_markers.sql")).read_text()
+    await owner.execute("truncate gapless.markers, gapless.change_numbers, gapless.deleted_counts")
+    await owner.execute("update gapless.deleted_ranges set first_seq = null, last_seq = null, total = 0")
+    await owner.execute(text[text.index("-- What was there before.") :])
+    await check(markers, rooms, chance, 200)
+
+
+async def test_unread_is_of_one_moment(database: Database, queues: Queues, owner: asyncpg.Connection) -> None:
+    """Readers while others publish, delete and mark: each row is right for its `last_id`."""
+    chance = random.Random(5)
+    markers = Markers(queues.pool, queues.namespaces)
+    seen: list[Unread] = []
+    going = True
+
+    async def publish(appender: Appender) -> None:
+        for _ in range(60):
+            ids = [row["id"] for row in await owner_rows()]
+            kind = chance.choice([each for each in KINDS if each != "trim"])
+            room = Room("a")
+            room.originals = dict.fromkeys(ids, False)
+            messages = (NewMessage("a", b"1", change=room.change(kind, chance)),)
+            await appender.append([Append("default", messages)])
+
+    async def owner_rows() -> list[asyncpg.Record]:
+        async with lock:
+            return await owner.fetch("select id from gapless.messages where not gapless.is_change(change)")
+
+    async def read(user: str) -> None:
+        while going:
+            (head,) = await markers.of_user("default", user, "read", None, 0, 10)
+            seen.append(head)
+            upto = chance.choice([0, head.last_id, chance.randint(0, head.last_id)])
+            await markers.mark("default", [NewMarker("a", user, "read", upto, chance.random() < 0.5)])
+
+    lock = asyncio.Lock()
+    async with appenders(database, 3) as several:
+        await several[0].append([Append("default", (NewMessage("a", b"1"),))])
+        for user in ("ann", "bob"):
+            await markers.mark("default", [NewMarker("a", user, "read", 0)])
+        readers = [asyncio.create_task(read(user)) for user in ("ann", "bob")]
+        await asyncio.gather(*map(publish, several))
+        going = False
+        await asyncio.gather(*readers)
+    at: dict[int, list[Unread]] = {}
+    for row in seen:
+        at.setdefault(row.last_id, []).append(row)
+    room = Room("a")
+    for row in await owner.fetch("select id, change from gapless.messages order by id"):
+        change = None if row["change"] is None else Change(row["change"].encode())
+        room.stored(row["id"], change)
+        for each in at.pop(row["id"], []):
+            assert each.unread == room.unread(each.id), each
+    assert not at
+    assert len(seen) > 50
+
+
+async def test_a_marker_moves_forward_only_unless_it_is_forced(queues: Queues) -> None:
+    markers = Markers(queues.pool, queues.namespaces)
+    ids = await queues.publish("a", 1, 2, 3)
+    moves = [
+        (ids[1], False, ids[1], True),
+        (ids[0], False, ids[1], False),
+        (ids[1], True, ids[1], False),
+        (2**53 - 1, False, ids[2], True),
+        (ids[0], True, ids[0], True),
+        (0, True, 0, True),
+    ]
+    for id_, force, now, moved in moves:
+        ((marker, is_moved),) = await markers.mark("default", [NewMarker("a", "ann", "read", id_, force)])
+        assert (marker.id, is_moved) == (now, moved)
+    several = [NewMarker("a", "ann", "read", id_) for id_ in ids] + [NewMarker("none", "ann", "read", 1)]
+    with pytest.raises(GaplessError, match="channel none does not exist"):
+        await markers.mark("default", several)
+    (row,) = await markers.of_user("default", "ann", "read", None, 0, 10)
+    assert (row.id, row.unread) == (0, 3), "all or none"
+    await markers.mark("default", several[:3])
+    (row,) = await markers.of_user("default", "ann", "read", None, 0, 10)
+    assert (row.id, row.unread, row.last_id, row.last_seq) == (ids[2], 0, ids[2], 3)
+
+
+async def test_markers_go_with_their_channel(queues: Queues, owner: asyncpg.Connection) -> None:
+    markers = Markers(queues.pool, queues.namespaces)
+    await queues.publish("a", "1")
+    await markers.mark("default", [NewMarker("a", "ann", "read", 1)])
+    await owner.execute("select gapless.delete_channel(1, 'a')")
+    assert await markers.of_user("default", "ann", "read", None, 0, 10) == []
+    await owner.execute("select gapless.purge_rows(1000)")
+    for table in ("markers", "change_numbers", "deleted_counts"):
+        assert await owner.fetchval(f"select count(*) from gapless.{table}") == 0
+    await queues.publish("a", "2")
+    assert await markers.of_user("default", "ann", "read", None, 0, 10) == [], "another channel by that name"
