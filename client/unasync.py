@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 FACE = Path(__file__).resolve().parent / "gapless"
-NOUNS = ("channels", "dead_letters", "definitions", "policies", "scheduled", "subscriptions")
+NOUNS = ("channels", "dead_letters", "definitions", "markers", "policies", "scheduled", "subscriptions")
 PAIRS = ("calls", "client", "conversation", "nouns", "queue", *NOUNS)
 """The parts of both faces, by their names in `_async` and `_sync`."""
 RULES = tuple(

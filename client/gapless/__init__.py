@@ -13,6 +13,7 @@ from gapless._calls.dead_letters import DeadLetter, DeadLetterOptions, Death, Re
 from gapless._calls.definitions import Change, Exported, Imported
 from gapless._calls.delivery import Outstanding, PulledDelivery, Settled
 from gapless._calls.history import HistoryOptions
+from gapless._calls.markers import Marker, Unread
 from gapless._calls.policies import Policy
 from gapless._calls.presence import Joined, Left, Presence, PresenceChanged, PresentClient
 from gapless._calls.publish import BatchOptions, ConnectedPublishOptions, MessageOptions, PublishOptions
@@ -108,6 +109,7 @@ __all__ = [
     "LeaseLost",
     "Left",
     "Length",
+    "Marker",
     "Message",
     "MessageOptions",
     "NewMessage",
@@ -145,6 +147,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unreachable",
+    "Unread",
     "VersionMismatch",
     "__version__",
 ]

@@ -138,13 +138,13 @@ begin
         perform gapless_internal.count_deleted(p_channel_id, x.first_seq, -x.total);
     end loop;
     for x in
-        select s.* from (
+        select p_channel_id, r.*, s.* from (
             select p_first as first_id, p_last as last_id, p_id as id
             union all
             select g.first_id, p_first - 1, g.id from unnest(gone) g where g.first_id < p_first
             union all
             select p_last + 1, g.last_id, g.id from unnest(gone) g where g.last_id > p_last
-        ) r cross join lateral gapless_internal.stretch(p_channel_id, r.first_id, r.last_id, r.id) s
+        ) r cross join lateral gapless_internal.stretch(p_channel_id, r.first_id, r.last_id) s
     loop
         insert into gapless.deleted_ranges values (x.*);
         perform gapless_internal.count_deleted(p_channel_id, x.first_seq, x.total);

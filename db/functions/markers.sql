@@ -59,25 +59,16 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     on conflict (channel_id, level, bucket) do update set total = d.total + excluded.total
 $$;
 
--- A stretch from p_first to p_last, with how many of its originals no other deletion is counted for.
-create or replace function gapless_internal.stretch(p_channel_id bigint, p_first bigint, p_last bigint, p_id bigint)
-returns gapless.deleted_ranges
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    before constant bigint := gapless_internal.seq_below(p_channel_id, p_first - 1);
-    upto constant bigint := gapless_internal.seq_below(p_channel_id, p_last);
-    made gapless.deleted_ranges;
+-- The seqs of a stretch of a channel, and how many of its originals no other deletion is counted for.
+create or replace function gapless_internal.stretch(
+    p_channel_id bigint, p_first bigint, p_last bigint, out first_seq bigint, out last_seq bigint, out total bigint
+) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    made.channel_id := p_channel_id;
-    made.first_id := p_first;
-    made.last_id := p_last;
-    made.id := p_id;
-    made.first_seq := before + 1;
-    made.last_seq := upto;
-    made.total := upto - before
+    first_seq := gapless_internal.seq_below(p_channel_id, p_first - 1) + 1;
+    last_seq := gapless_internal.seq_below(p_channel_id, p_last);
+    total := last_seq - first_seq + 1
         - gapless_internal.changes_up_to(p_channel_id, p_last) + gapless_internal.changes_up_to(p_channel_id, p_first - 1)
-        - gapless_internal.deleted_after(p_channel_id, before) + gapless_internal.deleted_after(p_channel_id, upto);
-    return made;
+        - gapless_internal.deleted_after(p_channel_id, first_seq - 1) + gapless_internal.deleted_after(p_channel_id, last_seq);
 end $$;
 
 -- How many kept originals of a channel that are not deleted come after this id, up to which the channel had p_seq

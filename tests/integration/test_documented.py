@@ -100,7 +100,17 @@ def change(call: Documented) -> None:
         assert len(call("GET", f"{messages}/{{message_id}}/{path}", values=one)["messages"]) == count
 
 
-def schedule(call: Documented, a: dict[str, Any]) -> None:
+def mark(call: Documented, a: dict[str, Any]) -> None:
+    one: dict[str, Any] = {"values": {**a["values"], "marker": "read"}}
+    call("PUT", "/v1/channels/{channel}/markers/{marker}", json={"id": 1, "user": "ann"}, **one)
+    call("GET", "/v1/channels/{channel}/markers/{marker}", **one)
+    several = [{"channel": a["values"]["channel"], "name": "read", "id": 1, "user": user} for user in "xy"]
+    call("POST", "/v1/markers", json={"markers": several})
+    assert len(call("GET", "/v1/markers", params={"user": "x"})["markers"]) == 1
+
+
+def schedule_and_mark(call: Documented, a: dict[str, Any]) -> None:
+    mark(call, a)
     later = call("POST", "/v1/channels/{channel}/messages", 202, json={"data": 1, "delay": 3600}, **a)
     scheduled: dict[str, Any] = {"values": {"scheduled_id": later["scheduled_id"]}}
     call("GET", "/v1/scheduled")
@@ -187,7 +197,7 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
     call("POST", "/v1/subscriptions/{name}/seek", json={"to": "earliest"}, **name)
 
     change(call)
-    schedule(call, a)
+    schedule_and_mark(call, a)
     document = call("GET", "/v1/definitions")
     document["subscriptions"][0]["ack_wait"] = 6
     call("POST", "/v1/definitions", json=document)
@@ -202,7 +212,7 @@ def test_answers_are_as_documented(client: httpx.Client) -> None:
 
 def test_every_route_refuses_a_parameter_that_it_does_not_have(client: httpx.Client) -> None:
     for path, operations in client.get("/openapi.json").json()["paths"].items():
-        target = path.replace("{channel}", "a").replace("{name}", "a")
+        target = path.replace("{channel}", "a").replace("{name}", "a").replace("{marker}", "a")
         for method in operations:
             answer = client.request(method, f"{re.sub(r'{.*?}', '1', target)}?no_such=1", json={})
             problem = answer.json()
@@ -215,7 +225,7 @@ def test_a_body_is_read_as_the_struct_that_is_documented(client: httpx.Client) -
     for method, path, media_type, member in Documented(client).bodies():
         if path.startswith("/v1/namespaces/"):
             continue  # Only an operator is told.
-        target = path.replace("{channel}", "a").replace("{name}", "a")
+        target = path.replace("{channel}", "a").replace("{name}", "a").replace("{marker}", "a")
         text = json.dumps({member: [[[]]]})
         answer = client.request(method, target, content=text, headers={"Content-Type": media_type})
         errors = answer.json().get("errors", [{"field": "", "message": ""}])

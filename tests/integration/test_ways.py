@@ -41,6 +41,7 @@ PLACES = {
     "name": "billing",
     "namespace": "acme",
     "key": "3k9x2m7q1b5d",
+    "marker": "read",
     "message_id": 1,
     "dead_letter_id": 1,
     "scheduled_id": 1,

@@ -25,7 +25,7 @@ alter table gapless.outbox drop column sender, drop column change, drop column v
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
-    gapless.deleted_ranges;
+    gapless.deleted_ranges, gapless.markers, gapless.change_numbers, gapless.deleted_counts;
 alter table gapless.scheduled drop column key_id, drop column until, drop column withheld, drop column change,
     drop column version, drop column moderates, drop column refused;
 create index scheduled_due on gapless.scheduled (deliver_at, id);

@@ -79,7 +79,7 @@ alter table gapless.outbox drop column change, drop column version, drop column 
 alter table gapless.scheduled drop column change, drop column version, drop column moderates,
     drop column refused;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
-    gapless.deleted_ranges;
+    gapless.deleted_ranges, gapless.markers, gapless.change_numbers, gapless.deleted_counts;
 delete from gapless.migrations where version > 17;
 """
 

@@ -159,10 +159,10 @@ async def test_unread_is_of_one_moment(database: Database, queues: Queues, owner
     for row in seen:
         at.setdefault(row.last_id, []).append(row)
     room = Room("a")
-    for row in await owner.fetch("select id, change from gapless.messages order by id"):
-        change = None if row["change"] is None else Change(row["change"].encode())
-        room.stored(row["id"], change)
-        for each in at.pop(row["id"], []):
+    for stored in await owner.fetch("select id, change from gapless.messages order by id"):
+        change = None if stored["change"] is None else Change(stored["change"].encode())
+        room.stored(stored["id"], change)
+        for each in at.pop(stored["id"], []):
             assert each.unread == room.unread(each.id), each
     assert not at
     assert len(seen) > 50

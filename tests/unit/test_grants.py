@@ -202,6 +202,11 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
         ("", {"channels": ["elsewhere.a", "here"]}),
         ("", {"channels": ["elsewhere.a"], "subscription": "here"}),
     ],
+    "GET /v1/markers": [("?pattern=here", None), ("?pattern=hers.*&user=bob", None)],
+    "POST /v1/markers": [
+        ("", {"markers": [{"channel": name, "name": "read", "id": 0} for name in ("elsewhere.a", "here")]}),
+        ("", {"markers": [{"channel": "here", "name": "read", "id": 0, "user": "bob"}]}),
+    ],
     "/v1/channels": [("?pattern=here", None), ("?pattern=hers.*", None)],
     "/v1/subscriptions": [("?pattern=here", None), ("?pattern=hers.>", None)],
     "/v1/dead-letters": [("", None), ("?subscription=here", None)],

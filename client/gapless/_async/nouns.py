@@ -6,6 +6,7 @@ from gapless._async.calls import AsyncCalls
 from gapless._async.channels import AsyncChannels
 from gapless._async.dead_letters import AsyncDeadLetters
 from gapless._async.definitions import AsyncDefinitions
+from gapless._async.markers import AsyncMarkers
 from gapless._async.policies import AsyncPolicies
 from gapless._async.scheduled import AsyncScheduledMessages
 from gapless._async.subscriptions import AsyncSubscriptions
@@ -28,6 +29,11 @@ class AsyncNouns(AsyncCalls):
     def dead_letters(self) -> AsyncDeadLetters:
         """What subscriptions gave up on: `list`, `get`, `replay`, `purge` and others."""
         return AsyncDeadLetters(self)
+
+    @property
+    def markers(self) -> AsyncMarkers:
+        """How far users have come in channels: `move`, `move_all`, `unread`, `of`."""
+        return AsyncMarkers(self)
 
     @property
     def policies(self) -> AsyncPolicies:

@@ -7,6 +7,7 @@ from gapless._sync.calls import Calls
 from gapless._sync.channels import Channels
 from gapless._sync.dead_letters import DeadLetters
 from gapless._sync.definitions import Definitions
+from gapless._sync.markers import Markers
 from gapless._sync.policies import Policies
 from gapless._sync.scheduled import ScheduledMessages
 from gapless._sync.subscriptions import Subscriptions
@@ -29,6 +30,11 @@ class Nouns(Calls):
     def dead_letters(self) -> DeadLetters:
         """What subscriptions gave up on: `list`, `get`, `replay`, `purge` and others."""
         return DeadLetters(self)
+
+    @property
+    def markers(self) -> Markers:
+        """How far users have come in channels: `move`, `move_all`, `unread`, `of`."""
+        return Markers(self)
 
     @property
     def policies(self) -> Policies:
