@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from load import drill
-from load.bench import batch, connected, fanout, herd, latency, memory, opening, presence, publish
+from load.bench import batch, connected, fanout, herd, latency, memory, opening, presence, publish, unread
 from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
 from load.drill import say
@@ -34,6 +34,7 @@ ALL: dict[str, Bench] = {
     "herd": herd.run,
     "opening": opening.run,
     "presence": presence.run,
+    "unread": unread.run,
     "queue": rates.run,
     "bloat": bloat.run,
 }
