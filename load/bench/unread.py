@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 
 import asyncpg
 
-from app.message.message import change_text
-from db.queries import load
+from load.children import CHECKOUT
 from load.drill import say
 from load.figure import Figure, UnfitError, quantile
+from load.postgres import blocks
 from load.server import serving
 
 CHANNELS = 200
@@ -50,6 +51,11 @@ group by 1
 """
 
 
+def deletion(target: int, **more: int) -> str:
+    """What a message says that deletes another one."""
+    return json.dumps({"target": target, "action": "delete", **more})
+
+
 async def fill(owner: asyncpg.Connection, users: int, messages: int, *, deleting: bool) -> None:
     """Channels with messages, of which every tenth is deleted, and a marker of each user in each channel."""
     chance = random.Random(1)
@@ -63,9 +69,9 @@ async def fill(owner: asyncpg.Connection, users: int, messages: int, *, deleting
                 messages - FEW,
             )
             ids = [row["id"] for row in rows]
-            gone = [change_text(id_, "delete").decode() for id_ in chance.sample(ids, messages // 10)]
+            gone = [deletion(id_) for id_ in chance.sample(ids, messages // 10)]
             first = chance.randrange(len(ids) // 2)
-            gone.append(change_text(ids[first], "delete", ids[first + len(ids) // 10]).decode())
+            gone.append(deletion(ids[first], through=ids[first + len(ids) // 10]))
             await owner.execute(APPEND, f"room.{n}", gone)
     await owner.execute(MARK, users)
     await owner.execute("vacuum analyze")
@@ -87,7 +93,7 @@ async def read(owner: asyncpg.Connection, statement: str, user: str, expected: d
 async def run(short: bool) -> list[Figure]:
     """Measure once, with messages that are deleted and without them."""
     users, messages = (SHORT_USERS, SHORT_MESSAGES) if short else (USERS, MESSAGES)
-    statement = load()["markers_of_user"]
+    statement = blocks((CHECKOUT / "db/sql/markers.sql").read_text())["markers_of_user"]
     figures = []
     for deleting in (False, True):
         async with serving() as server:
