@@ -19,6 +19,7 @@ check_python()
 
 if TYPE_CHECKING:
     from gapless_spark.errors import GaplessSparkError as GaplessSparkError
+    from gapless_spark.folding import latest as latest
     from gapless_spark.payload import parsed as parsed
     from gapless_spark.snapshots import Snapshot as Snapshot
     from gapless_spark.snapshots import snapshot as snapshot
@@ -30,6 +31,7 @@ __all__ = [
     "GaplessSparkError",
     "Snapshot",
     "__version__",
+    "latest",
     "parsed",
     "register",
     "snapshot",
@@ -39,11 +41,12 @@ _HOMES = {
     "GaplessDataSource": "gapless_spark.source",
     "GaplessSparkError": "gapless_spark.errors",
     "Snapshot": "gapless_spark.snapshots",
+    "latest": "gapless_spark.folding",
     "parsed": "gapless_spark.payload",
     "register": "gapless_spark.source",
     "snapshot": "gapless_spark.snapshots",
 }
-_OF_SPARK = frozenset({"gapless_spark.payload", "gapless_spark.source"})
+_OF_SPARK = frozenset({"gapless_spark.folding", "gapless_spark.payload", "gapless_spark.source"})
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,9 @@ data."""
 BINARY = "binary"
 """The optional column with the bytes of binary data; null for JSON."""
 
+CHANGE_COLUMNS = ("target", "action", "through", "annotation", "mode", "remove")
+"""The optional columns that say which message a message changes, and how; null in one that changes none."""
+
 _SQL = {
     "id": "m.id",
     "channel": "c.name::text as channel",
@@ -32,6 +35,12 @@ _SQL = {
     "sender": "m.sender",
     "created_at": "m.created_at",
     BINARY: 'm."binary"',
+    "target": "(m.change ->> 'target')::bigint as target",
+    "action": "m.change ->> 'action' as action",
+    "through": "(m.change ->> 'through')::bigint as through",
+    "annotation": "m.change ->> 'annotation' as annotation",
+    "mode": "m.change ->> 'mode' as mode",
+    "remove": "(m.change ->> 'remove')::boolean as remove",
 }
 _DDL = {
     "id": "bigint",
@@ -44,6 +53,12 @@ _DDL = {
     "sender": "string",
     "created_at": "timestamp",
     BINARY: "binary",
+    "target": "bigint",
+    "action": "string",
+    "through": "bigint",
+    "annotation": "string",
+    "mode": "string",
+    "remove": "boolean",
 }
 
 
@@ -54,9 +69,9 @@ def select_list(columns: Sequence[str], *, named: bool = True) -> str:
     return ", ".join(known[column] for column in columns)
 
 
-def all_columns(binary: bool = False) -> tuple[str, ...]:
-    """The columns of the source, with `binary` if asked."""
-    return (*COLUMNS, BINARY) if binary else COLUMNS
+def all_columns(binary: bool = False, changes: bool = False) -> tuple[str, ...]:
+    """The columns of the source, with `binary` and those of changes if asked."""
+    return (*COLUMNS, *([BINARY] if binary else []), *(CHANGE_COLUMNS if changes else ()))
 
 
 def ddl(columns: Sequence[str] = COLUMNS) -> str:
@@ -68,6 +83,7 @@ def spark_schema(columns: Sequence[str] = COLUMNS) -> StructType:
     """The columns as Spark's schema; `data` as text."""
     from pyspark.sql.types import (
         BinaryType,
+        BooleanType,
         DataType,
         LongType,
         MapType,
@@ -82,6 +98,7 @@ def spark_schema(columns: Sequence[str] = COLUMNS) -> StructType:
         "string": StringType(),
         "timestamp": TimestampType(),
         "binary": BinaryType(),
+        "boolean": BooleanType(),
         "map<string,string>": MapType(StringType(), StringType()),
     }
     return StructType([StructField(column, types[_DDL[column]]) for column in columns])
@@ -96,6 +113,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
         "string": pa.string(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "binary": pa.binary(),
+        "boolean": pa.bool_(),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
     return pa.schema([pa.field(column, types[_DDL[column]]) for column in columns])

@@ -31,7 +31,7 @@ PATIENCE_S = 60.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
-READ_SCHEMA = 5
+READ_SCHEMA = 18
 """The oldest migration that reading can use."""
 
 T = TypeVar("T")

@@ -32,6 +32,7 @@ READING: Final = (
     "failOnDataLoss",
     "payload",
     "binary",
+    "changes",
     "snapshot",
 )
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "snapshot")
@@ -55,11 +56,12 @@ class ReadOptions:
     fail_on_data_loss: bool
     payload: str
     binary: bool
+    changes: bool
     snapshot: str | None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return all_columns(self.binary)
+        return all_columns(self.binary, self.changes)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -93,6 +95,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         payload=given.get("payload", "string").strip() or "string",
         binary=_flag(given, "binary", False),
+        changes=_flag(given, "changes", False),
         snapshot=snapshot,
     )
 

@@ -39,7 +39,8 @@ class GaplessDataSource(DataSource):
 
     def schema(self) -> str:
         # At this point it is not known whether this is a stream, so only options of both kinds are read.
-        given = {name: value for name, value in self.options.items() if name.lower() in ("payload", "binary")}
+        shaping = ("payload", "binary", "changes")
+        given = {name: value for name, value in self.options.items() if name.lower() in shaping}
         options = read_options({"url": "later", **given})
         return schema_ddl(options)
 
