@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from load.history import Cursor, Fault, Gap, History, Odd, Outcome
+from load.history import Change, Cursor, Fault, Gap, History, Odd, Outcome, Shown, State
 
 PER_LINE = 2000
 """The most deliveries, messages or attempts on one line."""
@@ -50,7 +50,11 @@ def _events(history: History) -> Iterator[dict[str, Any]]:
     for part in _parts(list(log.row)):
         rows = [log.row[message_id] for message_id in part]
         yield {"e": "message", "id": part, "ch": [log.channel[r] for r in rows],
-               "seq": [log.seq[r] for r in rows], "hash": [log.digest[r] for r in rows]}  # fmt: skip
+               "seq": [log.seq[r] for r in rows], "hash": [log.digest[r] for r in rows],
+               "data": [log.data.get(message_id, 0) for message_id in part]}  # fmt: skip
+    for part in _parts(list(log.changes)):
+        yield {"e": "change", "id": part, "change": [log.changes[message_id] for message_id in part]}
+    yield {"e": "expected", "of": list(history.expected.items())}
     for part in _parts(list(range(len(attempts)))):
         states = [Outcome(attempts.outcome[a]).name.lower() for a in part]
         keys = {str(a): attempts.key[a] for a in part if a in attempts.key}
@@ -60,6 +64,11 @@ def _events(history: History) -> Iterator[dict[str, Any]]:
         yield {"e": "fault", **asdict(fault)}
     for number, cursor in enumerate([history.told, *history.cursors], -1):
         yield from _cursor_events(number, cursor)
+    for part in _parts(list(history.states)):
+        yield {"e": "state", "id": part, "state": [history.states[message_id] for message_id in part]}
+    for shown in history.shown:
+        said = {name: getattr(shown, name) for name in ("name", "patterns", "start", "is_view")}
+        yield {"e": "shown", **said, "ids": shown.ids.tolist(), "odd": list(shown.odd.items())}
 
 
 def _cursor_events(number: int, cursor: Cursor) -> Iterator[dict[str, Any]]:
@@ -87,16 +96,35 @@ def _apply(history: History, event: dict[str, Any]) -> None:
             history.log.intern(name)
     elif kind == "message":
         names = history.log.names
-        for message_id, ch, seq, value in zip(
-            event["id"], event["ch"], event["seq"], event["hash"], strict=True
+        for message_id, ch, seq, value, data in zip(
+            *(event[name] for name in ("id", "ch", "seq", "hash", "data")), strict=True
         ):
             history.log.agrees(message_id, names[ch], seq, value)
+            if data:
+                history.log.data[message_id] = data
     elif kind == "pub":
         _apply_tries(history, event)
     elif kind == "fault":
         history.faults.append(Fault(**event))
+    elif kind in ("change", "expected", "state", "shown"):
+        _apply_changes(history, kind, event)
     else:
         _apply_to_cursor(history, kind, event)
+
+
+def _apply_changes(history: History, kind: str, event: dict[str, Any]) -> None:
+    if kind == "change":
+        changes = (Change(*change) for change in event["change"])
+        history.log.changes.update(zip(event["id"], changes, strict=True))
+    elif kind == "expected":
+        history.expected = dict(event["of"])
+    elif kind == "state":
+        states = (State(*state) for state in event["state"])
+        history.states.update(zip(event["id"], states, strict=True))
+    else:
+        odd = {message_id: State(*state) for message_id, state in event.pop("odd")}
+        patterns, ids = tuple(event.pop("patterns")), array("q", event.pop("ids"))
+        history.shown.append(Shown(**event, patterns=patterns, ids=ids, odd=odd))
 
 
 def _apply_tries(history: History, event: dict[str, Any]) -> None:

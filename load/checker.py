@@ -7,56 +7,24 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from load.drill import conclude, parser, played
 from load.history import UNKNOWN, Cursor, Gap, History, Outcome
 from load.patterns import matches_any
 from load.sequence import check_given
+from load.truth import Truth
 from load.verdict import USUAL, Breach, Verdict
-
-
-@dataclass(slots=True)
-class Truth:
-    """The messages that readers must get: those that fresh cursors read, or without such cursors all messages
-    seen."""
-
-    history: History
-    drained: bool
-    ids: set[int]
-    by_channel: list[array[int]]
-    owed: dict[tuple[str, ...], array[int]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(history: History) -> Truth:
-        """Collect the messages of a history. The ids of one channel ascend."""
-        log = history.log
-        drained = any(True for _ in history.fresh())
-        ids = set(chain.from_iterable(c.ids for c in history.fresh())) if drained else set(log.row)
-        by_channel = [array("q") for _ in log.names]
-        for message_id in sorted(ids):
-            by_channel[log.channel[log.row[message_id]]].append(message_id)
-        return Truth(history, drained, ids, by_channel)
-
-    def owed_to(self, cursor: Cursor) -> array[int]:
-        """The ids that a cursor must get, in order, those in announced gaps included."""
-        every = self.owed.get(cursor.patterns)
-        if every is None:
-            names = self.history.log.names
-            runs = (ids for name, ids in zip(names, self.by_channel, strict=True)
-                    if ids and matches_any(cursor.patterns, name))  # fmt: skip
-            every = self.owed[cursor.patterns] = array("q", sorted(chain.from_iterable(runs)))
-        return every[bisect_right(every, cursor.start) :] if cursor.start else every
+from load.views import check_order, check_views
 
 
 def check(history: History) -> Verdict:
-    """Check a whole run: the log itself, the answers to publishers, and every cursor."""
-    verdict = Verdict((*USUAL, Breach.HOLES))
+    """Check a whole run: the log itself, the answers to publishers, every cursor, and all changes."""
+    changing = (Breach.EARLY, Breach.FOLDED, Breach.VIEW) if history.log.changes else ()
+    verdict = Verdict((*USUAL, Breach.HOLES, *changing))
     truth = Truth.of(history)
     _check_density(truth, verdict)
     stored = [_digests(history, ids) for ids in truth.by_channel]
@@ -64,13 +32,23 @@ def check(history: History) -> Verdict:
     _check_told(truth, verdict)
     for cursor in history.cursors:
         _check_cursor(cursor, truth, verdict)
+    if history.log.changes or history.shown:
+        check_views(truth, verdict)
     deliveries = sum(len(cursor.ids) for cursor in history.readers())
     verdict.checked = (
         f"{len(truth.ids):,} messages in {sum(1 for ids in truth.by_channel if ids):,} channels, "
+        f"{_of_changes(truth)}"
         f"{deliveries:,} deliveries to {sum(1 for _ in history.readers()):,} readers, "
         f"{sum(len(c.resumes) for c in history.readers()):,} reconnects, seed {history.seed}"
     )
     return verdict
+
+
+def _of_changes(truth: Truth) -> str:
+    """How many messages change others, and how often originals are shown; nothing without changes."""
+    changes = sum(1 for message_id in truth.history.log.changes if message_id in truth.ids)
+    shown = sum(len(each.ids) for each in truth.history.shown)
+    return f"{changes:,} of them with a target, {shown:,} originals shown, " if changes else ""
 
 
 def _digests(history: History, ids: Iterable[int]) -> array[int]:
@@ -126,6 +104,7 @@ def _check_cursor(cursor: Cursor, truth: Truth, verdict: Verdict) -> None:
             verdict.add(Breach.PHANTOM, f"{cursor.name}: id {odd.id} of {odd.channel}, not asked for")
     seen = check_given(cursor.name, cursor.ids, set(owed), verdict, after=cursor.start)
     _check_missing(cursor, [i for i in owed if i not in seen], truth, verdict)
+    check_order(cursor, truth.history.log, verdict)
 
 
 def _check_missing(cursor: Cursor, missing: list[int], truth: Truth, verdict: Verdict) -> None:
@@ -178,14 +157,17 @@ def _check_attempts(history: History, stored: list[array[int]], verdict: Verdict
     if not len(history.attempts):
         return
     tries = _tries(history, verdict)
+    changing = {history.log.digest[history.log.row[each]] for each in history.log.changes}
     for number, name in enumerate(history.log.names):
         known = tries.get(number, Tries())
         found = Counter(stored[number])
         _check_counts(name, known, found, verdict)
         confirmed = known.surest[Outcome.OK]
         # The two orders can be compared only if exactly the confirmed messages are stored.
-        if history.in_order and found == confirmed and known.order != stored[number]:
-            moved = sum(a != b for a, b in zip(known.order, stored[number], strict=True))
+        if history.in_order and found == confirmed:
+            orders = ([each for each in order if each not in changing]
+                      for order in (known.order, stored[number]))  # fmt: skip
+            moved = sum(a != b for a, b in zip(*orders, strict=True))
             verdict.add(Breach.OUT_OF_ORDER, f"{name}: {moved} not in the order of their publishes", moved)
 
 

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -79,6 +79,54 @@ class Cursor:
     """For each reconnect, the position in `ids` and the last id that the reader sent."""
 
 
+class Change(NamedTuple):
+    """What a message does to an earlier one of its channel: to `target`, or to all originals up to `through`.
+
+    An annotation has a mode, a name, whoever made it ("": nobody), and a key ("": none).
+    """
+
+    target: int
+    action: str
+    through: int = 0
+    mode: str = ""
+    annotator: str = ""
+    name: str = ""
+    key: str = ""
+    remove: bool = False
+
+    @property
+    def is_original(self) -> bool:
+        """Whether the message is an original nevertheless: a reply."""
+        return self.action == "reply"
+
+
+class State(NamedTuple):
+    """An original after all changes. `data` is a digest, 0 if it was deleted; `annotations` is JSON whose
+    members are sorted."""
+
+    version: int
+    data: int
+    deleted: bool
+    replies: int
+    annotations: str
+
+
+@dataclass(slots=True)
+class Shown:
+    """The originals of channels as somebody shows them, with ids above `start`.
+
+    Either the service shows them with `view=latest` (`is_view`), or a reader has folded what it received.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    start: int = 0
+    is_view: bool = False
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    odd: dict[int, State] = field(default_factory=dict)
+    """The states that differ from the first one shown of that original."""
+
+
 @dataclass(slots=True)
 class Log:
     """Every message that was seen, by id, as it was when it was first seen."""
@@ -89,6 +137,15 @@ class Log:
     channel: array[int] = field(default_factory=lambda: array("i"))
     seq: array[int] = field(default_factory=lambda: array("q"))
     digest: array[int] = field(default_factory=lambda: array("q"))
+    data: dict[int, int] = field(default_factory=dict)
+    """The digest of a message's data alone."""
+    changes: dict[int, Change] = field(default_factory=dict)
+    """Of the messages that have a target."""
+
+    def is_original(self, message_id: int) -> bool:
+        """Whether a message changes no other: an ordinary one, or a reply."""
+        change = self.changes.get(message_id)
+        return change is None or change.is_original
 
     def intern(self, channel: str) -> int:
         """The number of a channel in this history."""
@@ -130,7 +187,8 @@ class Attempts:
 
 @dataclass(slots=True)
 class History:
-    """One run. `in_order`: each channel had one publisher, which never had two attempts in flight."""
+    """One run. `in_order`: each channel had one publisher, which never had two attempts in flight. Messages
+    with a target may come from others too."""
 
     seed: int = 0
     in_order: bool = False
@@ -140,6 +198,11 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     told: Cursor = field(default_factory=lambda: Cursor("publishers", ()))
     """The ids in the answers to publishers. They are compared with the log like deliveries."""
+    expected: dict[int, int] = field(default_factory=dict)
+    """The version that a confirmed change expected of its target, by the id of the change."""
+    states: dict[int, State] = field(default_factory=dict)
+    """The first state shown of each original."""
+    shown: list[Shown] = field(default_factory=list)
 
     def invoke(self, channel: str, digest: int, key: str | None = None) -> int:
         """Note a publish before it is sent. Returns the number of the attempt. `key` makes it idempotent."""
@@ -174,11 +237,27 @@ class History:
         self.cursors.append(cursor)
         return cursor
 
-    def deliver(self, cursor: Cursor, message_id: int, channel: str, seq: int, digest: int) -> None:
-        """Note a delivery of one message to one reader."""
-        if not self.log.agrees(message_id, channel, seq, digest):
+    def deliver(self, cursor: Cursor, message_id: int, channel: str, seq: int, digest: int) -> bool:
+        """Note a delivery of one message to one reader. Returns whether it equals the first one of its id."""
+        agrees = self.log.agrees(message_id, channel, seq, digest)
+        if not agrees:
             cursor.odd.append(Odd(len(cursor.ids), message_id, channel, seq, digest))
         cursor.ids.append(message_id)
+        return agrees
+
+    def receive(self, cursor: Cursor, message_id: int, message: dict[str, Any]) -> None:
+        """Note a delivery of a message in the JSON of the service, with what it changes."""
+        agrees = self.deliver(cursor, message_id, message["channel"], message["seq"], digest_of(message))
+        if agrees and message_id not in self.log.data:
+            self.log.data[message_id] = data_digest(message)
+            if "target" in message:
+                self.log.changes[message_id] = change_of(message)
+
+    def show(self, shown: Shown, message_id: int, state: State) -> None:
+        """Note how one original is shown."""
+        if self.states.setdefault(message_id, state) != state:
+            shown.odd[message_id] = state
+        shown.ids.append(message_id)
 
     def gap(self, cursor: Cursor, gap: Gap) -> None:
         """Note an announced loss."""
@@ -204,17 +283,53 @@ class History:
 # --- the content of a message as one number
 
 
-def digest(kind: str, key: str | None, data: Any) -> int:
-    """The signed 64-bit digest of what the publisher sets: type, key and data.
+CHANGING = ("target", "action", "through", "annotation", "mode", "remove")
+"""The members of a message that say what it changes."""
+
+
+def digest(kind: str, key: str | None, data: Any, changing: tuple[Any, ...] = ()) -> int:
+    """The signed 64-bit digest of what the publisher sets: type, key and data, and what it changes.
 
     Member order and white space of the JSON do not count, since a store may keep the value instead
     of the text.
     """
-    text = msgspec.json.encode([kind, key, data], order="sorted")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
+    return _hash([kind, key, data, *changing])
 
 
 def digest_of(message: dict[str, Any]) -> int:
     """The digest of a message in the JSON of the service."""
-    data = message["data"] if "data" in message else message.get("data_base64")
-    return digest(message.get("type", "message"), message.get("key"), data)
+    changing = tuple(message.get(name) or None for name in CHANGING) if "target" in message else ()
+    return digest(message.get("type", "message"), message.get("key"), _data(message), changing)
+
+
+def data_digest(message: dict[str, Any]) -> int:
+    """The digest of a message's data alone."""
+    return _hash(_data(message))
+
+
+def change_of(message: dict[str, Any]) -> Change:
+    """What a message with a target does to it."""
+    mode, annotator, name, key = (message.get(n) or "" for n in ("mode", "sender", "annotation", "key"))
+    remove, through = message.get("remove") is True, message.get("through") or 0
+    return Change(message["target"], message["action"], through, mode, annotator, name, key, remove)
+
+
+def state_of(original: dict[str, Any]) -> State:
+    """The state of an original in the JSON of `view=latest`."""
+    deleted = original.get("deleted") is True
+    data = 0 if deleted else data_digest(original)
+    return State(original["version"], data, deleted, original["replies"], as_text(original["annotations"]))
+
+
+def as_text(annotations: dict[str, Any]) -> str:
+    """A summary of annotations with its members in order."""
+    return msgspec.json.encode(annotations, order="sorted").decode()
+
+
+def _data(message: dict[str, Any]) -> Any:
+    return message["data"] if "data" in message else message.get("data_base64")
+
+
+def _hash(value: Any) -> int:
+    text = msgspec.json.encode(value, order="sorted")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)

@@ -65,6 +65,7 @@ class Server:
             "GAPLESS_PORT": str(self.port),
             "GAPLESS_URL": self.url,
             "GAPLESS_LOG_LEVEL": "warning",
+            **({"GAPLESS_TOKEN": self.credential} if self.credential else {}),
             **chosen,
         }
 

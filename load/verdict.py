@@ -29,6 +29,10 @@ class Breach(StrEnum):
     PHANTOM = "phantom"  # I8: never published, not what this reader asked for, or listed and not there
     DISAGREE = "disagreeing"  # I6: one id, one seq or one message with two meanings
     DISHONEST = "refused but stored"  # I9: answered with a 4xx, or rolled back, and stored
+    EARLY = "before their targets"  # a change stored, or given to a reader, before what it changes
+    FOLDED = "folded wrongly"  # what a reader makes of the changes it got is not what they say
+    VIEW = "views wrong"  # nor is what the service shows with view=latest
+    OUTDATED = "outdated versions accepted"  # a change was stored although its target had another version
     UNTOLD = "losses untold"  # lost with an old primary, and a reader that had it got no gap
     REGRESSED = "regressions"  # a number that may only rise went back
 

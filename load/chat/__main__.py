@@ -17,24 +17,31 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from load import archive, drill
+from load.api import Api
+from load.changers import EVERYTHING, Board, Changer, join
 from load.chat import messages, plan
 from load.chat.drain import drain
 from load.chat.follower import LATEST, Crowd, Follower
 from load.chat.websocket_follower import WebSocketFollower
-from load.checker import Truth, check
+from load.checker import check
 from load.children import Child, kill, tree
 from load.drill import say
 from load.faults import hit
+from load.fold import fold_all
 from load.history import History
 from load.server import LAUNCHER, Server
-from load.verdict import Verdict
+from load.truth import Truth
+from load.verdict import Breach, Verdict
 from load.waiting import PATIENCE_S, in_time
+from load.wire import Target
 
 ORDER = ("redis", "service", "import", "postgres")
 """The parts that are killed in turn, spread over the run."""
 IMPORT_PATIENCE = 30 * PATIENCE_S
 CATCH_UP_PATIENCE = 2 * PATIENCE_S
 """Seconds that the import may take with all its restarts, and readers to catch up after it."""
+LEAST = 50
+"""So many changes each sender makes at least, however short the import is."""
 
 
 @dataclass(slots=True)
@@ -52,9 +59,8 @@ class Chat:
     input: Path = field(init=False)
     imports: int = 0
     publisher: Child | None = None
-
-    def __post_init__(self) -> None:
-        self.crowd = Crowd(self.history, self.server.target, self.options.mean_life)
+    changers: list[Changer] = field(default_factory=list)
+    board: Board = field(init=False)
 
     async def run(self) -> Verdict:
         """Run everything. Raises RuntimeError and TimeoutError if there is no verdict."""
@@ -64,6 +70,7 @@ class Chat:
         self.history.in_order = True
         self.server.start()
         say(f"seed {options.seed}; service ready after {await self.server.wait_ready():.1f} s")
+        await self._open()
         columns = (
             TextColumn("{task.description:>10}"),
             BarColumn(),
@@ -78,9 +85,29 @@ class Chat:
         for follower in self.followers:
             follower.stop()
         await asyncio.gather(*tasks)
-        seen = ", ".join(f"{count:,} {what}" for what, count in sorted(self.crowd.seen.items()))
-        say(f"connections: {seen}")
-        return check(self.history)
+        say(f"connections: {_counted(self.crowd.seen)}")
+        fold_all(self.history, self.history.readers())
+        verdict = check(self.history)
+        for strange in self.board.strange:
+            verdict.add(Breach.FAILED, strange)
+        return verdict
+
+    async def _open(self) -> None:
+        """Make the readers' crowd and the senders of changes, each of them with its own key: so a sender is
+        told from another, and the service is closed to strangers."""
+        options, names = self.options, [f"changer{number}" for number in range(self.options.changers)]
+        if names:
+            anybody = Api(self.server.target)
+            said = await anybody.call("POST", "/v1/keys", {"name": "root", "grants": EVERYTHING})
+            self.server.credential = said["key"]
+            anybody.close()
+        self.crowd = Crowd(self.history, self.server.target, options.mean_life)
+        self.board = Board(self.history, self.crowd.ids)
+        root = Api(self.server.target)
+        for name, key in zip(names, await join(root, names), strict=True):
+            api = Api(Target(self.server.target.host, self.server.port, key))
+            self.changers.append(Changer(name, api, self.board, random.Random(self.chance.random())))
+        root.close()
 
     async def _start_readers(self, progress: Progress) -> list[asyncio.Task[None]]:
         plans = plan.plan(self.chance, self.sizes, self.options.readers)
@@ -107,11 +134,18 @@ class Chat:
     async def _publish(self) -> None:
         """Import the file during the faults. The import is run again until it succeeds."""
         started = time.monotonic()
+        announced, done = len(self.history.attempts), asyncio.Event()
+        changing = [asyncio.create_task(changer.run(done, LEAST)) for changer in self.changers]
         await asyncio.gather(self._storm(), self._import())
-        for attempt in range(len(self.history.attempts)):
+        done.set()
+        await asyncio.gather(*changing)
+        for changer in self.changers:
+            changer.api.close()
+        for attempt in range(announced):
             self.history.ok(attempt)
         took, total = time.monotonic() - started, sum(self.sizes.values())
         say(f"{total:,} messages published in {took:.1f} s with {self.imports} run(s) of the import")
+        say(f"requests with changes: {_counted(self.board.answers) or 'none'}")
 
     async def _storm(self) -> None:
         """Kill the parts in `ORDER`, once in each round, spread over the progress of the import."""
@@ -149,7 +183,8 @@ class Chat:
 
     async def _drain(self, progress: Progress) -> None:
         task = progress.add_task("histories", total=len(self.sizes))
-        await drain(self.crowd, sorted(self.sizes), 4, lambda: progress.advance(task))
+        views = bool(self.changers)
+        await drain(self.crowd, sorted(self.sizes), 4, lambda: progress.advance(task), views=views)
 
     async def _catch_up(self) -> None:
         """Wait until all readers have everything, then a moment longer for messages that should not come."""
@@ -158,6 +193,10 @@ class Chat:
         while time.monotonic() < deadline and any(_is_behind(f, truth) for f in self.followers):
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.5)
+
+
+def _counted(what: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(what.items()))
 
 
 def _is_behind(follower: Follower, truth: Truth) -> bool:
@@ -172,6 +211,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="publish only the first so many messages")
     parser.add_argument("--readers", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1, help="how often each part is killed")
+    parser.add_argument(
+        "--changers", type=int, default=8, help="senders that change what is there; 0: the file alone"
+    )
     parser.add_argument(
         "--mean-life", type=float, default=6.0, help="mean seconds between a reader's own cuts"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from load.history import Cursor, Gap, History, Odd, digest_of
+from load.history import Cursor, Gap, History, Odd
 from load.sse import Event, Stream
 from load.waiting import SLOWNESS
 from load.websocket import Stream as WebSocketStream
@@ -36,6 +37,8 @@ class Crowd:
     target: Target
     mean_life: float = 0.0
     texts: dict[int, int] = field(default_factory=dict)
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    """The messages that were seen, in the order they were first seen."""
     seen: Counter[str] = field(default_factory=Counter)
     """How often connections opened, ended, were refused, said goodbye, and so on."""
 
@@ -47,10 +50,12 @@ class Crowd:
             return
         message = msgspec.json.decode(text)
         position = len(cursor.ids)
-        self.history.deliver(cursor, message_id, message["channel"], message["seq"], digest_of(message))
+        self.history.receive(cursor, message_id, message)
         if message["id"] != message_id:
             cursor.odd.append(Odd(position, message["id"], message["channel"], message["seq"], 0))
         elif not (cursor.odd and cursor.odd[-1].position == position):
+            if message_id not in self.texts:
+                self.ids.append(message_id)
             self.texts.setdefault(message_id, mark)
 
 

@@ -16,7 +16,7 @@ from load.api import Api
 from load.checker import check
 from load.children import kill, tree
 from load.crashes.dead import adopt, await_death, reap, zombies
-from load.crashes.traffic import publish, read_all
+from load.crashes.traffic import publish_and_change, read_all
 from load.drill import say
 from load.history import History
 from load.server import Server
@@ -47,7 +47,7 @@ async def play(chosen: argparse.Namespace, home: Path, history: History) -> Verd
     api = Api(server.target)
     server.start()
     await server.wait_ready(chosen.patience)
-    traffic = asyncio.create_task(publish(api, history, stop))
+    traffic = asyncio.create_task(publish_and_change(server.target, history, chance, stop))
     refused = ""
     try:
         for number in range(1, chosen.rounds + 1):
@@ -57,7 +57,7 @@ async def play(chosen: argparse.Namespace, home: Path, history: History) -> Verd
                 break
     finally:
         stop.set()
-        await traffic
+        strange = await traffic
     if refused:
         verdict = Verdict((Breach.DOWN,))
         verdict.add(Breach.DOWN, refused)
@@ -66,6 +66,8 @@ async def play(chosen: argparse.Namespace, home: Path, history: History) -> Verd
     server.stop()
     verdict = check(history)
     verdict.told = (Breach.DOWN, *verdict.told)
+    for refusal in strange:
+        verdict.add(Breach.FAILED, refusal)
     return verdict
 
 

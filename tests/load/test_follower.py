@@ -9,9 +9,10 @@ import pytest
 
 from load.chat.drain import drain
 from load.chat.follower import LATEST, Crowd, Follower
-from load.checker import Truth, check
+from load.checker import check
 from load.history import History, digest
 from load.relay import listening
+from load.truth import Truth
 from load.verdict import Breach, Verdict
 from load.wire import Connection, Pump, Response, Target, pump
 from tests.load.fake_service import FakeService
