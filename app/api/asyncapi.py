@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from app import VERSION
-from app.api import answers, deliveries, events
+from app.api import answers, deliveries, events, markers
 from app.api.client_commands import ClientCommand, MemberPushed, Pushed, Reply
 from app.api.openapi import LICENSE, TITLE, Schemas
 
@@ -36,6 +36,7 @@ _DOCUMENT: Final[dict[str, Any]] = {
                 gap=answers.RetentionGap | events.StreamGap,
                 ephemeral=events.EphemeralMessage,
                 presence=events.StreamJoin | events.StreamPresence,
+                marker=markers.Marker,
                 goodbye=events.StreamGoodbye,
             ),
         },

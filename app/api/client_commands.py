@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.api.answers import Message
 from app.api.deliveries import Delivery
 from app.api.events import StreamGoodbye, StreamReady
+from app.api.markers import Marker
 from app.faces.websocket.commands import Command
 from app.faces.websocket.consuming import ConsumeRequest, UnconsumeRequest
 from app.message.settlement import (
@@ -74,6 +75,7 @@ class Push(Struct):
     join: PushedJoin | UnsetType = UNSET
     leave: PushedJoin | UnsetType = UNSET
     presence: PushedPresence | UnsetType = UNSET
+    marker: Marker | UnsetType = UNSET
     ready: StreamReady | UnsetType = UNSET
     gap: Annotated[dict[str, Any], Meta(description="As in the event `gap` of a stream.")] | UnsetType = UNSET
 

@@ -22,6 +22,8 @@ from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
 from subscriptions.domain.pattern import check_pattern, to_regex
 from subscriptions.domain.principal import Action, Noun, Principal
+from subscriptions.engine.exchange import Exchange
+from subscriptions.engine.hints import MarkerHint
 from subscriptions.ports import MarkerPort
 
 READ: Final = "read"
@@ -115,21 +117,23 @@ class ReadersPage(msgspec.Struct):
     cursor: str
 
 
-async def put_marker(request: Plain, markers: MarkerPort) -> Answer:
+async def put_marker(request: Plain, markers: MarkerPort, exchange: Exchange) -> Answer:
     """Say how far a user has come in a channel. A marker that is there only moves forward, unless it is
     forced. An id beyond the newest message stands for that one."""
     asked = decode(await read_json(request), MarkerRequest)
     wanted = _wanted(request.principal, request.name, request.marker, asked)
-    ((marker, _),) = await markers.mark(request.namespace, [wanted])
-    return Answer(msgspec.json.encode(_shown(marker)))
+    moved = await markers.mark(request.namespace, [wanted])
+    _tell(request.namespace, moved, exchange)
+    return Answer(msgspec.json.encode(_shown(moved[0][0])))
 
 
-async def put_markers(request: Plain, markers: MarkerPort) -> Answer:
+async def put_markers(request: Plain, markers: MarkerPort, exchange: Exchange) -> Answer:
     """Say how far users have come in several channels, all or none. The markers are answered in the order of
     the request."""
     asked = decode(await read_json(request), MarkersRequest)
     wanted = list(_all_wanted(request.principal, asked.markers))
     moved = await markers.mark(request.namespace, wanted)
+    _tell(request.namespace, moved, exchange)
     now = {(marker.channel, marker.user, marker.name): marker for marker, _ in moved}
     shown = [_shown(now[each.channel, each.user, each.name]) for each in wanted]
     return Answer(msgspec.json.encode(Markers(shown)))
@@ -185,6 +189,17 @@ def _user(who: Principal, given: str | None, field: str = "user") -> tuple[str, 
         raise invalid(field, "is required, as the credential has no subject")
     limits.check_printable(user, field)
     return user, Action.SUBSCRIBE if user == who.subject else Action.MODERATE
+
+
+def _tell(namespace: str, marked: Iterable[tuple[domain.Marker, bool]], exchange: Exchange) -> None:
+    """Tell live readers of the markers that were moved."""
+    exchange.send_markers(
+        [
+            MarkerHint(namespace, marker.channel, msgspec.json.encode(_shown(marker)))
+            for marker, is_moved in marked
+            if is_moved
+        ]
+    )
 
 
 def _shown(marker: domain.Marker) -> Marker:

@@ -216,7 +216,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("GET", "/v1/channels/{channel}/messages/{message_id}/replies", views.list_replies, _READ,
               {200: returns("A page of messages.", views.ChangesPage)}, query=views.ChangesQuery),
         Route("GET", "/v1/subscribe", subscribe, _READ_ASKED,
-              {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, goodbye.",
+              {200: Returns("Events: message (unnamed), ready, gap, ephemeral, presence, marker, goodbye.",
                             {_STREAM: str})},
               query=SubscribeQuery, headers=(_LAST_EVENT_ID,), face="sse", hot=True),
         WEBSOCKET,

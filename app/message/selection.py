@@ -16,9 +16,11 @@ def read_selection(
     types: Sequence[str],
     keys: Sequence[str],
     changes: Changes = "all",
+    *,
+    markers: bool = False,
 ) -> Selection:
-    """The selection of channels, some of them patterns, and of types, keys and changes. Of a pattern it has
-    what the principal may read. Raises `invalid_request` and `forbidden`."""
+    """The selection of channels, some of them patterns, and of types, keys, changes and markers. Of a pattern
+    it has what the principal may read. Raises `invalid_request` and `forbidden`."""
     for channel in channels:
         check_pattern(channel)
     names = [channel for channel in channels if not is_pattern(channel)]
@@ -34,4 +36,5 @@ def read_selection(
         list(map(check_type, types)),
         list(map(check_key, keys)),
         changes,
+        markers=markers,
     )

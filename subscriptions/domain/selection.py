@@ -15,7 +15,8 @@ Changes = Literal["all", "none", "only"]
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Channels and patterns of one namespace, narrowed to message types and keys (empty: all of them), and
-    with or without the messages that change others.
+    with or without the messages that change others. `markers`: whether markers that move are told too,
+    whatever the filters.
 
     Two readers with equal selections read the same sequence, so they share one feed. Build it with
     `select`, which sorts and dedupes its parts.
@@ -27,6 +28,7 @@ class Selection:
     types: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     changes: Changes = "all"
+    markers: bool = False
 
     @property
     def single(self) -> str | None:
@@ -54,7 +56,9 @@ def select(
     types: tuple[str, ...] | list[str] = (),
     keys: tuple[str, ...] | list[str] = (),
     changes: Changes = "all",
+    *,
+    markers: bool = False,
 ) -> Selection:
     """The canonical `Selection` of these parts."""
     first, second, third, fourth = (tuple(sorted(set(part))) for part in (names, patterns, types, keys))
-    return Selection(namespace, first, second, third, fourth, changes)
+    return Selection(namespace, first, second, third, fourth, changes, markers)

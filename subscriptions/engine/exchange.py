@@ -19,6 +19,7 @@ from subscriptions.engine.hints import (
     EphemeralHint,
     HintCodec,
     Hints,
+    MarkerHint,
     PresenceHint,
     Replays,
     entries_of,
@@ -176,6 +177,14 @@ class Exchange:
         self._live.hear_ephemeral(hint)
         self._send(Hints(self._origin, [], [hint], sent_at_us=self._stamp()))
 
+    def send_markers(self, hints: list[MarkerHint]) -> None:
+        """Tell the listeners of all processes that can be reached of markers that were moved. Those of one
+        request are told together, so that they do not displace other hints."""
+        if hints:
+            for hint in hints:
+                self._live.hear_ephemeral(hint)
+            self._send(Hints(self._origin, [], [], sent_at_us=self._stamp(), markers=hints))
+
     async def forward(self, node: str, session: str, commands: bytes) -> bool:
         """Give commands to the process that holds a session; returns whether that process is there. Raises
         `unavailable`: they may have been carried out or not."""
@@ -222,7 +231,7 @@ class Exchange:
         self._tell_listeners(hints.channels)
         settled, released = ([Receipt(*each) for each in those] for those in (hints.settled, hints.released))
         self._tell_settled(hints.woken, settled, released)
-        once = hints.ephemeral or hints.commands or hints.presence
+        once = hints.ephemeral or hints.commands or hints.presence or hints.markers
         if once and not self._replays.is_new(hints, self._now_us()):
             self.forged += 1
             return
@@ -230,6 +239,8 @@ class Exchange:
             self._hear_commands(session, commands)
         for ephemeral in hints.ephemeral:
             self._live.hear_ephemeral(ephemeral)
+        for marker in hints.markers:
+            self._live.hear_ephemeral(marker)
         if hints.presence:
             self._hear_presence(hints.origin, hints.presence)
 

@@ -57,6 +57,14 @@ class EphemeralHint(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
 
 
+class MarkerHint(msgspec.Struct, array_like=True, frozen=True):
+    """A marker that was moved: its JSON text goes to those who listen now and asked for markers."""
+
+    namespace: str
+    channel: str
+    body: bytes
+
+
 class PresenceHint(msgspec.Struct, array_like=True, frozen=True):
     """Clients of the sender that joined a channel or left it, as (client, user, joined, microseconds).
     `clients`: how many of its clients are there now. Without `changes` they were too many to be named."""
@@ -71,7 +79,8 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     """What one commit, one ephemeral publish, one settlement or one tick of presence tells the other
     processes. `origin` names the sender, which has already told its own readers. `woken`: durable
     subscriptions in which something was settled; `settled`: the settled leases that others stream, as
-    (subscription, message id, lease); `released`: the same of released ones."""
+    (subscription, message id, lease); `released`: the same of released ones. A version before passes over
+    the last members, which it does not know."""
 
     origin: str
     channels: list[ChannelHint]
@@ -79,12 +88,13 @@ class Hints(msgspec.Struct, array_like=True, frozen=True):
     woken: list[int] = []
     settled: list[tuple[int, int, int]] = []
     sent_at_us: int = 0
-    """When ephemeral hints, commands or hints of presence were sent, by the sender's clock. It rises with
-    each of one sender."""
+    """When ephemeral hints, commands, hints of presence or of markers were sent, by the sender's clock. It
+    rises with each of one sender."""
     commands: list[tuple[str, bytes]] = []
     """For the process that gets this: (session, commands of its client), which came to another process."""
     presence: list[PresenceHint] = []
     released: list[tuple[int, int, int]] = []
+    markers: list[MarkerHint] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -129,9 +139,9 @@ def _sign(payload: bytes, key: bytes) -> bytes:
 
 
 class Replays:
-    """Recognizes ephemeral hints and hints of presence that were captured and sent again. Those of one sender
-    come in order, so one that is not newer than the sender's last is a replay. If the sender was never heard,
-    the age decides."""
+    """Recognizes hints that are shown once, such as ephemeral ones, and were captured and sent again. Those
+    of one sender come in order, so one that is not newer than the sender's last is a replay. If the sender
+    was never heard, the age decides."""
 
     __slots__ = ("_last_us",)
 

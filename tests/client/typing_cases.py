@@ -20,6 +20,7 @@ from gapless import (
     Joined,
     Last,
     Left,
+    Marker,
     Message,
     NewMessage,
     Page,
@@ -45,6 +46,7 @@ def blocking(client: Client) -> None:
     assert_type(client.subscribe("a", on_gap=print), Stream[Message])
     assert_type(client.subscribe("a", on_gap="yield"), Stream[Message | Gap])
     assert_type(client.subscribe("a", ephemeral=True), Stream[Message | Gap | Ephemeral])
+    assert_type(client.subscribe("a", markers=True), Stream[Message | Gap | Ephemeral | Marker])
     client.subscribe("a", start=1.5)  # type: ignore[call-overload]
     assert_type(client.history("a", start=1, order="desc"), Iterator[Page])
     assert_type(client.iter_history("a", limit=5), Stream[Message])
@@ -103,6 +105,10 @@ async def asynchronous(client: AsyncClient) -> None:
         assert_type(
             connection.subscribe("a", presence=True),
             AsyncStream[Message | Gap | Ephemeral | Joined | Left | PresenceChanged],
+        )
+        assert_type(
+            connection.subscribe("a", markers=True, on_gap="yield"),
+            AsyncStream[Message | Gap | Ephemeral | Joined | Left | PresenceChanged | Marker],
         )
         assert_type(connection.subscribe("a", start=Last(7)), AsyncStream[Message])
         assert_type(connection.consume("s", prefetch=5), AsyncConsumer)

@@ -15,6 +15,8 @@ from subscriptions.engine.hints import (
     EphemeralHint,
     HintCodec,
     Hints,
+    MarkerHint,
+    PresenceHint,
     Replays,
     _sign,
     entries_of,
@@ -105,6 +107,28 @@ def test_a_version_before_reads_copies_of_this_one() -> None:
 
     made = msgspec.msgpack.encode(Copy(10, 5, "message", "k", b"{}", True))
     assert msgspec.msgpack.decode(made, type=CopyBefore) == CopyBefore(10, 5, "message", "k", b"{}")
+
+
+def test_a_version_before_passes_over_markers() -> None:
+    class HintsBefore(msgspec.Struct, array_like=True, frozen=True):
+        origin: str
+        channels: list[ChannelHint]
+        ephemeral: list[EphemeralHint]
+        woken: list[int] = []
+        settled: list[tuple[int, int, int]] = []
+        sent_at_us: int = 0
+        commands: list[tuple[str, bytes]] = []
+        presence: list[PresenceHint] = []
+        released: list[tuple[int, int, int]] = []
+
+    hints = Hints("me", [], [], sent_at_us=5, markers=[MarkerHint("default", "lobby", b"{}")])
+    codec = HintCodec(SECRET)
+    payload = codec.encode(hints)
+    assert codec.decode(payload) == hints
+    before = msgspec.msgpack.decode(payload[SIGNATURE_BYTES:], type=HintsBefore)
+    assert before == HintsBefore("me", [], [], sent_at_us=5)
+    made = msgspec.msgpack.encode(before)
+    assert codec.decode(_sign(made, codec._keys[0]) + made) == Hints("me", [], [], sent_at_us=5)
 
 
 def test_an_ephemeral_hint_that_is_sent_again_is_not_shown_again() -> None:

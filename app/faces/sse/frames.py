@@ -91,7 +91,8 @@ def history_changed(said: HistoryChanged) -> bytes:
 
 
 def ephemeral(said: Ephemeral) -> bytes:
-    return b"event: ephemeral\ndata: %b\n\n" % said.body
+    name = b"marker" if said.is_marker else b"ephemeral"
+    return b"event: %b\ndata: %b\n\n" % (name, said.body)
 
 
 def goodbye(reason: Goodbye) -> bytes:

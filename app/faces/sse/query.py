@@ -59,6 +59,7 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
     changes: ChangesFilter = "all"
     heartbeat: Heartbeat = 15
     presence: Annotated[bool, Meta(description="Whether joins and leaves are told.")] = True
+    markers: Annotated[bool, Meta(description="Whether markers that move are told.")] = False
     last_event_id: (
         Annotated[LogCursor, Meta(description="As the header of that name, which overrides it.")] | UnsetType
     ) = msgspec.field(name="lastEventId", default=UNSET)
@@ -69,7 +70,9 @@ class SubscribeQuery(msgspec.Struct, kw_only=True):
 def read_query(request: Request[SubscribeQuery]) -> tuple[Selection, Start]:
     """The selection and the start. Raises `invalid_request` (400 for a malformed cursor) and `forbidden`."""
     given = request.query
-    selection = read_selection(request.principal, given.channel, given.type, given.key, given.changes)
+    selection = read_selection(
+        request.principal, given.channel, given.type, given.key, given.changes, markers=given.markers
+    )
     return selection, _start(given, request.headers.getlist("last-event-id"))
 
 

@@ -57,8 +57,8 @@ class SelectionRequest(Struct, forbid_unknown_fields=True):
 class SubscribeRequest(Struct):
     """Follow a channel. `recover`: go on after `offset`, which is a position of the channel named by `epoch`.
 
-    `join_leave`: joins and leaves are pushed. A pattern, and a `selection`, are followed in the order of ids:
-    their offset is an id.
+    `join_leave`: joins and leaves are pushed. `markers` (an extension): markers that move are pushed. A
+    pattern, and a `selection`, are followed in the order of ids: their offset is an id.
     """
 
     channel: _Channel = ""
@@ -68,6 +68,7 @@ class SubscribeRequest(Struct):
     offset: _Offset = 0
     flag: int = 0
     join_leave: bool = False
+    markers: bool = False
     selection: SelectionRequest | None = None
     tf: msgspec.Raw | UnsetType = UNSET
     """A filter by tags. It is refused, since a client whose filter is ignored gets what it does not want."""

@@ -61,11 +61,11 @@ def push(channel: str, member: bytes, content: bytes) -> bytes:
 
 
 def event(channel: str, said: Ephemeral | Gap | HistoryChanged | Ready) -> bytes:
-    """An event of a live subscription. An ephemeral message is a publication without an offset; the others
+    """An event of a live subscription. An ephemeral message is a publication without an offset; the rest
     are extensions, which clients of the protocol pass over."""
     match said:
-        case Ephemeral(body):
-            return push(channel, b"pub", body)
+        case Ephemeral(body, is_marker):
+            return push(channel, b"marker" if is_marker else b"pub", body)
         case Gap():
             return push(channel, b"gap", _encode(gap(said.channel, said.first_seq, said.missed)))
         case HistoryChanged():

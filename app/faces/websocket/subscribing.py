@@ -227,7 +227,7 @@ def _selection(principal: Principal, request: SubscribeRequest) -> Selection:
         raise invalid("tf", "is not available: messages have no tags; a selection has other filters")
     asked, channel = request.selection, check_name(request.channel)
     if asked is None:
-        return read_selection(principal, [channel], [], [])
+        return read_selection(principal, [channel], [], [], markers=request.markers)
     if not channel:
         raise invalid("channel", "is the name of the selection, and must not be empty")
     if not 0 < len(asked.channel) <= MAX_CHANNELS:
@@ -235,7 +235,9 @@ def _selection(principal: Principal, request: SubscribeRequest) -> Selection:
     for field, texts in (("type", asked.type), ("key", asked.key)):
         if len(texts) > MAX_FILTERS:
             raise invalid(f"selection.{field}", f"has more than {MAX_FILTERS} entries")
-    return read_selection(principal, asked.channel, asked.type, asked.key, asked.changes)
+    return read_selection(
+        principal, asked.channel, asked.type, asked.key, asked.changes, markers=request.markers
+    )
 
 
 def _start(request: SubscribeRequest, by_id: bool) -> Start:

@@ -16,6 +16,7 @@ from gapless._calls import publish as _publish
 from gapless._calls import scheduled as _scheduled
 from gapless._calls import tickets as _tickets
 from gapless._calls.history import HistoryOptions, HistoryQuery, View
+from gapless._calls.markers import Marker
 from gapless._calls.publish import BatchOptions, MessageOptions, PublishOptions
 from gapless._calls.scheduled import Scheduled, ScheduleOptions, Time
 from gapless._calls.tickets import Ticket
@@ -126,6 +127,7 @@ class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
         *channels: str,
         on_gap: Literal["yield"],
         ephemeral: Literal[False] = False,
+        markers: Literal[False] = False,
         **options: Unpack[SubscribeOptions],
     ) -> AsyncStream[Message | Gap]: ...
     @overload
@@ -134,6 +136,7 @@ class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
         *channels: str,
         ephemeral: Literal[True],
         on_gap: OnGap = "raise",
+        markers: Literal[False] = False,
         **options: Unpack[SubscribeOptions],
     ) -> AsyncStream[Message | Gap | Ephemeral]: ...
     @overload
@@ -142,13 +145,24 @@ class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
         *channels: str,
         on_gap: Literal["raise"] | Callable[[Gap], object] = "raise",
         ephemeral: Literal[False] = False,
+        markers: Literal[False] = False,
         **options: Unpack[SubscribeOptions],
     ) -> AsyncStream[Message]: ...
+    @overload
+    def subscribe(
+        self,
+        *channels: str,
+        markers: Literal[True],
+        on_gap: OnGap = "raise",
+        ephemeral: bool = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> AsyncStream[Message | Gap | Ephemeral | Marker]: ...
     def subscribe(
         self,
         *channels: str,
         on_gap: OnGap = "raise",
         ephemeral: bool = False,
+        markers: bool = False,
         **options: Unpack[SubscribeOptions],
     ) -> AsyncStream[Any]:
         """Reads every message of these channels or patterns once, in id order, even if connections are lost.
@@ -156,8 +170,11 @@ class AsyncClient(AsyncQueue, AsyncNouns, AsyncConnecting):
         `SubscribeOptions` lists the options, such as `start`. If retention removed messages before they were
         read, `on_gap` decides: raise `HistoryLost`, yield the `Gap`, or call this function. If the service
         refuses the request, the error is raised when the stream is first read or entered.
+
+        With `markers` the stream also has a `Marker` for each that moves. They come at most once: ask
+        `markers.of` after the stream is entered, and again after a break.
         """
-        core = reader(channels, on_gap, ephemeral, self._config, self._effects, **options)
+        core = reader(channels, on_gap, ephemeral, markers, self._config, self._effects, **options)
         return AsyncStream(core, self._pool, self._config, self._effects)
 
     def history(

@@ -16,6 +16,7 @@ from gapless._async.member import AsyncMember
 from gapless._async.stream import AsyncStream, _AsyncIteration
 from gapless._call import Call, attempts_for, json_body
 from gapless._calls.delivery import Ack, PulledDelivery
+from gapless._calls.markers import Marker
 from gapless._calls.presence import Presence, PresenceEvent, presence_from
 from gapless._calls.publish import ConnectedPublishOptions, MessageOptions, command_members
 from gapless._config import Config
@@ -181,6 +182,7 @@ class AsyncConnection(OneProcess):
         on_gap: Literal["yield"],
         ephemeral: Literal[False] = False,
         presence: Literal[False] = False,
+        markers: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message | Gap]: ...
     @overload
@@ -190,6 +192,7 @@ class AsyncConnection(OneProcess):
         ephemeral: Literal[True],
         on_gap: OnGap = "raise",
         presence: Literal[False] = False,
+        markers: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message | Gap | Ephemeral]: ...
     @overload
@@ -199,6 +202,7 @@ class AsyncConnection(OneProcess):
         on_gap: Literal["raise"] | Callable[[Gap], object] = "raise",
         ephemeral: Literal[False] = False,
         presence: Literal[False] = False,
+        markers: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message]: ...
     @overload
@@ -208,14 +212,26 @@ class AsyncConnection(OneProcess):
         presence: Literal[True],
         on_gap: OnGap = "raise",
         ephemeral: bool = False,
+        markers: Literal[False] = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Message | Gap | Ephemeral | PresenceEvent]: ...
+    @overload
+    def subscribe(
+        self,
+        *channels: str,
+        markers: Literal[True],
+        on_gap: OnGap = "raise",
+        ephemeral: bool = False,
+        presence: bool = False,
+        **options: Unpack[ConnectedSubscribeOptions],
+    ) -> AsyncStream[Message | Gap | Ephemeral | PresenceEvent | Marker]: ...
     def subscribe(
         self,
         *channels: str,
         on_gap: OnGap = "raise",
         ephemeral: bool = False,
         presence: bool = False,
+        markers: bool = False,
         **options: Unpack[ConnectedSubscribeOptions],
     ) -> AsyncStream[Any]:
         """Like `AsyncClient.subscribe`, over this connection; the cursors of both are the same ids.
@@ -228,7 +244,9 @@ class AsyncConnection(OneProcess):
         read a channel that is named here, not by a pattern; `PresenceChanged` where they are too many. They
         come at most once: ask `presence` after the stream is entered, and again after a break.
         """
-        core = push_reader(channels, on_gap, ephemeral, presence, self.config, self.effects, **options)
+        core = push_reader(
+            channels, on_gap, ephemeral, presence, markers, self.config, self.effects, **options
+        )
         return AsyncPushStream(core, self)
 
     async def presence(self, channel: str) -> Presence:

@@ -44,6 +44,7 @@ class Interest:
     keys: Sequence[str] | None = None
     changes: Changes | None = None
     heartbeat: float = 15.0
+    markers: bool = False
 
     def __post_init__(self) -> None:
         if not self.channels:
@@ -91,4 +92,5 @@ class Interest:
 
     def _filters(self) -> Params:
         given = {"type": self.types, "key": self.keys, "changes": self.changes}
-        return params_from({**given, "heartbeat": f"{self.heartbeat:g}"})
+        markers = "true" if self.markers else None
+        return params_from({**given, "heartbeat": f"{self.heartbeat:g}", "markers": markers})

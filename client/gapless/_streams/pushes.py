@@ -27,6 +27,8 @@ Address = tuple[str, str]
 
 PRESENCE = ("join", "leave", "presence")
 """The pushes about who is on a channel."""
+_OWN = ("on_gap", "ephemeral", "presence", "markers")
+"""The options that `subscribe` itself names."""
 SUBSCRIBE_AGAIN = 2500
 """From this code on, a subscription that the server ended is opened again."""
 
@@ -122,6 +124,8 @@ class PushReader(Reading, PushStream[Item]):
         asked: dict[str, Any] = {"channel": address[1], "selection": selection}
         if self._presence:
             asked["join_leave"] = True
+        if interest.markers:
+            asked["markers"] = True
         if self.cursor is not None or self._from_earliest:
             asked |= {"recover": True, "offset": self.cursor or 0}
         return Command.of("subscribe", asked)
@@ -154,6 +158,8 @@ class PushReader(Reading, PushStream[Item]):
         elif (ready := content.get("ready")) is not None:
             self._from_earliest = False
             self._accept("ready", ready)
+        elif self._interest.markers and (marker := content.get("marker")) is not None:
+            self._accept("marker", marker)
         elif self._presence and (kind := next((one for one in PRESENCE if one in content), None)):
             self._accept(kind, content[kind])
         elif (ended := content.get("unsubscribe")) is not None:
@@ -211,6 +217,7 @@ def push_reader(
     on_gap: OnGap,
     ephemeral: bool,
     presence: bool,
+    markers: bool,
     config: Config,
     effects: Sources,
     give_up_after: float | None = None,
@@ -225,7 +232,8 @@ def push_reader(
     return PushReader(
         Interest(
             channels,
-            **known("subscribe", ConnectedSubscribeOptions, options, "on_gap", "ephemeral", "presence"),
+            markers=markers,
+            **known("subscribe", ConnectedSubscribeOptions, options, *_OWN),
         ),
         on_gap=on_gap,
         ephemeral=ephemeral,

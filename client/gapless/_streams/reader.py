@@ -24,7 +24,8 @@ class Reader(Reading, Streamed[Item]):
     def __init__(self, interest: Interest, *, chance: Callable[[], float], **options: Any) -> None:
         super().__init__(interest, chance=chance, **options)
         self._parser = SSEParser()
-        self._kinds = _KINDS | {"ephemeral"} if self._ephemeral else _KINDS
+        asked = {"ephemeral": self._ephemeral, "marker": interest.markers}
+        self._kinds = _KINDS.union(kind for kind, is_asked in asked.items() if is_asked)
 
     @property
     def retry_ms(self) -> int | None:
@@ -49,6 +50,7 @@ def reader(
     channels: tuple[str, ...],
     on_gap: OnGap,
     ephemeral: bool,
+    markers: bool,
     config: Config,
     effects: Sources,
     give_up_after: float | None = None,
@@ -56,7 +58,11 @@ def reader(
 ) -> Reader:
     """A reader for the arguments of `subscribe`. Raises `ValueError` if they do not fit."""
     return Reader(
-        Interest(channels, **known("subscribe", SubscribeOptions, options, "on_gap", "ephemeral")),
+        Interest(
+            channels,
+            markers=markers,
+            **known("subscribe", SubscribeOptions, options, "on_gap", "ephemeral", "markers"),
+        ),
         on_gap=on_gap,
         ephemeral=ephemeral,
         give_up_after=give_up_after,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gapless._calls.markers import Marker, marker_from
 from gapless._calls.presence import Joined, Left, PresenceChanged, PresenceEvent, presence_event_from
 from gapless._errors import HistoryLost
 from gapless._lost import Gap
@@ -20,7 +21,7 @@ from gapless._streams.stream import Resumable, log, member
 OnGap = Literal["raise", "yield"] | Callable[[Gap], object]
 """What to do at lost history: raise `HistoryLost`, yield the `Gap`, or call this function and go on."""
 
-Item = Message | Gap | Ephemeral | PresenceEvent
+Item = Message | Gap | Ephemeral | PresenceEvent | Marker
 
 MAX_GAPS_REMEMBERED = 10_000
 
@@ -86,6 +87,8 @@ class Reading(Resumable[Item]):
                 self._waiting.append(gap_from(content))
             case "ephemeral":
                 self._waiting.append(ephemeral_from(content))
+            case "marker":
+                self._waiting.append(marker_from(content))
             case "join" | "leave" | "presence":
                 self._waiting.append(presence_event_from(kind, content))
             case "goodbye":
@@ -117,7 +120,7 @@ class Reading(Resumable[Item]):
                         self._carried = True
                     if self._is_news(item) and self._settle(item):
                         return item
-                case Ephemeral() | Joined() | Left() | PresenceChanged():
+                case Ephemeral() | Joined() | Left() | PresenceChanged() | Marker():
                     return item
                 case _Ready():
                     self._advance(item.cursor)

@@ -16,7 +16,7 @@ from subscriptions.domain.selection import Selection
 from subscriptions.domain.sweeping import SWEEP_S, SweepSchedule
 from subscriptions.domain.watermark import Fence, Tick, Watermark
 from subscriptions.engine.entry import Encode, Entry, Wire
-from subscriptions.engine.hints import ChannelHint, EphemeralHint
+from subscriptions.engine.hints import ChannelHint, EphemeralHint, MarkerHint
 from subscriptions.engine.live.beginning import Begin, after_seq, carry, opened_at
 from subscriptions.engine.live.feed import ChannelFeed, Feed, LogFeed
 from subscriptions.engine.live.follower import LogFollower
@@ -141,12 +141,11 @@ class LiveEngine:
         every message is: the follower needs each id to see that none is missing."""
         return self.follower.active or (namespace, channel) in self._channels
 
-    def hear_ephemeral(self, hint: EphemeralHint) -> None:
-        """Give a message that is not stored to the readers that listen now."""
-        for feed in (self._channels.get((hint.namespace, hint.channel)) or {}).values():
-            feed.add_ephemeral(hint.type, hint.key, hint.body)
-        for log_feed in self.follower.routes(hint.namespace, hint.channel):
-            log_feed.add_ephemeral(hint.type, hint.key, hint.body)
+    def hear_ephemeral(self, hint: EphemeralHint | MarkerHint) -> None:
+        """Give a message that is not stored, or a marker that was moved, to the readers that listen now."""
+        channel = (hint.namespace, hint.channel)
+        for feed in (*self._channels.get(channel, {}).values(), *self.follower.routes(*channel)):
+            feed.add_ephemeral(hint)
 
     def sweep_soon(self) -> None:
         """Sweep at once, not at the next regular time: hints may have been lost."""

@@ -14,7 +14,7 @@ from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.merge import MAX_AHEAD, Merge
 from subscriptions.domain.selection import Selection
 from subscriptions.engine.entry import Encode, Entry, Wire, entry_of
-from subscriptions.engine.hints import ChannelHint
+from subscriptions.engine.hints import ChannelHint, EphemeralHint, MarkerHint
 from subscriptions.engine.live.tail import Tail
 from subscriptions.ports import Clock, Head, Page, ReadPort, Trim
 
@@ -26,7 +26,8 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 MEMO_KEPT = 1024
 MEMO_BYTES = 4 * CHUNK_BYTES
 EPHEMERAL_BYTES = 1024 * 1024
-"""Ephemeral messages kept for readers that have not looked yet; the newest one always fits."""
+"""Ephemeral messages, and markers that were moved, kept for readers that have not looked yet; the newest one
+always fits."""
 REORDER_GRACE_S = 0.005
 """How long a hole between hints may stay open for late hints before the database is read."""
 RETRY_S = 0.5
@@ -95,7 +96,8 @@ class Feed:
         self.unready = 0
         self.joining = 0
         self.idle_since: float | None = None
-        self.ephemeral: deque[tuple[int, bytes]] = deque()
+        self.ephemeral: deque[tuple[int, bytes, bool]] = deque()
+        """What is not stored, with its number, and whether it is a marker."""
         self.ephemeral_count = 0
         self._ephemeral_bytes = 0
         self._read = read
@@ -230,12 +232,17 @@ class Feed:
         if entries or self.unready:
             self.wake()
 
-    def add_ephemeral(self, type_: str, key: str | None, body: bytes) -> None:
-        """Give a message that is not stored to the readers; a slow reader misses the oldest ones."""
-        if self.selection.admits(type_, key, is_change=False):
+    def add_ephemeral(self, hint: EphemeralHint | MarkerHint) -> None:
+        """Give a message that is not stored, or a marker that was moved, to the readers if they asked for
+        it; a slow reader misses the oldest ones."""
+        if isinstance(hint, MarkerHint):
+            is_asked = self.selection.markers
+        else:
+            is_asked = self.selection.admits(hint.type, hint.key, is_change=False)
+        if is_asked:
             self.ephemeral_count += 1
-            self.ephemeral.append((self.ephemeral_count, body))
-            self._ephemeral_bytes += len(body)
+            self.ephemeral.append((self.ephemeral_count, hint.body, isinstance(hint, MarkerHint)))
+            self._ephemeral_bytes += len(hint.body)
             while self._ephemeral_bytes > EPHEMERAL_BYTES and len(self.ephemeral) > 1:
                 self._ephemeral_bytes -= len(self.ephemeral.popleft()[1])
             self.wake()

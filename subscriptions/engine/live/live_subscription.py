@@ -57,9 +57,10 @@ class HistoryChanged:
 
 @dataclass(frozen=True, slots=True)
 class Ephemeral:
-    """A message that was never stored: its JSON text."""
+    """A message that was never stored, or a marker that was moved: its JSON text."""
 
     body: bytes
+    is_marker: bool = False
 
 
 class Heartbeat(Enum):
@@ -305,8 +306,8 @@ class LiveSubscription:
             return None
         # They are numbered without a hole, so the index of the next one is computed.
         oldest = feed.ephemeral[0][0]
-        self._ephemeral_seen, body = feed.ephemeral[max(0, self._ephemeral_seen + 1 - oldest)]
-        return Ephemeral(body)
+        self._ephemeral_seen, body, is_marker = feed.ephemeral[max(0, self._ephemeral_seen + 1 - oldest)]
+        return Ephemeral(body, is_marker)
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
