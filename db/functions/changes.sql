@@ -22,15 +22,18 @@ begin
             as m (request, channel, sender, key, change, version, moderates, ord)
         cross join lateral (select (m.change ->> 'target')::bigint as target, m.change ->> 'action' as action,
                                    (m.change ->> 'through')::bigint as through) c
-        -- One at a time: so only the segment of each target is read.
+        -- One at a time: so only the segment of each target is read, and never all that was changed before.
         left join lateral (
             select t.id, t.sender, gapless.is_change(t.change) as is_change, h.last_id
             from gapless.messages t join gapless.channels h on h.id = t.channel_id
             where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > h.trimmed_id
             offset 0) t on true
-        left join gapless.latest l on l.channel_id = p_channel_ids[m.channel] and l.id = t.id
         left join lateral (
-            select gapless_internal.deleted_by(p_channel_ids[m.channel], t.id) as id offset 0) d on t.id is not null
+            select greatest(t.id, gapless_internal.deleted_by(p_channel_ids[m.channel], t.id),
+                            (select l.version from gapless.latest l
+                             where l.channel_id = p_channel_ids[m.channel] and l.id = t.id)) as version
+            where m.version is not null and t.id is not null
+            offset 0) v on true
         cross join lateral (
             select (case when t.id is null then 5
                          when t.is_change then 6
@@ -39,7 +42,7 @@ begin
                               and ((t.sender = m.sender) is not true or c.through > t.last_id or c.through is not null
                                    and not gapless_internal.sent_all(p_channel_ids[m.channel], t.id, c.through, m.sender))
                               then 8
-                         when m.version <> greatest(l.version, d.id, t.id) then 7
+                         when m.version <> v.version then 7
                          when c.action = 'annotate' and (m.change ->> 'remove') is null and exists (
                                   select from gapless.annotation_counts a where a.channel_id = p_channel_ids[m.channel]
                                     and a.target = t.id offset most - 1) and not exists (

@@ -15,7 +15,19 @@ from pathlib import Path
 import uvloop
 
 from load import drill
-from load.bench import batch, connected, fanout, herd, latency, memory, opening, presence, publish, unread
+from load.bench import (
+    batch,
+    changes,
+    connected,
+    fanout,
+    herd,
+    latency,
+    memory,
+    opening,
+    presence,
+    publish,
+    unread,
+)
 from load.bench.noise import Noise
 from load.bench.queue import bloat, rates
 from load.drill import say
@@ -28,6 +40,7 @@ ALL: dict[str, Bench] = {
     "publish": publish.run,
     "websocket": connected.run,
     "batch": batch.run,
+    "changes": changes.run,
     "fanout": fanout.run,
     "latency": latency.run,
     "memory": memory.run,
@@ -63,7 +76,9 @@ def parser_of_options() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", choices=list(ALL), help="only this one; may be repeated")
     parser.add_argument("--short", action="store_true", help="takes seconds, not minutes; less exact")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--messages", type=int, help="for bloat: how many messages, a multiple of 1000")
+    parser.add_argument(
+        "--messages", type=int, help="for bloat and changes: how many messages; a multiple of 1000"
+    )
     parser.add_argument("--pin-seconds", type=float, help="for bloat: how long the snapshot is held")
     return parser
 
@@ -76,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def play(options: argparse.Namespace) -> Verdict:
     """Run the chosen benchmarks in turn. Raises NoVerdictError as `judge` does."""
-    benches = ALL | {"bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds)}
+    benches = ALL | {
+        "bloat": partial(bloat.run, messages=options.messages, pin_s=options.pin_seconds),
+        "changes": partial(changes.run, messages=options.messages),
+    }
     figures: list[Figure] = []
     sound: list[Figure] = []
     failures: list[str] = []

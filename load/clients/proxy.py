@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts every event stream and every WebSocket after its seventh message.
+"""A TCP proxy that cuts every event stream and every WebSocket after its seventh message, or another one.
 
 A streamed answer ends in the middle. A WebSocket ends without a close frame: after the seventh
 publication, or some bytes later, in the middle of a frame.
@@ -31,12 +31,16 @@ FindCut = Callable[[bytes], int | None]
 
 
 class CuttingProxy:
-    """Listens on its own port. `cuts` counts the connections that it cut. `page` is served at `PAGE_PATH`."""
+    """Listens on its own port, and cuts connections after `per_connection` messages.
 
-    def __init__(self, upstream: Target, page: bytes = b"") -> None:
+    `cuts` counts those that it cut. `page` is served at `PAGE_PATH`.
+    """
+
+    def __init__(self, upstream: Target, page: bytes = b"", per_connection: int = PER_CONNECTION) -> None:
         self.cuts = 0
         self._upstream = upstream
         self._page = page
+        self._per_connection = per_connection
         self._streams = Streams()
 
     async def start(self) -> Target:
@@ -58,19 +62,19 @@ class CuttingProxy:
             await self._forward(head, reader, writer)
 
     async def _forward(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        find_cut: FindCut = partial(end_of_message, number=PER_CONNECTION)
+        find_cut: FindCut = partial(end_of_message, number=self._per_connection)
         if b"\r\nupgrade: websocket\r\n" in head.lower():
             beyond = BEYOND[self.cuts % len(BEYOND)]
-            find_cut = partial(cut_of_websocket, number=PER_CONNECTION, beyond=beyond)
+            find_cut = partial(cut_of_websocket, number=self._per_connection, beyond=beyond)
         elif b" /v1/ws/" in head.partition(b"\r\n")[0]:
-            find_cut = partial(end_of_publication, number=PER_CONNECTION)
+            find_cut = partial(end_of_publication, number=self._per_connection)
         where = f"tcp://{self._upstream.host}:{self._upstream.port}"
         async with self._streams.connected_to(where) as (answers, upstream):
             upstream.write(head)
-            stream = self._until_the_seventh(answers, writer, find_cut)
+            stream = self._until_the_cut(answers, writer, find_cut)
             await until_first_ends(stream, forward(reader, upstream))
 
-    async def _until_the_seventh(
+    async def _until_the_cut(
         self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, find_cut: FindCut
     ) -> None:
         """Forward the server's bytes up to the cut."""

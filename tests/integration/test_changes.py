@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Serve
 from tests.integration.frames import Frames
+from tests.integration.latest import latest_of
 from tests.integration.test_keys import EVERYTHING, bearer, make
 from tests.patience import http_client
 
@@ -317,31 +318,6 @@ async def _until(stream: httpx.Response, last: int) -> AsyncIterator[str]:
 # --- the view, compared with a slow model
 
 
-def folded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The view that a log gives, by the words of the protocol."""
-    shown: dict[int, dict[str, Any]] = {}
-    for message in log:
-        if message.get("action") in (None, "reply"):
-            shown[message["id"]] = {**message, "version": message["id"], "replies": 0, "annotations": {}}
-        for id_, original in shown.items():
-            if message.get("target", 0) < id_ <= message.get("through", 0):
-                original |= {"version": message["id"], "deleted": True}
-                original.pop("data", None)
-        target = shown.get(message.get("target", 0))
-        if target is None:
-            continue
-        target["version"] = message["id"]
-        match message["action"]:
-            case "update" if not target.get("deleted"):
-                target["data"] = message["data"]
-            case "delete":
-                target["deleted"] = True
-                target.pop("data", None)
-            case "reply":
-                target["replies"] += 1
-    return list(shown.values())
-
-
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_view_is_what_a_slow_model_makes_of_the_log(client: httpx.AsyncClient, seed: int) -> None:
     """In every page and order, and from every cursor on."""
@@ -360,7 +336,7 @@ async def test_the_view_is_what_a_slow_model_makes_of_the_log(client: httpx.Asyn
             await send(client, number, target=chance.choice(ids), action=action)
     log = (await client.get(ROOM, params={"limit": 1000})).json()["messages"]
     assert len(log) == 60
-    expected = folded(log)
+    expected = latest_of(log)
     assert await latest(client) == expected
     assert await latest(client, order="desc") == expected[::-1]
     lines = (await client.get(f"{ROOM}?view=latest", headers={"accept": "application/x-ndjson"})).text

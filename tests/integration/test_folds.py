@@ -35,23 +35,23 @@ async def people(serve: Serve) -> AsyncIterator[list[AsyncClient]]:
         yield found
 
 
-async def say(chance: random.Random, client: AsyncClient, ids: list[int]) -> int:
+async def say(chance: random.Random, client: AsyncClient, ids: list[int], ttl: float | None = None) -> int:
     """Publish an original or a change of one of those; the id."""
-    kind = chance.choice(
-        ["new", "new", "update", "reply", "delete", "cut", "annotate", "annotate", "annotate"]
-    )
+    kind = chance.choice(KINDS)
     number = chance.randrange(1000)
     if kind == "new" or not ids:
-        ids.append((await client.publish("room", number)).id)
+        ids.append((await client.publish("room", number, ttl=ttl)).id)
         return ids[-1]
     target = chance.choice(ids)
     match kind:
         case "reply":
-            ids.append((await client.publish("room", number, target=target, action="reply")).id)
+            ids.append((await client.publish("room", number, target=target, action="reply", ttl=ttl)).id)
             return ids[-1]
         case "cut":
             through = target + chance.choice([0, 2, 7])
-            sent = await client.publish("room", None, target=target, action="delete", through=through)
+            sent = await client.publish(
+                "room", None, target=target, action="delete", through=through, ttl=ttl
+            )
         case "annotate":
             sent = await client.publish(
                 "room",
@@ -62,10 +62,11 @@ async def say(chance: random.Random, client: AsyncClient, ids: list[int]) -> int
                 mode=chance.choice(MODES),
                 key=chance.choice([None, "up", "down"]),
                 remove=chance.random() < 0.3,
+                ttl=ttl,
             )
         case _:
             action: Action = "update" if kind == "update" else "delete"
-            sent = await client.publish("room", number, target=target, action=action)
+            sent = await client.publish("room", number, target=target, action=action, ttl=ttl)
     return sent.id
 
 

@@ -14,6 +14,7 @@ from db.appender import Appender
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Change, NewMessage
 from tests.conftest import Database
+from tests.patience import eventually
 from tests.race.support import appenders, check_log
 
 SENDERS = 6
@@ -32,6 +33,7 @@ CUTS = """
 select id, (change ->> 'target')::bigint as target, (change ->> 'through')::bigint as through
 from gapless.messages where change is not null order by id
 """
+OF_LATEST = "from pg_stat_user_tables where relname = 'latest'"
 LISTED = "select id, action from gapless.changes where target = $1 order by id"
 
 
@@ -65,6 +67,25 @@ async def test_of_many_that_expect_one_version_one_wins(
             version = won[0].positions[0].id
     assert await owner.fetchval("select version from gapless.latest") == version
     await check_log(owner)
+
+
+async def test_a_change_reads_its_target_and_not_all_that_was_changed_before(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    async with appenders(database, 1) as (appender,):
+        targets = await stored(appender, *[message() for _ in range(300)])
+        for first in range(0, len(targets), 30):
+            await stored(appender, *[message(target) for target in targets[first : first + 30]])
+        version = await owner.fetchval("select version from gapless.latest where id = $1", targets[0])
+        await stored(appender, message(targets[0], version=version))
+
+    async def is_counted() -> bool:
+        written: int = await owner.fetchval(f"select n_tup_ins + n_tup_upd {OF_LATEST}")
+        return written == len(targets) + 1
+
+    # What a session did is counted when it has ended.
+    await eventually(is_counted)
+    assert await owner.fetchval(f"select seq_tup_read {OF_LATEST}") == 0
 
 
 async def test_the_view_has_every_change_of_many_senders(
