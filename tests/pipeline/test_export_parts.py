@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gapless_spark.columns import all_columns, arrow_schema
+from gapless_spark.columns import CHANGE_COLUMNS, all_columns, arrow_schema
 from gapless_spark.errors import DataLoss
 from gapless_spark.export import ledger
 from gapless_spark.export.batch import still_open
@@ -44,7 +44,7 @@ from gapless_spark.export.task import Extension, Work, Writer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-COLUMNS = all_columns(binary=True)
+COLUMNS = all_columns(binary=True, changes=True)
 DAY = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -63,6 +63,7 @@ def batch(first: int, last: int, channels: int = 1, at: datetime = DAY, **step: 
         "sender": [None] * len(ids),
         "created_at": [at + gap * n for n in range(len(ids))],
         "binary": [None] * len(ids),
+        **{name: [None] * len(ids) for name in CHANGE_COLUMNS},
     }
     return pa.RecordBatch.from_pydict(rows, schema=arrow_schema(COLUMNS))
 
@@ -274,8 +275,9 @@ def test_what_went_wrong_comes_through_in_words() -> None:
 
 
 def test_an_export_by_channel_of_the_layout_before_is_not_gone_on_with(tmp_path: Path) -> None:
-    plain, by_channel = Shape(), Shape(by_channel=True)
+    plain, by_channel = Shape(changes=False), Shape(by_channel=True, changes=False)
     assert (plain.layout, by_channel.layout) == (1, 2)
+    assert (Shape().layout, Shape(by_channel=True).layout) == (3, 4)
     for shape in (plain, by_channel):
         path = tmp_path / "export.json"
         path.write_text(json.dumps(charter_json(Charter("e", "epoch", 0, "", shape))))

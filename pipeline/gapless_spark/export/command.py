@@ -39,6 +39,7 @@ Examples:
 
   gapless export --to ./export                      everything, as Parquet by day
   gapless export --to ./export                      again: messages since then
+  gapless export --to ./export --latest ./latest    and the messages after all changes in ./latest/current
   gapless export --to ./export --follow             go on with new messages, until Ctrl-C
   gapless export --to ./chat --channels 'chat.>,news.*' --since 30d --by-channel
   gapless export --to ./delta --format delta --follow --interval 60
@@ -88,6 +89,9 @@ def export(
     by_channel: Annotated[
         bool | None, typer.Option("--by-channel", help="In each day's folder, a folder per channel.")
     ] = None,
+    latest: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Also a table of the latest view.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new messages.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds a follower waits between batches.")
@@ -120,27 +124,39 @@ def export(
 
     show = choose(quiet=quiet, as_json=json_)
     try:
-        asked = Asked(format_, channels, since, until, by_channel, namespace)
-        session = SessionOptions(
-            "gapless-export", master, driver_memory, executor_memory, conf_pairs(conf), quick=True
-        )
-        root = local(to, "--to")
+        pairs = conf_pairs(conf)
+        session = SessionOptions("gapless-export", master, driver_memory, executor_memory, pairs, quick=True)
+        root, now = local(to, "--to"), datetime.now(UTC)
         options = ExportOptions(
             url=_required(database_url),
             root=root,
-            shape=asked.shape(root, datetime.now(UTC)),
+            shape=Asked(format_, channels, since, until, by_channel, namespace).shape(root, now),
             follow=follow,
             interval_s=interval,
             batch_rows=batch_rows,
             file_bytes=file_bytes,
             tasks=tasks or cores(master),
             allow_loss=ignore_data_loss,
+            latest=_beside(latest, root, follow),
         )
         code = _preview(options, as_json=json_) if dry_run else _run(options, session, show)
     except Exception as error:  # noqa: BLE001 (a command reports every error in one line)
         show.close()
         code = _failed(error)
     raise typer.Exit(code)
+
+
+def _beside(latest: str | None, root: Path, follow: bool) -> Path | None:
+    """The folder of the table `latest`. Raises `BadOption`."""
+    from gapless_spark.export.view import check_place
+
+    if latest is None:
+        return None
+    if follow:
+        raise BadOption("--latest: is made anew by each run; run without --follow, from a timer")
+    place = local(latest, "--latest")
+    check_place(place, root)
+    return place
 
 
 def _failed(error: Exception) -> int:

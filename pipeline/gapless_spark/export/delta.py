@@ -78,6 +78,13 @@ class Delta(Table):
         if entry.number % VACUUM_EVERY == 0:
             self._table.vacuum(RETENTION_HOURS, dry_run=False)
 
+    def files(self) -> list[str]:
+        import pyarrow as pa
+
+        self._table.update_incremental()
+        paths = pa.table(self._table.get_add_actions()).column("path").to_pylist()
+        return [str(self._root / path) for path in sorted(paths)]
+
     def _sync(self) -> None:
         """Sync the newest commit to disk, which the package does not do."""
         log = self._root / "_delta_log"

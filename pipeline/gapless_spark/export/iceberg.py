@@ -67,6 +67,12 @@ class Iceberg(Table):
         with _catalog_errors_as_os_errors():
             self._commit(entry)
 
+    def files(self) -> list[str]:
+        with _catalog_errors_as_os_errors():
+            self._table.refresh()
+            found = [task.file.file_path for task in self._table.scan().plan_files()]
+        return sorted(path.removeprefix("file://") for path in found)
+
     def _commit(self, entry: Entry) -> None:
         self._table.refresh()
         if self._committed() < entry.number:

@@ -27,6 +27,7 @@ from gapless_spark.export.formats import publisher
 from gapless_spark.export.ledger import Charter, Entry, Ledger, Totals
 from gapless_spark.export.options import ExportOptions
 from gapless_spark.export.publish import Publisher
+from gapless_spark.export.view import View
 from gapless_spark.history import check_history, epoch_of
 from gapless_spark.planning import id_before
 from gapless_spark.ranges import Range
@@ -87,11 +88,17 @@ class Export:
         try:
             self._ledger.open()
             charter, self._last = self._prepare()
+            latest = self._options.latest
+            view = None if latest is None else View(latest, charter)
             shown = publisher(self._options.root, charter)
             if self._last.number:
                 shown.apply(self._last)
             self._ledger.sweep()
             self._batches(shown)
+            if view is not None and self.complete:
+                # Where nothing is selected, the position moves without a message.
+                upto = (self._ledger.last() or self._last).upper
+                view.make(upto, shown.files(), self._session)
             return self._last
         except OSError as error:
             raise from_os(error, str(self._options.root)) from error
@@ -231,10 +238,13 @@ class Export:
             file_bytes=self._options.file_bytes,
             extensions=extensions,
         )
+        with self._watched():
+            return run_tasks(self._session(), work)
+
+    def _session(self) -> SparkSession:
         if self._spark is None:
             self._spark = self._make_spark()
-        with self._watched():
-            return run_tasks(self._spark, work)
+        return self._spark
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

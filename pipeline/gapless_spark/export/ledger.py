@@ -219,6 +219,7 @@ def charter_json(charter: Charter) -> dict[str, Any]:
         "known": charter.known,
         "format": charter.shape.format,
         "by_channel": charter.shape.by_channel,
+        "changes": charter.shape.changes,
         "namespace": selection.namespace,
         "channels": list(selection.patterns),
         "since": selection.since.isoformat() if selection.since else None,
@@ -233,7 +234,8 @@ def read_charter(path: Path) -> Charter:
         layout = int(read["layout"])
     except (ValueError, KeyError, TypeError):
         raise OtherExport(f"{path} is not a valid charter of an export") from None
-    wanted = Shape(by_channel=bool(read.get("by_channel"))).layout
+    changes = bool(read.get("changes"))
+    wanted = Shape(by_channel=bool(read.get("by_channel")), changes=changes).layout
     if layout != wanted:
         advice = (
             "export to a new folder, or continue with the version that made it"
@@ -245,7 +247,7 @@ def read_charter(path: Path) -> Charter:
         )
     since, until = (read[name] and datetime.fromisoformat(read[name]) for name in ("since", "until"))
     selection = Selection(read["namespace"], tuple(read["channels"]), since, until)
-    shape = Shape(read["format"], read["by_channel"], selection)
+    shape = Shape(read["format"], read["by_channel"], selection, changes)
     return Charter(read["export_id"], read["epoch"], read["start"], read["known"], shape)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from gapless_spark.columns import BINARY, COLUMNS
+from gapless_spark.columns import all_columns
 from gapless_spark.errors import BadOption
 from gapless_spark.selection import Selection
 
@@ -17,25 +17,30 @@ LAYOUT = 1
 LAYOUT_BY_CHANNEL = 2
 """The version for an export by channel. In layout 1 its files had no column `channel`, and readers could take
 two of its folder names for the same."""
+WITH_CHANGES = 2
+"""How much later the versions are whose files have the columns of changes: an older package would continue
+without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The options that the first run fixes: which messages, in which format and folders."""
+    """The options that the first run fixes: which messages, in which format and folders. `changes`: whether
+    the files have the columns of changes; an export that is older than these goes on without."""
 
     format: Format = "parquet"
     by_channel: bool = False
     selection: Selection = field(default_factory=Selection)
+    changes: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read: those of the source, and the bytes of binary data."""
-        return (*COLUMNS, BINARY)
+        """The columns that are read: those of the source, and its optional ones."""
+        return all_columns(binary=True, changes=self.changes)
 
     @property
     def layout(self) -> int:
         """The version of the layout for this shape."""
-        return LAYOUT_BY_CHANNEL if self.by_channel else LAYOUT
+        return (LAYOUT_BY_CHANNEL if self.by_channel else LAYOUT) + WITH_CHANGES * self.changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class ExportOptions:
     file_bytes: int = 128 * 1024 * 1024
     tasks: int = 2
     allow_loss: bool = False
+    latest: Path | None = None
+    """The folder of the table `latest`; None: there is none."""
 
     def __post_init__(self) -> None:
         assert self.root.is_absolute()

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_DICTIONARY = ("channel", "type", "key", "sender", "headers.key_value.key", "headers.key_value.value")
+_DICTIONARY = (
+    *("channel", "type", "key", "sender", "headers.key_value.key", "headers.key_value.value"),
+    *("action", "annotation", "mode"),
+)
 _DELTA = ("id", "seq", "created_at")
 _COPY_BYTES = 4 * 1024 * 1024
 

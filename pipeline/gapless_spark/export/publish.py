@@ -23,6 +23,9 @@ class Publisher(Protocol):
     def apply(self, entry: Entry) -> None:
         """Show the whole batch, unless it is shown already. Raises `OSError` and `GaplessSparkError`."""
 
+    def files(self) -> list[str]:
+        """The paths of all files that readers see."""
+
     def extensions(self, files: tuple[Open, ...]) -> tuple[Extension, ...]:
         """For the open files of a partition: how the next batch's tasks extend them, one task each."""
 
@@ -39,6 +42,9 @@ class Plain:
 
     def apply(self, entry: Entry) -> None:
         put_in_place(self._root, entry.files)
+
+    def files(self) -> list[str]:
+        return [str(path) for path in sorted(self._root.glob("date=*/**/*.parquet"))]
 
     def extensions(self, files: tuple[Open, ...]) -> tuple[Extension, ...]:
         return tuple(
