@@ -14,11 +14,11 @@ from app.launch import CHECKOUT
 EXAMPLES = """
 Options, passed to python -m load.bench:
 
-  --only NAME       publish, websocket, batch, fanout, latency, memory, herd, opening,
-                    presence, queue or bloat; may be repeated
+  --only NAME       publish, websocket, batch, changes, fanout, latency, memory, herd,
+                    opening, presence, unread, queue or bloat; may be repeated
   --short           takes seconds, not minutes; less exact
   --json FILE       also write the figures to this file
-  --messages N      for bloat: how many messages, a multiple of 1000
+  --messages N      for bloat and changes: how many messages, a multiple of 1000
   --pin-seconds S   for bloat: how long the snapshot is held
 
 Examples:

@@ -89,9 +89,7 @@ def export(
     by_channel: Annotated[
         bool | None, typer.Option("--by-channel", help="In each day's folder, a folder per channel.")
     ] = None,
-    latest: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Also a table of the latest view.")
-    ] = None,
+    latest: Annotated[str | None, typer.Option(metavar="DIR", help="Also the latest view.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new messages.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds a follower waits between batches.")
