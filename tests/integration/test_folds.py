@@ -74,7 +74,7 @@ async def view(client: AsyncClient) -> list[Message]:
     return [message async for message in client.iter_history("room", view="latest")]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.drill) for n in (1, 2)]])
 async def test_the_fold_of_the_log_is_the_view_at_every_cursor(people: list[AsyncClient], seed: int) -> None:
     chance = random.Random(seed)
     ids: list[int] = []
@@ -94,7 +94,7 @@ async def test_the_fold_of_the_log_is_the_view_at_every_cursor(people: list[Asyn
     assert fold.messages == views[-1]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.drill) for n in (1, 2)]])
 async def test_from_a_page_on_the_fold_goes_on(people: list[AsyncClient], seed: int) -> None:
     """Annotations of which only a summary is known are read again."""
     chance = random.Random(seed)

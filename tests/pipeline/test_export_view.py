@@ -25,7 +25,7 @@ from tests.pipeline.conftest import Log
 pytestmark = pytest.mark.spark
 
 Run = Callable[..., None]
-FORMATS = ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.drill)]
+FORMATS = ["parquet", *[pytest.param(name, marks=pytest.mark.drill) for name in ("delta", "iceberg")]]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def change(log: Log, channel: str, target: int, action: str, **members: object) 
     )
 
 
-@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("by_channel", [False, pytest.param(True, marks=pytest.mark.drill)])
 @pytest.mark.parametrize("format_", FORMATS)
 def test_further_runs_bring_the_table_up_to_date(
     log: Log, run: Run, tmp_path: Path, format_: Any, by_channel: bool
