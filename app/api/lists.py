@@ -15,7 +15,7 @@ from subscriptions.domain.delivery import DeadLetter, Scheduled
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.names import is_channel
 from subscriptions.domain.pattern import check_pattern, to_regex
-from subscriptions.domain.principal import Action, Noun
+from subscriptions.domain.principal import Action, Noun, Principal
 
 Item = TypeVar("Item", DeadLetter, Scheduled)
 
@@ -31,13 +31,19 @@ class NamesQuery(msgspec.Struct):
 def name_pattern(request: Request[NamesQuery], noun: Noun, *actions: Action) -> str | None:
     """The regular expression for the names of a list, of those that are asked for and on which one of the
     actions is granted; None: all. Raises `invalid_request` and `forbidden`."""
-    query, principal = request.query, request.principal
+    query = request.query
     if query.cursor and not is_channel(query.cursor):
         raise GaplessError(Code.INVALID_REQUEST, "cursor: is not one of this list", status=400)
-    if principal.grants is None and query.pattern is UNSET:
+    return granted_pattern(request.principal, query.pattern, noun, *actions)
+
+
+def granted_pattern(who: Principal, pattern: str | UnsetType, noun: Noun, *actions: Action) -> str | None:
+    """The regular expression for names that match and on which one of the actions is granted; None: all.
+    Raises `invalid_request` and `forbidden`."""
+    if who.grants is None and pattern is UNSET:
         return None
-    asked = check_pattern(query.pattern, "pattern") if isinstance(query.pattern, str) else ">"
-    return "|".join(map(to_regex, principal.narrow(actions, noun, [asked])))
+    asked = check_pattern(pattern, "pattern") if isinstance(pattern, str) else ">"
+    return "|".join(map(to_regex, who.narrow(actions, noun, [asked])))
 
 
 def page_by_name(

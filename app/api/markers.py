@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.api.answers import Count, Id, Time
+from app.api.lists import granted_pattern
 from app.http.body import read_json
 from app.http.parameters import IdCursor, Limit, Name, NamePattern
 from app.http.request import Answer, Plain, Request
@@ -20,7 +21,6 @@ from subscriptions.domain.errors import invalid
 from subscriptions.domain.marker import NewMarker
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
-from subscriptions.domain.pattern import check_pattern, to_regex
 from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.hints import MarkerHint
@@ -145,12 +145,9 @@ async def list_markers(request: Request[MarkersQuery], markers: MarkerPort) -> A
     query, who = request.query, request.principal
     name = check_channel(query.name, "name")
     user, action = _user(who, None if isinstance(query.user, UnsetType) else query.user)
-    patterns: str | None = None
-    if who.grants is not None or isinstance(query.pattern, str):
-        asked = check_pattern(query.pattern, "pattern") if isinstance(query.pattern, str) else ">"
-        patterns = "|".join(map(to_regex, who.narrow((action,), Noun.CHANNEL, [asked])))
+    regex = granted_pattern(who, query.pattern, Noun.CHANNEL, action)
     limit = query.limit
-    rows = await markers.of_user(request.namespace, user, name, patterns, query.cursor, limit + 1)
+    rows = await markers.of_user(request.namespace, user, name, regex, query.cursor, limit + 1)
     shown = [Unread(*row[1:]) for row in rows[:limit]]
     cursor = rows[:limit][-1].place if rows else query.cursor
     return Answer(msgspec.json.encode(UnreadPage(shown, len(rows) > limit, cursor)))

@@ -84,21 +84,19 @@ declare
     upto bigint;
 begin
     perform gapless_internal.needs_fresh_snapshots();
-    return query
-    select w.channel, w."user", w.name, null::bigint, null::timestamptz, false
-    from unnest(p_channels, p_users, p_names) as w (channel, "user", name)
-    where not exists (select from gapless.channels c where c.namespace_id = p_namespace_id and c.name = w.channel) limit 1;
-    if found then
-        return;
-    end if;
-    -- In one order, so that no two calls wait for one another.
+    -- In one order, so that no two calls wait for one another; channels that do not exist come first. All channels are
+    -- looked up in one statement: one may be deleted meanwhile.
     for asked in
         select c.id as channel_id, c.last_id, w.*
         from unnest(p_channels, p_users, p_names, p_ids, p_force) with ordinality
             as w (channel, "user", name, id, force, ord)
-        join gapless.channels c on c.namespace_id = p_namespace_id and c.name = w.channel
-        order by c.id, w.name, w."user", w.ord
+        left join gapless.channels c on c.namespace_id = p_namespace_id and c.name = w.channel
+        order by c.id nulls first, w.name, w."user", w.ord
     loop
+        if asked.channel_id is null then
+            return query select asked.channel, asked."user", asked.name, null::bigint, null::timestamptz, false;
+            return;
+        end if;
         upto := least(asked.id, asked.last_id);
         return query
         insert into gapless.markers as k (namespace_id, channel_id, "user", name, id, seq, changes, updated_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 
 import asyncpg
 import pytest
@@ -13,7 +14,7 @@ from app.message.message import change_text
 from db.appender import Appender
 from db.markers import Markers
 from db.migrate import MIGRATIONS_DIR
-from subscriptions.domain.errors import GaplessError
+from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.marker import NewMarker, Unread
 from subscriptions.domain.model import Append, Appended, Change, NewMessage
 from tests.conftest import Database
@@ -203,3 +204,28 @@ async def test_markers_go_with_their_channel(queues: Queues, owner: asyncpg.Conn
         assert await owner.fetchval(f"select count(*) from gapless.{table}") == 0
     await queues.publish("a", "2")
     assert await markers.of_user("default", "ann", "read", None, 0, 10) == [], "another channel by that name"
+
+
+async def test_all_or_none_while_a_channel_is_deleted(queues: Queues, owner: asyncpg.Connection) -> None:
+    """Whoever marks gets an answer about all markers, or is told that a channel is not there."""
+    markers = Markers(queues.pool, queues.namespaces)
+    asked = [NewMarker(name, "ann", "read", 0) for name in ("stays", "goes")]
+    await queues.publish("stays", "1")
+    answers: Counter[str] = Counter()
+    going = True
+
+    async def mark() -> None:
+        while going:
+            try:
+                moved = await markers.mark("default", asked)
+                answers[", ".join(marker.channel for marker, _ in moved)] += 1
+            except GaplessError as error:
+                answers[error.code] += 1
+
+    marking = [asyncio.create_task(mark()) for _ in range(6)]
+    for _ in range(80):
+        await queues.publish("goes", "1")
+        await owner.execute("select gapless.delete_channel(1, 'goes')")
+    going = False
+    await asyncio.gather(*marking)
+    assert set(answers) == {"stays, goes", Code.CHANNEL_NOT_FOUND}
