@@ -8,11 +8,15 @@ create or replace function gapless_internal.count_changes(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     insert into gapless.change_numbers (channel_id, id, number)
-    select x.channel_id, x.id, gapless_internal.changes_up_to(x.channel_id, x.id)
-                               + row_number() over (partition by x.channel_id order by x.id)
+    select x.channel_id, x.id, coalesce(newest.number, 0) + row_number() over (partition by x.channel_id order by x.id)
     from (select p_channel_ids[m.channel] as channel_id, m.id
           from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
-          where m.id is not null and gapless.is_change(m.change)) x;
+          where m.id is not null and m.change ->> 'action' <> 'reply') x
+    left join lateral (select n.number from gapless.change_numbers n
+                       where n.channel_id = x.channel_id order by n.id desc limit 1) newest on true;
+    if not exists (select from unnest(p_changes) c where c ->> 'action' = 'delete') then
+        return;
+    end if;
     insert into gapless.deleted_counts as d (channel_id, level, bucket, total)
     select t.channel_id, level, t.seq >> (8 * level), count(*)
     from (
