@@ -21,8 +21,8 @@ grant select on all sequences in schema gapless to gapless_service;
 grant execute on all functions in schema gapless to gapless_service;
 revoke execute on function gapless.open_installation, gapless.grant_publisher, gapless.grant_reader, gapless.revoke,
     gapless.rotate_secret from gapless_service;
-revoke execute on function gapless.spark_stage, gapless.spark_bind, gapless.spark_publish, gapless.spark_discard,
-    gapless.spark_tidy from gapless_service;
+revoke execute on function gapless.spark_stage, gapless.spark_stage_changes, gapless.spark_bind, gapless.spark_publish,
+    gapless.spark_publish_batch, gapless.spark_discard, gapless.spark_tidy from gapless_service;
 
 -- Publishers and readers by SQL: the two group roles, and each role that was granted something.
 select gapless_internal.give_rights('gapless_publisher', 'publisher'),

@@ -82,17 +82,40 @@ language sql immutable as $$
         end
 $$;
 
--- Raises what a status of gapless_internal.judge_changes means.
+-- Such a change as messages.change has it.
+create or replace function gapless_internal.change_of(
+    p_target bigint, p_action text, p_through bigint, p_annotation text, p_mode text, p_remove boolean
+) returns json
+language sql stable as $$
+    select concat('{"target":', p_target, ',"action":"', p_action, '"', ',"through":' || p_through,
+                  ',"annotation":' || to_json(p_annotation)::text, ',"mode":"' || p_mode || '"',
+                  case when p_remove then ',"remove":true' end, '}')::json
+$$;
+
+-- Whether who publishes by SQL under this grant changes anybody's messages: the owner, and everybody as long as no
+-- credential is required.
+create or replace function gapless_internal.changes_all(g gapless.role_grants) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select g.role is null or not (select l.credentials_required from gapless.log l)
+$$;
+
+-- What a status of gapless_internal.judge_changes means.
+create or replace function gapless_internal.why_refused(p_status smallint) returns text
+language sql immutable as $$
+    select case p_status
+        when 5 then 'no message of this channel is the target'
+        when 6 then 'the target changes another message itself'
+        when 7 then 'the target has another version by now'
+        when 8 then 'somebody else sent the target'
+        when 9 then 'the target has the most annotations' end
+$$;
+
+-- Raises it.
 create or replace function gapless_internal.refuse_change(p_status smallint) returns void
 language plpgsql immutable as $$
 begin
-    case p_status
-        when 5 then raise exception 'no message of this channel is the target' using errcode = 'GL404';
-        when 6 then raise exception 'the target changes another message itself' using errcode = '22023';
-        when 7 then raise exception 'the target has another version by now' using errcode = 'GL409';
-        when 8 then raise exception 'somebody else sent the target' using errcode = '42501';
-        when 9 then raise exception 'the target has the most annotations' using errcode = '54000';
-    end case;
+    raise exception '%', gapless_internal.why_refused(p_status) using errcode = case p_status
+        when 5 then 'GL404' when 6 then '22023' when 7 then 'GL409' when 8 then '42501' when 9 then '54000' end;
 end $$;
 
 -- Whether this sender sent all originals from p_first to p_last, which are few. Others need to be moderators.

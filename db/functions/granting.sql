@@ -166,8 +166,8 @@ begin
             'grant execute on function gapless.publish(text, jsonb, text, text, jsonb, double precision, text),
              gapless.publish(text, jsonb, bigint, text, jsonb, double precision, text, text, text, bigint, text, text,
                              boolean, bigint),
-             gapless.spark_stage, gapless.spark_bind, gapless.spark_publish, gapless.spark_discard, gapless.spark_tidy
-             to %I', p_role);
+             gapless.spark_stage, gapless.spark_stage_changes, gapless.spark_bind, gapless.spark_publish,
+             gapless.spark_publish_batch, gapless.spark_discard, gapless.spark_tidy to %I', p_role);
         return;
     end if;
     -- Definitions hold the secrets of webhooks, and the log has the secret that signs hints: only the service may read

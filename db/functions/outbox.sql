@@ -98,10 +98,9 @@ begin
     end if;
     perform gapless_internal.keep_for_commit(
         g, publish.channel, coalesce(publish.data, 'null'), publish.key, publish.type, publish.headers, publish.ttl,
-        concat('{"target":', publish.target, ',"action":"', publish.action, '"', ',"through":' || publish.through,
-               ',"annotation":' || to_json(publish.annotation)::text, ',"mode":"' || publish.mode || '"',
-               case when publish.remove then ',"remove":true' end, '}')::json,
-        publish.expected_version, g.role is null or not (select l.credentials_required from gapless.log l));
+        gapless_internal.change_of(publish.target, publish.action, publish.through, publish.annotation, publish.mode,
+                                   publish.remove),
+        publish.expected_version, gapless_internal.changes_all(g));
 end $$;
 
 -- Moves the messages that this transaction has published into the log. For gapless_internal.flush_outbox.

@@ -5,13 +5,15 @@
 
 Columns: `data` (the text of a JSON value) or `binary`, exactly one of them in a row; `channel`, unless the
 option of that name gives one for all; optionally `type`, `key`, `headers` (map<string,string>) and `ttl`
-(seconds). Columns that the service sets (`id`, `seq`, `sender`, `created_at`) are ignored; any other column
-is refused. Options: `url` of a login with the grant `gapless.grant_publisher`, which also tells the namespace
-and the sender; `namespace`, only for a login that needs no grant (`default`); `channel`;
-`writeId`, by which a batch write is recognised when the job runs again within 30 days (without it each write
-is new); `verifyReruns` (`true`): refuse a repeated batch with another number of rows. In a channel, rows keep
-their order within a partition, and partitions theirs. The sink sends no hints: live readers find the messages
-by the sweep, within a second.
+(seconds). A row with a `target` changes that message: `action`, `through`, `annotation`, `mode` and `remove`
+say how, as the source reads them with its option `changes`. Such a row may be without a payload. Columns
+that the service sets (`id`, `seq`, `sender`, `created_at`) are ignored; any other column is refused.
+Options: `url` of a login with the grant `gapless.grant_publisher`, which also tells the namespace and the
+sender; `namespace`, only for a login that needs no grant (`default`); `channel`; `writeId`, by which a batch
+write is recognised when the job runs again within 30 days (without it each write is new); `verifyReruns`
+(`true`): refuse a repeated batch with another number of rows; `refusedChanges` (`fail`): with `skip` changes
+that are refused are left out, counted and logged. In a channel, rows keep their order within a partition,
+and partitions theirs. The sink sends no hints: live readers find the messages by the sweep, within a second.
 
 A task stages its rows in Postgres, invisible to readers (`gapless.spark_stage`). When all tasks of a batch
 are done, the driver decides which attempts make up the batch (`spark_bind`) and publishes them
@@ -35,6 +37,8 @@ from gapless_spark.errors import BadOption, GaplessSparkError
 from gapless_spark.sink_errors import PartitionTooLarge
 from gapless_spark.sink_rows import SinkColumns, sink_columns
 from gapless_spark.sink_store import (
+    CHANGES_SCHEMA,
+    SCHEMA,
     TRANSACTION_BYTES,
     TRANSACTION_CHANNELS,
     TRANSACTION_ROWS,
@@ -55,12 +59,17 @@ _RUN_ID: Final = "spark.jobGroup.id"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The options of a write. `verify` refuses a repeated batch with another number of rows."""
+    """The options of a write. `verify` refuses a repeated batch with another number of rows; `skip` leaves
+    changes out that are refused."""
 
     url: str = field(repr=False)
     namespace: str | None
     columns: SinkColumns
     verify: bool
+    skip: bool = False
+
+    def store(self) -> Store:
+        return Store(self.url, schema=CHANGES_SCHEMA if self.columns.changes or self.skip else SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,8 @@ class GaplessWriter(DataSourceArrowWriter):
         return stage(self.target, self._key, self._run, context.partitionId() if context else 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish, in the driver, after the last task. Raises `BatchChanged` and `BatchIncomplete`."""
+        """Publish, in the driver, after the last task. Raises `BatchChanged`, `BatchIncomplete` and
+        `ChangeRefused`."""
         publish(self.target, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -121,7 +131,8 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
         return stage(self.target, key, run, context.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish, in the driver, after the last task. Raises `BatchChanged` and `BatchIncomplete`."""
+        """Publish, in the driver, after the last task. Raises `BatchChanged`, `BatchIncomplete` and
+        `ChangeRefused`."""
         assert all(m.key.batch == batchId for m in messages if isinstance(m, Staged))
         publish(self.target, messages)
 
@@ -160,8 +171,11 @@ def _target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     verify = given.get("verifyreruns", "true").lower()
     if verify not in ("true", "false"):
         raise BadOption(f"verifyReruns: {verify!r} is neither true nor false")
+    refused = given.get("refusedchanges", "fail").lower()
+    if refused not in ("fail", "skip"):
+        raise BadOption(f"refusedChanges: {refused!r} is neither fail nor skip")
     columns = sink_columns(schema, given.get("channel"))
-    return Target(given["url"], given.get("namespace"), columns, verify == "true")
+    return Target(given["url"], given.get("namespace"), columns, verify == "true", refused == "skip")
 
 
 def stage(
@@ -170,7 +184,7 @@ def stage(
     """Stage the rows of one attempt at a partition. If the batch is bound already, only count them."""
     begun = Staged(key, partition, 0, str(uuid.uuid4()))
     try:
-        with Store(target.url) as store:
+        with target.store() as store:
             return _stage(store, target.columns, begun, run, batches)
     except BaseException:
         discard(target, [begun])
@@ -206,9 +220,9 @@ def publish(target: Target, messages: list[WriterCommitMessage | None]) -> None:
         return
     key = parts[0].key
     attempts = {m.attempt: m.rows for m in parts if m.attempt is not None}
-    with Store(target.url) as store:
+    with target.store() as store:
         store.bind(key, list(attempts), list(attempts.values()), sum(m.rows for m in parts), target.verify)
-        store.publish(key)
+        store.publish(key, skip=target.skip)
         # Rows that are not removed now are removed after a later batch.
         with suppress(GaplessSparkError):
             store.tidy(key)

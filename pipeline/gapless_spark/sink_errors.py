@@ -19,5 +19,9 @@ class BatchChanged(GaplessSparkError):
     """A batch was written before with other rows. The messages published then stay, and none is added."""
 
 
+class ChangeRefused(GaplessSparkError):
+    """The service refuses a change. The transaction that holds it stores nothing, nor do those after it."""
+
+
 class BatchIncomplete(GaplessSparkError):
     """A batch is decided but not fully published. The next run publishes the rest, once."""

@@ -1,4 +1,4 @@
-"""Turns rows of a DataFrame into arguments of `gapless.spark_stage`.
+"""Turns rows of a DataFrame into arguments of `gapless.spark_stage` and `spark_stage_changes`.
 
 This module refuses what cannot be sent: columns of another type, rows without exactly one payload, and rows
 too large for a call. The database decides whether a row may become a message.
@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gapless_spark.columns import CHANGE_COLUMNS
 from gapless_spark.errors import BadOption
 from gapless_spark.selection import NAME_RULE, is_name
 from gapless_spark.sink_errors import BadRow
@@ -26,20 +27,22 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 GIVEN: Final = frozenset({"id", "seq", "sender", "created_at", "expires_at"})
 """Columns that the service sets. They are ignored, so that rows of a read can be written."""
-TAKEN: Final = ("channel", "type", "key", "data", "binary", "headers", "ttl")
+TAKEN: Final = ("channel", "type", "key", "data", "binary", "headers", "ttl", *CHANGE_COLUMNS)
 
 _PAYLOADS: Final = frozenset({"data", "binary"})
-_TEXTS: Final = ("channel", "type", "key", "data")
+_TEXTS: Final = ("channel", "type", "key", "data", "action", "annotation", "mode")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows, the bytes of their payloads, and their channels. `arguments` has one row: the array
-    arguments of `gapless.spark_stage`, in order. `bad_row` makes the error about one of the rows, counted
+    """Some rows, how many of them change other messages, the bytes of their payloads, and their channels.
+    `arguments` has one row: the array arguments of `gapless.spark_stage`, in order, and with changes the
+    further ones of `gapless.spark_stage_changes`. `bad_row` makes the error about one of the rows, counted
     from 0 in the chunk, and why."""
 
     rows: int
+    changes: int
     size: int
     names: list[str]
     arguments: dict[str, pa.Array]
@@ -53,6 +56,11 @@ class SinkColumns:
 
     present: frozenset[str]
     channel: str | None
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """Those that say which message a row changes, and how."""
+        return self.present.intersection(CHANGE_COLUMNS)
 
     def chunks(self, batches: Iterator[pa.RecordBatch], place: str) -> Iterator[Chunk]:
         """The rows of a partition in their order. Raises `BadRow`, which names a row that cannot be sent,
@@ -86,7 +94,8 @@ def sink_columns(schema: StructType, channel: str | None) -> SinkColumns:
         raise BadOption("channel: is missing; give a column or the option of that name")
     if channel is not None and not is_name(channel):
         raise BadOption(f"channel: {channel[:300]!r} is no channel's name: {NAME_RULE}")
-    if not present & _PAYLOADS:
+    # Of a change that says nothing more, such as a deletion, the payload may be missing.
+    if not present & _PAYLOADS and "target" not in present:
         raise BadOption("data: there is no column data (the text of a JSON value), nor binary")
     return SinkColumns(frozenset(present), channel)
 
@@ -114,6 +123,18 @@ def _want_headers(kind: DataType) -> str | None:
     return "it must be map<string,string>"
 
 
+def _want_whole(kind: DataType) -> str | None:
+    from pyspark.sql.types import IntegralType
+
+    return None if isinstance(kind, IntegralType) else "it must be a whole number, the id of a message"
+
+
+def _want_boolean(kind: DataType) -> str | None:
+    from pyspark.sql.types import BooleanType
+
+    return None if isinstance(kind, BooleanType) else "it must be boolean"
+
+
 def _want_seconds(kind: DataType) -> str | None:
     from pyspark.sql.types import NumericType
 
@@ -131,6 +152,12 @@ _WANTED: Final[Mapping[str, Callable[[DataType], str | None]]] = {
     "binary": _want_binary,
     "headers": _want_headers,
     "ttl": _want_seconds,
+    "target": _want_whole,
+    "action": _want_text("it must be a string"),
+    "through": _want_whole,
+    "annotation": _want_text("it must be a string"),
+    "mode": _want_text("it must be a string"),
+    "remove": _want_boolean,
 }
 
 
@@ -174,6 +201,9 @@ class _Slice:
         self._start = start
         self._place = place
         self._bad: tuple[int, str] | None = None
+        target = self._column("target")
+        self._targeted = [False] * part.num_rows if target is None else target.is_valid().to_pylist()
+        """Which rows change another message."""
 
     def chunk(self) -> Chunk:
         self._check_payloads()
@@ -187,11 +217,15 @@ class _Slice:
             "headers": self._headers(),
             "ttls": self._ttls(),
         }
+        changes = self._changes()
         if self._bad is not None:
             raise self.bad_row(*self._bad)
-        listed = {name: _listed(name, arguments[name]) for name in _TYPES}
+        listed = {name: _listed(kind, arguments[name]) for name, kind in _TYPES.items()}
+        if changes:
+            listed |= {name: _listed(kind, changes.get(name)) for name, kind in _CHANGE_TYPES.items()}
         size = sum(_sizes(self._part, _PAYLOADS))
-        return Chunk(self._part.num_rows, size, arguments["names"].to_pylist(), listed, self.bad_row)
+        names = arguments["names"].to_pylist()
+        return Chunk(self._part.num_rows, sum(self._targeted), size, names, listed, self.bad_row)
 
     def bad_row(self, row: int, why: str) -> BadRow:
         return BadRow(
@@ -219,14 +253,15 @@ class _Slice:
         return None if column is None or column.null_count == len(column) else column
 
     def _check_payloads(self) -> None:
-        """Exactly one payload a row, and no more bytes than a call carries."""
+        """Exactly one payload a row, at most one in a change, and no more bytes than a call carries."""
         data, binary = self._column("data"), self._column("binary")
         rows = self._part.num_rows
         missing = [True] * rows if data is None else data.is_null().to_pylist()
         without = [True] * rows if binary is None else binary.is_null().to_pylist()
         sizes = _sizes(self._part, {*_TEXTS, *_PAYLOADS})
-        for row, (no_data, no_binary, size) in enumerate(zip(missing, without, sizes, strict=True)):
-            if no_data and no_binary:
+        each = zip(missing, without, self._targeted, sizes, strict=True)
+        for row, (no_data, no_binary, targeted, size) in enumerate(each):
+            if no_data and no_binary and not targeted:
                 self._note(row, "data is null; the JSON text 'null' is data")
             elif not no_data and not no_binary:
                 self._note(row, "has both data and binary")
@@ -270,6 +305,8 @@ class _Slice:
         import pyarrow.compute as pc
 
         column = self._column("data")
+        if any(self._targeted):
+            column = self._with_nothing(column)
         if column is None:
             return None
         # A message is one line wherever it is written. JSON has line breaks between tokens only, and so it is
@@ -278,6 +315,23 @@ class _Slice:
             if pc.any(pc.match_substring(column, line_break)).as_py():
                 column = pc.replace_substring(column, line_break, "\t")
         return column
+
+    def _with_nothing(self, data: pa.Array | None) -> pa.Array:
+        """The data, and the JSON null in changes that have no payload."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        data = pa.nulls(self._part.num_rows, pa.string()) if data is None else data
+        binary = self._column("binary")
+        bare = pc.and_(pa.array(self._targeted), data.is_null())
+        if binary is not None:
+            bare = pc.and_(bare, binary.is_null())
+        return pc.if_else(bare, pa.scalar("null", data.type), data)
+
+    def _changes(self) -> dict[str, pa.Array]:
+        """The further arguments, if a row has any of them."""
+        columns = {f"{name}s": self._column(name) for name in CHANGE_COLUMNS}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def _headers(self) -> pa.Array | None:
         import pyarrow as pa
@@ -309,13 +363,22 @@ _TYPES: Final = {
     "ttls": "double",
 }
 """The array arguments of `gapless.spark_stage`, in order, with their element types."""
+_CHANGE_TYPES: Final = {
+    "targets": "int64",
+    "actions": "string",
+    "throughs": "int64",
+    "annotations": "string",
+    "modes": "string",
+    "removes": "bool",
+}
+"""The further ones of `gapless.spark_stage_changes`."""
 
 
-def _listed(name: str, column: pa.Array | None) -> pa.Array:
+def _listed(alias: str, column: pa.Array | None) -> pa.Array:
     """A column as one array value for Postgres; null if the whole column is null."""
     import pyarrow as pa
 
-    kind = pa.type_for_alias(_TYPES[name])
+    kind = pa.type_for_alias(alias)
     if column is None:
         return pa.array([None], pa.list_(kind))
     return pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column.cast(kind))

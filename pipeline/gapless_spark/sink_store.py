@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gapless_spark.database import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S
 from gapless_spark.errors import AccessDenied, DatabaseUnreachable, GaplessSparkError, QueryFailed
-from gapless_spark.sink_errors import BatchChanged, BatchIncomplete
+from gapless_spark.sink_errors import BatchChanged, BatchIncomplete, ChangeRefused
 from gapless_spark.sink_rows import Chunk
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
 SCHEMA: Final = 5
-"""The oldest migration that the sink can use."""
+CHANGES_SCHEMA: Final = 25
+"""The oldest migrations that the sink can use, and with which it can publish changes."""
 
 TRANSACTION_ROWS: Final = 50_000
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
@@ -39,6 +42,10 @@ _STAGE: Final = (
     " $7::text[], $8::integer[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::text[],"
     " $14::double precision[])"
 )
+_STAGE_CHANGES: Final = (
+    _STAGE.replace("spark_stage", "spark_stage_changes")[:-1]
+    + ", $15::bigint[], $16::text[], $17::bigint[], $18::text[], $19::text[], $20::boolean[])"
+)
 _BIND: Final = (
     "select gapless.spark_bind($1::text, $2::text, $3::bigint, $4::text[]::uuid[], $5::bigint[], $6::bigint,"
     " $7::boolean)::text"
@@ -46,6 +53,11 @@ _BIND: Final = (
 _PUBLISH: Final = (
     "select p.published::bigint, p.partitions::bigint"
     " from gapless.spark_publish($1::text, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint) p"
+)
+_PUBLISH_REST: Final = (
+    "select p.published::bigint, p.partitions::bigint, p.refused, array_to_json(p.said)::text"
+    " from gapless.spark_publish_batch($1::text, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint,"
+    " true) p"
 )
 _DISCARD: Final = "select gapless.spark_discard($1::text[]::uuid[])::text"
 _TIDY: Final = "select gapless.spark_tidy($1::text, $2::text, $3::bigint, 1000)::text"
@@ -73,9 +85,10 @@ class Store:
     `database.connect`, and those that its own text names.
     """
 
-    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, url: str, patience_s: float = PATIENCE_S, schema: int = SCHEMA) -> None:
         self._url = url
         self._patience_s = patience_s
+        self._schema = schema
         self._connection: Connection | None = None
 
     def __enter__(self) -> Self:
@@ -91,8 +104,9 @@ class Store:
             **_one(key.namespace, key.query, key.batch, run, attempt),
             "number": _array([number], "int32"),
         }
+        sql = _STAGE_CHANGES if "targets" in chunk.arguments else _STAGE
         try:
-            ((staged,),) = self._call(_STAGE, {**first, **chunk.arguments})
+            ((staged,),) = self._call(sql, {**first, **chunk.arguments})
         except _UnfitError as error:
             raise chunk.bad_row(error.row, error.why) from None
         return bool(staged)
@@ -112,18 +126,22 @@ class Store:
         }
         self._call(_BIND, arguments, key)
 
-    def publish(self, key: BatchKey) -> None:
-        """Publish the rest of a bound batch."""
+    def publish(self, key: BatchKey, *, skip: bool = False) -> None:
+        """Publish the rest of a bound batch. A change that is refused raises `ChangeRefused`; with `skip` it
+        is left out and logged."""
+        sql = _PUBLISH_REST if skip else _PUBLISH
         rows = TRANSACTION_ROWS
         while True:
             try:
                 counts = _one(key.namespace, key.query, key.batch, rows, *_ROOM)
-                ((published, partitions),) = self._call(_PUBLISH, counts, key, single=rows == 0)
+                ((published, partitions, *refused),) = self._call(sql, counts, key, single=rows == 0)
             except _TooSlowError:
                 # Several partitions take too long for one transaction, so from here on each has its own.
                 rows = 0
                 continue
-            if published == partitions:
+            done = published == partitions
+            _warn(key, *refused, done=done)
+            if done:
                 return
 
     def discard(self, attempts: Sequence[str]) -> None:
@@ -174,7 +192,7 @@ class Store:
         from gapless_spark.database import connect
 
         if self._connection is None:
-            self._connection = connect(self._url, SCHEMA)
+            self._connection = connect(self._url, self._schema)
             # One round trip, so that a publisher holds its locks no longer than the statement takes.
             self._connection.adbc_connection.set_autocommit(True)
         with self._connection.cursor() as cursor:
@@ -200,6 +218,15 @@ class _UnfitError(GaplessSparkError):
         super().__init__(f"row {row}: {why}")
         self.row = row
         self.why = why
+
+
+def _warn(key: BatchKey, total: int = 0, said: str | None = None, *, done: bool) -> None:
+    """Log which changes were left out, and at the end how many."""
+    log = logging.getLogger("gapless_spark")
+    for each in json.loads(said or "[]"):
+        log.warning("%s: left out a change: %s", key.title, each)
+    if total and done:
+        log.warning("%s: left out %d changes that were refused", key.title, total)
 
 
 def _array(values: list[Any], kind: str) -> pa.Array:
@@ -236,6 +263,12 @@ def _failure(error: Any, key: BatchKey | None, slow: bool) -> GaplessSparkError:
         )
     if error.sqlstate == "GS004" and (unfit := _UNFIT.search(str(known))):
         return _UnfitError(int(unfit[1]) - 1, unfit[2])
+    if error.sqlstate == "GS005":
+        return ChangeRefused(
+            f"{title}: {known}. Nothing of this transaction is published, and what is staged stays. Run the"
+            " query or job again: it publishes the rest, once. If the cause remains, run it with the option"
+            " refusedChanges set to skip: it leaves out the changes that are refused"
+        )
     if error.sqlstate == "GS003":
         return BatchIncomplete(
             f"{title}: {known}. This run published nothing of it; run the query or job again"
