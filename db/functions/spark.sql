@@ -129,7 +129,8 @@ begin
     if found then
         update gapless.spark_attempts a
         set row_count = a.row_count + cardinality(p_channel), byte_count = a.byte_count + bytes,
-            channel_count = a.channel_count + cardinality(p_names)
+            channel_count = a.channel_count + cardinality(p_names),
+            change_count = a.change_count + coalesce(cardinality(array_remove(p_targets, null)), 0)
         where a.id = p_attempt and not a.bound and a.namespace_id = owner_id and a.query = p_query
           and a.batch = p_batch;
         if not found then
@@ -250,7 +251,7 @@ create or replace function gapless_internal.refused_changes(
 $$;
 
 -- Publishes the next partitions of a bound batch in one transaction: as many as stay within p_max_rows,
--- p_max_bytes and p_max_channels together, but at least one. A change that is refused takes back the transaction, by
+-- p_max_bytes and p_max_channels together, but at least one; a change counts as 25 rows. A change that is refused takes back the transaction, by
 -- GS005; with p_skip it is left out. Out: how many are published now, and of how many; how many changes of the batch
 -- were left out so far, and which now, those of gapless_internal.refused_changes.
 -- Needs: publish on the channels of its rows.
@@ -283,7 +284,7 @@ begin
                where s.row_count <= p_max_rows and s.byte_count <= p_max_bytes and s.channels <= p_max_channels))
     into last
     from (
-        select o.ord, sum(a.row_count) over (order by o.ord) as row_count,
+        select o.ord, sum(a.row_count + 24 * a.change_count) over (order by o.ord) as row_count,
                sum(a.byte_count) over (order by o.ord) as byte_count,
                sum(a.channel_count) over (order by o.ord) as channels
         from unnest(batch.attempts) with ordinality as o (id, ord) join gapless.spark_attempts a on a.id = o.id

@@ -37,6 +37,7 @@ from gapless_spark.errors import BadOption, GaplessSparkError
 from gapless_spark.sink_errors import PartitionTooLarge
 from gapless_spark.sink_rows import SinkColumns, sink_columns
 from gapless_spark.sink_store import (
+    CHANGE_ROWS,
     CHANGES_SCHEMA,
     SCHEMA,
     TRANSACTION_BYTES,
@@ -195,18 +196,20 @@ def _stage(
     store: Store, columns: SinkColumns, begun: Staged, run: str, batches: Iterator[pa.RecordBatch]
 ) -> Staged:
     attempt = begun.attempt
-    rows = size = 0
+    rows = weight = size = 0
     names: set[str] = set()
     for number, chunk in enumerate(columns.chunks(batches, f"partition {begun.partition}")):
         rows += chunk.rows
+        weight += chunk.rows + (CHANGE_ROWS - 1) * chunk.changes
         size += chunk.size
         names.update(chunk.names)
-        if rows > TRANSACTION_ROWS or size > TRANSACTION_BYTES or len(names) > TRANSACTION_CHANNELS:
+        if weight > TRANSACTION_ROWS or size > TRANSACTION_BYTES or len(names) > TRANSACTION_CHANNELS:
             raise PartitionTooLarge(
-                f"partition {begun.partition} has more than {TRANSACTION_ROWS:,} rows,"
-                f" {TRANSACTION_BYTES // 2**20} MiB or {TRANSACTION_CHANNELS:,} channels, which is too much"
-                " for one transaction. Nothing of this batch is stored. Use df.repartition(n) with a larger n"
-                " before writing, or df.repartition(n, 'channel') if it is the channels"
+                f"partition {begun.partition} has more than {TRANSACTION_ROWS:,} rows (a change counts as"
+                f" {CHANGE_ROWS}), {TRANSACTION_BYTES // 2**20} MiB or {TRANSACTION_CHANNELS:,} channels,"
+                " which is too much for one transaction. Nothing of this batch is stored. Use"
+                " df.repartition(n) with a larger n before writing, or df.repartition(n, 'channel') if it is"
+                " the channels"
             )
         if attempt is not None and not store.stage(begun.key, run, attempt, number, chunk):
             attempt = None

@@ -24,10 +24,12 @@ CHANGES_SCHEMA: Final = 25
 """The oldest migrations that the sink can use, and with which it can publish changes."""
 
 TRANSACTION_ROWS: Final = 50_000
+CHANGE_ROWS: Final = 25
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
 TRANSACTION_CHANNELS: Final = 10_000
 """The limits of one publishing transaction: at most a fifth of what the database can do in its 5 s. A
-partition must stay below them; small partitions are published together up to them."""
+partition must stay below them; small partitions are published together up to them. A change counts as so
+many rows, because it takes as long."""
 
 _AGAIN: Final = re.compile(r"40001|40P01|55P03|25P04|57P0[1-5]|08...|53...")
 """Conflicts, deadlocks, lock timeouts, ended transactions, shutdowns, lost connections, lack of resources."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gapless_spark
 import pyarrow as pa
 import pytest
 from gapless_spark import sink
@@ -14,6 +15,7 @@ from gapless_spark.sink_errors import PartitionTooLarge
 from gapless_spark.sink_store import BatchKey, Store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.pipeline.conftest import Log, Loop
@@ -87,6 +89,97 @@ def test_what_was_read_is_written_back_elsewhere(log: Log, publisher: str) -> No
     write(log.read(channels="a"), publisher, channel="copy")
     copied = [row[:5] for row in log.owner.fetch(STORED) if row[0] == "copy"]
     assert copied == [("copy", 1, "t", "k", "1"), ("copy", 2, "t", "k", "2")]
+
+
+CHANGES = (
+    "data string, key string, target bigint, action string, through bigint, annotation string, mode string,"
+    " remove boolean"
+)
+
+
+def changes_of(log: Log, last: int) -> DataFrame:
+    """Rows that change messages up to this id, which are five and among others."""
+    rows: list[tuple[Any, ...]] = [
+        ("10", None, last - 4, "update", None, None, None, None),
+        ("11", None, last - 4, "update", None, None, None, None),
+        (None, None, last - 3, "annotate", None, "like", "distinct", None),
+        (None, "k", last - 3, "annotate", None, "vote", "total", None),
+        (None, "k", last - 3, "annotate", None, "vote", "total", None),
+        (None, "k", last - 3, "annotate", None, "vote", "total", True),
+        (None, None, last - 2, "delete", last - 1, None, None, None),
+        ("12", None, last, "reply", None, None, None, None),
+        ("13", None, None, None, None, None, None, None),
+    ]
+    return log.spark.createDataFrame(rows, CHANGES).coalesce(1)
+
+
+def test_changes_are_written_once_and_written_back_from_what_was_read(
+    log: Log, publisher: str, loop: Loop
+) -> None:
+    log.owner.append("a", ["1", "2", "3", "4", "5"])
+    last: int = log.owner.value("select max(id) from gapless.messages")
+    for _ in range(2):
+        write(changes_of(log, last), publisher, channel="a", writeId="job")
+    reader = loop.run(login(log.database, "reader"))
+    rows = log.read(url=reader, channels="a", changes="true")
+    seen = (
+        gapless_spark.latest(rows)
+        .orderBy("id")
+        .selectExpr(
+            "id - min(id) over () as n", "data", "deleted", "to_json(annotations) as annotations", "replies"
+        )
+    )
+    after = [
+        (0, "11", False, None, 0),
+        (1, "2", False, '{"like":{"distinct":1},"vote":{"total":1,"keys":{"k":1}}}', 0),
+        (2, None, True, None, 0),
+        (3, None, True, None, 0),
+        (4, "5", False, None, 1),
+        (12, "12", False, None, 0),
+        (13, "13", False, None, 0),
+    ]
+    assert [tuple(row) for row in seen.collect()] == after
+
+    # Five originals in another channel: what changes them names their ids.
+    log.owner.append("b", ["1", "2", "3", "4", "5"])
+    shift = log.owner.value("select max(id) from gapless.messages") - last
+    moved = rows.where(F.col("id") > last).withColumns(
+        {"target": F.col("target") + shift, "through": F.col("through") + shift}
+    )
+    write(moved.coalesce(1).sortWithinPartitions("id"), publisher, channel="b")
+    copied = gapless_spark.latest(log.read(url=reader, channels="b", changes="true"))
+    told = copied.orderBy("id").select("data", "deleted", F.to_json("annotations"), "replies").collect()
+    assert [tuple(row) for row in told] == [row[1:] for row in after]
+
+
+def test_a_query_whose_change_is_refused_goes_on_without_it(log: Log, publisher: str, tmp_path: Path) -> None:
+    log.owner.append("a", ["1"])
+    target: int = log.owner.value("select max(id) from gapless.messages")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "0.txt").write_text(f"{target}\n{target + 1000}\n{target}\n")
+
+    def run(**options: str) -> None:
+        lines = log.spark.readStream.text(str(source)).coalesce(1)
+        rows = lines.selectExpr(
+            "'a' as channel", "bigint(value) as target", "'reply' as action", "value as data"
+        )
+        writing = rows.writeStream.format("gapless").options(url=publisher, **options)
+        writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writing.trigger(availableNow=True).start().awaitTermination()
+
+    for _ in range(2):
+        with pytest.raises(
+            PySparkException, match=rf"ChangeRefused.*reply of message {target + 1000} in channel a: no"
+        ):
+            run()
+    assert log.owner.value("select count(*) from gapless.messages") == 1
+    with pytest.raises(PySparkException, match="refusedChanges: 'maybe' is neither fail nor skip"):
+        run(refusedChanges="maybe")
+    run(refusedChanges="skip")
+    run()
+    assert log.owner.value("select count(*) from gapless.changes") == 2
+    assert log.owner.value("select sum(refused) from gapless.spark_batches") == 1
 
 
 @pytest.mark.drill

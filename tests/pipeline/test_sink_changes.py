@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pyarrow as pa
 import pytest
+from gapless_spark import sink
 from gapless_spark.errors import SchemaTooOld
-from gapless_spark.sink import Target
-from gapless_spark.sink_errors import BadRow, ChangeRefused
+from gapless_spark.sink_errors import BadRow, ChangeRefused, PartitionTooLarge
 from gapless_spark.sink_rows import SinkColumns
-from gapless_spark.sink_store import CHANGES_SCHEMA, BatchKey, Store
+from gapless_spark.sink_store import CHANGE_ROWS, CHANGES_SCHEMA, BatchKey, Store
 
 from tests.conftest import Database
 from tests.pipeline.sinks import KEY, bind, counts, login, staged
@@ -211,6 +211,26 @@ async def test_a_row_that_is_no_change_is_named_when_it_is_staged(
     assert await counts(owner) == (0, 0, 0)
 
 
+async def test_a_change_counts_as_many_rows(
+    store: Store, owner: asyncpg.Connection, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes as long: a partition of too many would be decided and never be published."""
+    reply: Row = {"target": 1, "action": "reply"}
+    bind(store, KEY, *[attempted(store, rows) for rows in ([{"data": "1"}], [reply], [reply])])
+    room = 1 + 2 * CHANGE_ROWS
+    async with sessions(url, 1) as (session,):
+        sql = "select published from gapless.spark_publish('default', 'q', 7, $1, 1000, 100)"
+        assert [await session.fetchval(sql, room - 1) for _ in range(2)] == [2, 3]
+    monkeypatch.setattr(sink, "TRANSACTION_ROWS", room)
+    target = sink.Target(url, "default", COLUMNS, True)
+    rows = [{"channel": "a", "data": "1"} | row for row in ({}, reply, reply, {})]
+    batch = pa.Table.from_pylist(rows, SCHEMA_OF_ROWS).to_batches()[0]
+    key = BatchKey("default", "q", 8)
+    sink.stage(target, key, "run", 0, iter([batch.slice(0, 3)]))
+    with pytest.raises(PartitionTooLarge, match=f"a change counts as {CHANGE_ROWS}"):
+        sink.stage(target, key, "run", 0, iter([batch]))
+
+
 @pytest.mark.parametrize(
     ("columns", "skip", "works"),
     [(PLAIN, False, True), (PLAIN, True, False), (COLUMNS, False, False)],
@@ -220,7 +240,7 @@ async def test_only_who_writes_changes_needs_a_database_that_has_them(
     url: str, owner: asyncpg.Connection, columns: SinkColumns, skip: bool, works: bool
 ) -> None:
     await owner.execute("delete from gapless.migrations where version >= $1", CHANGES_SCHEMA)
-    with Target(url, "default", columns, True, skip).store() as store:
+    with sink.Target(url, "default", columns, True, skip).store() as store:
         if works:
             bind(store, KEY, (staged(store, KEY, ["1"]), 1))
             store.publish(KEY)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from gapless_spark.columns import CHANGE_COLUMNS
 from gapless_spark.errors import BadOption
 from gapless_spark.sink_errors import BadRow
 from gapless_spark.sink_rows import CHUNK_BYTES, CHUNK_ROWS, Chunk, SinkColumns, sink_columns
 from pyspark.sql import types
 
 ALL = "channel string, type string, key string, data string, binary binary, headers texts, ttl double"
+CHANGES = "target long, action string, through long, annotation string, mode string, remove boolean"
 ARROW = pa.schema(
     [
         ("channel", pa.string()),
@@ -21,6 +23,12 @@ ARROW = pa.schema(
         ("binary", pa.binary()),
         ("headers", pa.map_(pa.string(), pa.string())),
         ("ttl", pa.float64()),
+        ("target", pa.int32()),
+        ("action", pa.string()),
+        ("through", pa.int64()),
+        ("annotation", pa.string()),
+        ("mode", pa.string()),
+        ("remove", pa.bool_()),
     ]
 )
 GOOD: dict[str, Any] = {"channel": "a", "data": "1"}
@@ -32,6 +40,7 @@ KINDS: dict[str, types.DataType] = {
     "int": types.IntegerType(),
     "long": types.LongType(),
     "double": types.DoubleType(),
+    "boolean": types.BooleanType(),
     "timestamp": types.TimestampType(),
     "variant": types.VariantType(),
     "void": types.NullType(),
@@ -49,7 +58,7 @@ def columns(fields: str = ALL, channel: str | None = None) -> SinkColumns:
 
 def chunks(rows: list[dict[str, Any]], size: int = 10_000) -> list[Chunk]:
     batches = pa.Table.from_pylist(rows, ARROW).to_batches(size)
-    return list(columns().chunks(iter(batches), "partition 3"))
+    return list(columns(f"{ALL}, {CHANGES}").chunks(iter(batches), "partition 3"))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,10 @@ def chunks(rows: list[dict[str, Any]], size: int = 10_000) -> list[Chunk]:
         ("data string, headers string", "a", "map<string,string>"),
         ("data string, ttl string", "a", "seconds"),
         ("binary string", "a", "binary"),
+        ("data string, target string", "a", "'target' is string: it must be a whole number"),
+        ("data string, through double", "a", "'through' is double: it must be a whole number"),
+        ("data string, remove int", "a", "'remove' is int: it must be boolean"),
+        ("data string, mode int", "a", "'mode' is int: it must be a string"),
         ("data string, deliver_at timestamp", "a", "'deliver_at': the sink does not know it"),
     ],
 )
@@ -77,10 +90,17 @@ def test_columns_that_do_not_fit(fields: str, channel: str | None, said: str) ->
     assert said in str(caught.value)
 
 
+def test_a_change_needs_no_column_of_payloads() -> None:
+    assert columns("channel string, target int, action string").changes == {"target", "action"}
+    assert columns().changes == set()
+
+
 def test_what_was_read_may_be_written_back() -> None:
     read = "id long, channel string, seq long, type string, key string, data string"
     found = columns(f"{read}, headers texts, sender void, created_at timestamp")
     assert found.present == {"channel", "type", "key", "data", "headers"}
+    found = columns(f"{read}, {CHANGES}")
+    assert found.changes == set(CHANGE_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +113,10 @@ def test_what_was_read_may_be_written_back() -> None:
         ({"data": '"\0"'}, "data holds a zero character"),
         ({"data": None}, "data is null"),
         ({"binary": b"1"}, "both data and binary"),
+        ({"binary": b"1", "target": 1}, "both data and binary"),
+        ({"data": None, "action": "delete"}, "data is null"),
+        ({"annotation": "a\0"}, "annotation holds a zero character"),
+        ({"action": "x" * (CHUNK_BYTES + 1)}, "is longer than 4194304 bytes"),
         ({"data": '"' + "x" * CHUNK_BYTES + '"'}, "is longer than 4194304 bytes"),
         ({"data": None, "binary": b"x" * (CHUNK_BYTES + 1)}, "is longer than 4194304 bytes"),
         ({"key": "x" * (CHUNK_BYTES + 1)}, "is longer than 4194304 bytes"),
@@ -131,7 +155,37 @@ def test_rows_become_arrays() -> None:
         "headers": [None, '{"x":"q\\""}', None, '{"a":"1","a":null}'],
         "ttls": [None, 1.5, None, None],
     }
-    assert chunk.rows == 4
+    assert (chunk.rows, chunk.changes) == (4, 0)
+
+
+def test_changes_add_arguments() -> None:
+    rows: list[dict[str, Any]] = [
+        {"channel": "a", "data": "1", "target": 7, "action": "update"},
+        {"channel": "a", "data": "2"},
+        {"channel": "a", "target": 8, "action": "delete", "through": 2**40},
+        {"channel": "a", "binary": b"1", "target": 9, "action": "reply"},
+    ]
+    (chunk,) = chunks(rows)
+    assert chunk.changes == 3
+    assert {name: values.to_pylist()[0] for name, values in chunk.arguments.items()} == {
+        "names": ["a"],
+        "channel": [1, 1, 1, 1],
+        "types": None,
+        "keys": None,
+        "data": ["1", "2", "null", None],
+        "binary": [None, None, None, b"1"],
+        "headers": None,
+        "ttls": None,
+        "targets": [7, None, 8, 9],
+        "actions": ["update", None, "delete", "reply"],
+        "throughs": [None, None, 2**40, None],
+        "annotations": None,
+        "modes": None,
+        "removes": None,
+    }
+    (chunk,) = chunks([{"channel": "a", "target": 7, "action": "annotate", "remove": True}])
+    assert chunk.arguments["data"].to_pylist() == [["null"]]
+    assert chunk.arguments["removes"].to_pylist() == [[True]]
 
 
 def test_a_chunk_is_bounded_in_rows_and_bytes() -> None:

@@ -24,6 +24,9 @@ drop table gapless.spark_queries, gapless.tickets, gapless.signing_secrets;
 alter table gapless.outbox drop column sender, drop column change, drop column version, drop column moderates;
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
+alter table gapless.spark_chunks drop column changes;
+alter table gapless.spark_attempts drop column change_count;
+alter table gapless.spark_batches drop column refused;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
     gapless.deleted_ranges, gapless.markers, gapless.change_numbers, gapless.deleted_counts;
 alter table gapless.scheduled drop column key_id, drop column until, drop column withheld, drop column change,

@@ -78,6 +78,9 @@ alter table gapless.subscriptions drop column changes;
 alter table gapless.outbox drop column change, drop column version, drop column moderates;
 alter table gapless.scheduled drop column change, drop column version, drop column moderates,
     drop column refused;
+alter table gapless.spark_chunks drop column changes;
+alter table gapless.spark_attempts drop column change_count;
+alter table gapless.spark_batches drop column refused;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
     gapless.deleted_ranges, gapless.markers, gapless.change_numbers, gapless.deleted_counts;
 delete from gapless.migrations where version > 17;

@@ -95,7 +95,15 @@ FUNCTIONS = (
     "select distinct p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
     " where n.nspname = $1 and ($2::text is null or has_function_privilege($2, p.oid, 'execute'))"
 )
-SINK = {"spark_stage", "spark_bind", "spark_publish", "spark_discard", "spark_tidy"}
+SINK = {
+    "spark_stage",
+    "spark_stage_changes",
+    "spark_bind",
+    "spark_publish",
+    "spark_publish_batch",
+    "spark_discard",
+    "spark_tidy",
+}
 SEEING = {"reads_everything", "readable_namespace", "readable_channels", "readable_subscriptions"}
 READING = {"tick", "id_before", "seq_at"} | SEEING
 OF_OWNERS = {"open_installation", "grant_publisher", "grant_reader", "revoke", "rotate_secret"}
