@@ -136,4 +136,7 @@ def test_each_function_that_others_than_the_service_call_says_which_grant_it_nee
     assert [name for name, actions in needed.items() if len(actions) != 1] == []
     publishing = [f for f in functions() if f.name in granted and needed[f.name] == [Action.PUBLISH]]
     looked_up = re.compile(r"gapless_internal\.(granted|granted_to_publish|spark_grant)\(")
-    assert [f.name for f in publishing if looked_up.search(f.text) is None] == []
+    checking = {f.name for f in publishing if looked_up.search(f.text)}
+    # The others are a call of one of these.
+    rest = [f for f in publishing if f.name not in checking]
+    assert [f.name for f in rest if not any(f"{name}(" in f.text for name in checking)] == []
