@@ -190,10 +190,19 @@ create or replace function gapless_internal.fold_all(
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
+    deletes boolean;
+    annotates boolean;
     made record;
 begin
-    perform gapless_internal.count_changes(p_channel, p_channel_ids, p_ids, p_changes);
+    select bool_or(c ->> 'action' = 'delete'), bool_or(c ->> 'action' = 'annotate') into deletes, annotates
+    from unnest(p_changes) c;
+    if deletes then
+        perform gapless_internal.count_deletions(p_channel, p_channel_ids, p_ids, p_changes);
+    end if;
     perform gapless_internal.fold(p_channel, p_channel_ids, p_ids, p_changes);
+    if not deletes and not annotates then
+        return;
+    end if;
     for made in
         select p_channel_ids[m.channel] as channel_id, m.id, m.change, coalesce(m.key, '') as key,
                coalesce(m.sender, '') as annotator
@@ -314,9 +323,15 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
                m.change ->> 'action' as action
         from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
         where m.change is not null and m.id is not null
+    ), before as (
+        select c.channel_id, coalesce((select n.number from gapless.changes n
+                                       where n.channel_id = c.channel_id order by n.id desc limit 1), 0) as number
+        from (select distinct x.channel_id from x) c
     ), noted as (
-        insert into gapless.changes (channel_id, target, id, action)
-        select x.channel_id, x.target, x.id, x.action from x
+        insert into gapless.changes (channel_id, target, id, action, number)
+        select x.channel_id, x.target, x.id, x.action,
+               b.number + count(*) filter (where x.action <> 'reply') over (partition by x.channel_id order by x.id)
+        from x join before b on b.channel_id = x.channel_id
     )
     insert into gapless.latest as l (channel_id, id, version, updated_by, deleted, replies)
     select x.channel_id, x.target, max(x.id), max(x.id) filter (where x.action = 'update'),

@@ -1,65 +1,49 @@
 -- How far users have come in channels, and how much of a channel is unread.
 
--- Counts stored changes of channels that are locked, before gapless_internal.fold notes what they do. Ids of messages
--- that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
-create or replace function gapless_internal.count_changes(
+-- Counts the originals that deletions without a stretch delete anew, before gapless_internal.fold notes that they do. Ids
+-- of messages that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
+create or replace function gapless_internal.count_deletions(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
 ) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    insert into gapless.change_numbers (channel_id, id, number)
-    select x.channel_id, x.id, coalesce(newest.number, 0) + row_number() over (partition by x.channel_id order by x.id)
-    from (select p_channel_ids[m.channel] as channel_id, m.id
-          from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
-          where m.id is not null and m.change ->> 'action' <> 'reply') x
-    left join lateral (select n.number from gapless.change_numbers n
-                       where n.channel_id = x.channel_id order by n.id desc limit 1) newest on true;
-    if not exists (select from unnest(p_changes) c where c ->> 'action' = 'delete') then
-        return;
-    end if;
-    insert into gapless.deleted_counts as d (channel_id, level, bucket, total)
-    select t.channel_id, level, t.seq >> (8 * level), count(*)
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    select gapless_internal.count_deleted(x.channel_id, t.seq, 1)
     from (
-        select distinct x.channel_id, x.target
-        from (select p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target
-              from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
-              where m.id is not null and m.change ->> 'action' = 'delete' and m.change ->> 'through' is null) x
-        where not exists (select from gapless.latest l
-                          where l.channel_id = x.channel_id and l.id = x.target and l.deleted)
-          and gapless_internal.deleted_by(x.channel_id, x.target) is null
+        select distinct p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target
+        from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
+        where m.id is not null and m.change ->> 'action' = 'delete' and m.change ->> 'through' is null
     ) x
-    cross join lateral (select m.channel_id, m.seq from gapless.messages m where m.id = x.target offset 0) t
-    cross join generate_series(0, 4) level
-    group by 1, 2, 3
-    on conflict (channel_id, level, bucket) do update set total = d.total + excluded.total;
-end $$;
+    cross join lateral (select m.seq from gapless.messages m where m.id = x.target offset 0) t
+    where gapless_internal.deleted_by(x.channel_id, x.target) is null
+      and not exists (select from gapless.latest l where l.channel_id = x.channel_id and l.id = x.target and l.deleted)
+$$;
 
 -- How many messages of a channel change others, up to this id; for an id that retention removed, up to the newest that
 -- it removed at least.
 create or replace function gapless_internal.changes_up_to(p_channel_id bigint, p_id bigint) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(
-        (select n.number from gapless.change_numbers n
-         where n.channel_id = p_channel_id and n.id <= p_id order by n.id desc limit 1),
-        (select n.number - 1 from gapless.change_numbers n where n.channel_id = p_channel_id order by n.id limit 1), 0)
+        (select c.number from gapless.changes c
+         where c.channel_id = p_channel_id and c.id <= p_id order by c.id desc limit 1),
+        (select c.number - (c.action <> 'reply')::integer from gapless.changes c
+         where c.channel_id = p_channel_id order by c.id limit 1), 0)
 $$;
 
 -- How many deletions of originals are counted above this seq.
 create or replace function gapless_internal.deleted_after(p_channel_id bigint, p_seq bigint) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(sum(d.total), 0)::bigint
-    from generate_series(0, 4) level cross join lateral (
+    from generate_series(0, 6) level cross join lateral (
         select d.total from gapless.deleted_counts d
-        where d.channel_id = p_channel_id and d.level = level.level and d.bucket > p_seq >> (8 * level.level)
+        where d.channel_id = p_channel_id and d.level = level.level and d.bucket > p_seq >> (6 * level.level)
           -- What lies beyond belongs to a larger bucket of the next level.
-          and (level.level = 4 or d.bucket <= (p_seq >> (8 * (level.level + 1)) << 8) + 255)) d
+          and d.bucket <= (p_seq >> (6 * (level.level + 1)) << 6) + 63) d
 $$;
 
 -- Counts so many more deleted originals at this seq.
 create or replace function gapless_internal.count_deleted(p_channel_id bigint, p_seq bigint, p_by bigint) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     insert into gapless.deleted_counts as d (channel_id, level, bucket, total)
-    select p_channel_id, level, p_seq >> (8 * level), p_by from generate_series(0, 4) level where p_by <> 0
+    select p_channel_id, level, p_seq >> (6 * level), p_by from generate_series(0, 6) level where p_by <> 0
     on conflict (channel_id, level, bucket) do update set total = d.total + excluded.total
 $$;
 
@@ -129,14 +113,14 @@ declare
     gone integer;
     n integer;
 begin
-    delete from gapless.change_numbers x where x.channel_id = p_channel_id and x.id in (
-        select y.id from gapless.change_numbers y where y.channel_id = p_channel_id and y.id <= p_upto
-          and (p_all or exists (select from gapless.change_numbers z where z.channel_id = p_channel_id and z.id > y.id))
+    delete from gapless.changes x where x.channel_id = p_channel_id and x.id in (
+        select y.id from gapless.changes y where y.channel_id = p_channel_id and y.id <= p_upto
+          and (p_all or exists (select from gapless.changes z where z.channel_id = p_channel_id and z.id > y.id))
         order by y.id limit p_limit);
     get diagnostics gone = row_count;
     delete from gapless.deleted_counts x where x.channel_id = p_channel_id and (x.level, x.bucket) in (
         select y.level, y.bucket from gapless.deleted_counts y where y.channel_id = p_channel_id
-          and (p_all or y.bucket < (p_seq + 1) >> (8 * y.level))
+          and (p_all or y.bucket < (p_seq + 1) >> (6 * y.level))
         limit p_limit);
     get diagnostics n = row_count;
     gone := gone + n;

@@ -126,11 +126,6 @@ begin
     delete from gapless.latest l where l.channel_id = p_channel_id and l.id in (
         select x.id from gapless.latest x where x.channel_id = p_channel_id and x.id <= p_upto order by x.id limit p_limit);
     get diagnostics gone = row_count;
-    delete from gapless.changes c where c.channel_id = p_channel_id and (c.target, c.id) in (
-        select x.target, x.id from gapless.changes x where x.channel_id = p_channel_id and x.target <= p_upto
-        order by x.target, x.id limit p_limit);
-    get diagnostics n = row_count;
-    gone := gone + n;
     delete from gapless.deleted_ranges d where d.channel_id = p_channel_id and d.first_id in (
         select x.first_id from gapless.deleted_ranges x where x.channel_id = p_channel_id and x.first_id <= p_upto
           and x.last_id <= p_upto order by x.first_id limit p_limit);

@@ -8,40 +8,43 @@ select * from gapless.mark($1, $2, $3, $4, $5, $6)
 -- Unread are the messages after the marker, without those that change others and without deleted originals. It is one
 -- statement, so all of it is of one moment, and without functions, which would take most of the time.
 select c.id as channel_id, c.name as channel, m.id,
-       c.last_seq - b.seq - (coalesce(h.number, 0) - b.changes) - coalesce(g.total, 0) as unread, c.last_id, c.last_seq
+       c.last_seq - b.seq - (coalesce(h.number, 0) - b.changes)
+       - case when exists (select from gapless.deleted_counts d where d.channel_id = c.id and d.level = 6) then (
+             -- As gapless_internal.deleted_after, in the levels that have another bucket than 0.
+             select x.within + coalesce(sum(d.total), 0)::bigint
+             from (
+                 -- A deleted stretch counts at its beginning. If that comes before, the rest of it is counted here.
+                 select coalesce(r.last_seq, b.seq) as seq,
+                        coalesce(r.last_seq - b.seq + b.changes - coalesce((
+                            select n.number from gapless.changes n
+                            where n.channel_id = c.id and n.id <= r.last_id order by n.id desc limit 1), b.changes), 0)
+                            as within
+                 from (select) one left join lateral (
+                     select r.* from gapless.deleted_ranges r
+                     where r.channel_id = c.id and r.first_id <= b.id order by r.first_id desc limit 1
+                 ) r on r.first_seq <= b.seq and r.last_seq > b.seq
+                 offset 0
+             ) x
+             cross join generate_series(0, 6) level
+             left join lateral (
+                 select d.total from gapless.deleted_counts d
+                 where d.channel_id = c.id and d.level = level.level and d.bucket > x.seq >> (6 * level.level)
+                   and d.bucket <= (x.seq >> (6 * (level.level + 1)) << 6) + 63) d on true
+             where c.last_seq >> (6 * level.level) > 0
+             group by x.within) else 0 end as unread, c.last_id, c.last_seq
 from gapless.markers m join gapless.channels c on c.id = m.channel_id
 -- Where retention removed messages after the marker, what is kept begins later.
 cross join lateral (
     select m.id, m.seq, m.changes where m.seq >= c.first_seq - 1
     union all
     select c.trimmed_id, c.first_seq - 1, coalesce(
-        (select n.number from gapless.change_numbers n
+        (select n.number from gapless.changes n
          where n.channel_id = c.id and n.id <= c.trimmed_id order by n.id desc limit 1),
-        (select n.number - 1 from gapless.change_numbers n where n.channel_id = c.id order by n.id limit 1), 0)
+        (select n.number - (n.action <> 'reply')::integer from gapless.changes n
+         where n.channel_id = c.id order by n.id limit 1), 0)
     where m.seq < c.first_seq - 1) b
 left join lateral (
-    select n.number from gapless.change_numbers n where n.channel_id = c.id order by n.id desc limit 1) h on true
-left join lateral (
-    -- A deleted stretch counts at its beginning. If that comes before, the rest of the stretch is counted here.
-    select coalesce(sum(d.total), 0)::bigint + x.within as total
-    from (
-        select coalesce(r.last_seq, b.seq) as seq,
-               coalesce(r.last_seq - b.seq + b.changes - coalesce((
-                   select n.number from gapless.change_numbers n
-                   where n.channel_id = c.id and n.id <= r.last_id order by n.id desc limit 1), b.changes), 0) as within
-        from (select) one left join lateral (
-            select r.* from gapless.deleted_ranges r
-            where r.channel_id = c.id and r.first_id <= b.id order by r.first_id desc limit 1
-        ) r on r.first_seq <= b.seq and r.last_seq > b.seq
-    ) x
-    cross join generate_series(0, 4) level
-    left join lateral (
-        -- As gapless_internal.deleted_after.
-        select d.total from gapless.deleted_counts d
-        where d.channel_id = c.id and d.level = level.level and d.bucket > x.seq >> (8 * level.level)
-          and (level.level = 4 or d.bucket <= (x.seq >> (8 * (level.level + 1)) << 8) + 255)) d on true
-    where exists (select from gapless.deleted_counts d where d.channel_id = c.id and d.level = 4)
-    group by x.within) g on true
+    select n.number from gapless.changes n where n.channel_id = c.id order by n.id desc limit 1) h on true
 where m.namespace_id = $1 and m."user" = $2 and m.name = $3 and m.channel_id > $4
   and ($5::text is null or c.name ~ $5)
 order by m.channel_id limit $6

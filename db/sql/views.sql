@@ -76,7 +76,7 @@ left join (
     from (
         select m.*, l.version, l.deleted, l.replies, l.annotation_bytes, l.updated_by
         from (
-            select l.id from gapless.latest l where l.channel_id = $1 and l.version > $10
+            select x.target as id from gapless.changes x where x.channel_id = $1 and x.id > $10
             union
             select h.id
             from (select r.* from gapless.deleted_ranges r where r.channel_id = $1 and r.id > $10 offset 0) r
