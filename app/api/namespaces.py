@@ -59,7 +59,8 @@ async def delete_namespace(request: Plain, namespaces: NamespacePort, gate: Gate
     name, until = request.name, time.monotonic() + REMOVE_S
     if name == request.namespace:
         raise GaplessError(Code.CONFLICT, f"namespace {name} is your own, with the key that you use")
-    while await namespaces.purge(name) or not await namespaces.remove(name):
+    while not await namespaces.remove(name):
+        await namespaces.purge(name)
         if time.monotonic() > until:
             raise unavailable(f"namespace {name} is emptied in part; send the same request again")
     gate.close([name])

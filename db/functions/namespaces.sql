@@ -76,12 +76,20 @@ begin
     return total + removed;
 end $$;
 
--- Removes a namespace that is empty; returns whether it was. Rows in it that others are about to commit refer to it, so
--- this waits for them, and they keep it; later ones fail.
+-- Removes a namespace that holds nothing but a few channels; returns whether it did. Publishers wait until this ends:
+-- otherwise one that publishes all the time would always come in between. Rows in it that others are about to commit
+-- refer to it, so this waits for them, and they keep it; later ones fail.
 create or replace function gapless.remove_namespace(p_namespace_id integer) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set lock_timeout = '1s' as $$
+declare
+    few text[];
 begin
+    perform gapless_internal.needs_fresh_snapshots();
+    lock table gapless.publishing_lock in exclusive mode;
+    few := array(select c.name from gapless.channels c where c.namespace_id = p_namespace_id order by c.name limit 100);
+    perform gapless_internal.delete_channels(p_namespace_id, few);
+    delete from gapless.deleted_names d where d.namespace_id = p_namespace_id and d.name = any(few);
     delete from gapless.looks l where l.namespace_id = p_namespace_id;
     delete from gapless.namespaces n where n.id = p_namespace_id;
     return true;
