@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from load.browser.chromium import opened
 from load.children import Child, free_port
 from load.relay import Streams, forward, listening, until_first_ends
 from tests.conftest import Serve
+from tests.docs.pages import fences
 from tests.docs.test_example_programs import EXAMPLES, environment
 from tests.patience import PATIENCE_S, eventually, http_client, next_line, wait_until
 
@@ -343,3 +345,15 @@ async def test_two_ways_to_read_show_the_same(serve: Serve, tmp_path: Path) -> N
             while not all(line in seen for line in wanted):
                 seen = await texts.get()
             assert [seen.count(line) for line in wanted] == [1, 1, 1, 1]
+
+
+def test_the_page_on_it_shows_all_lines_of_the_program_and_of_the_script() -> None:
+    shown = fences(HOW_TO)
+    (script,) = re.findall(r"<script>\n(.*?)</script>", (CHAT / "page.html").read_text(), re.DOTALL)
+    lines = [line for line in textwrap.dedent(script).splitlines() if line]
+    assert [line for one in shown if one.language == "js" for line in one.text.splitlines() if line] == lines
+    (program,) = [one.text for one in shown if one.language == "python"]
+    assert program == (CHAT / "terminal.py").read_text()
+    assert len(script.splitlines()) <= 100
+    assert len(program.splitlines()) <= 100
+    assert not re.search(r"innerHTML|document\.write", script)
