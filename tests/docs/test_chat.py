@@ -138,12 +138,8 @@ async def test_each_changes_their_own_and_the_moderator_deletes_what_is_forbidde
         with pytest.raises(Forbidden):
             await eve.publish(LOBBY, {"text": "mine"}, target=first.id, action="update")
         await eve.publish(LOBBY, {"text": "SPAM, too"}, target=third.id, action="update")
-        async with eve.conversation(LOBBY) as seen:
-
-            async def judged() -> bool:
-                return all(one.deleted for one in seen.messages[1:])
-
-            while not await judged():
+        async with eve.conversation(LOBBY) as seen, asyncio.timeout(PATIENCE_S):
+            while not all(one.deleted for one in seen.messages[1:]):
                 await anext(seen)
             await ada.publish(LOBBY, {"text": "hello, all"}, target=first.id, action="update")
             while seen.messages[0].data != {"text": "hello, all"}:
