@@ -116,8 +116,8 @@ class Namespaces:
         return emptied + int(await self._pool.fetchval("purge_dead_letters", namespace_id, *nothing, SOME))
 
     async def remove(self, name: str) -> bool:
-        """Remove a namespace that holds nothing but a few channels; returns whether it did. Raises GaplessError
-        `not_found`, or `unavailable`."""
+        """Remove a namespace that holds nothing but a few channels; returns whether it did. Raises
+        GaplessError `not_found`, or `unavailable`."""
         removed = bool(await self._pool.fetchval("remove_namespace", await self.id(name)))
         if removed:
             self.forget()
