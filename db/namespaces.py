@@ -96,13 +96,19 @@ class Namespaces:
         rows = await self._pool.fetch("described_namespaces")
         return [Namespace(r["name"], msgspec.json.decode(r["limits"]), r["shared"]) for r in rows]
 
-    async def purge(self, name: str) -> int:
-        """Remove some of what a namespace holds; returns how much it was, 0 once it is empty. Raises
-        GaplessError `not_found`, or `unavailable`.
-
-        Subscriptions go first, so that nothing becomes a dead letter meanwhile. Deleted channels leave their
-        messages to maintenance, and keys of idempotency end by age."""
+    async def remove(self, name: str) -> tuple[int, bool]:
+        """Remove some of what a namespace holds, and if that was little the namespace too; returns how much
+        it was, and whether the namespace is gone. Raises GaplessError `not_found`, or `unavailable`."""
         namespace_id = await self.id(name)
+        emptied = await self._empty(namespace_id)
+        removed = emptied < SOME and bool(await self._pool.fetchval("remove_namespace", namespace_id))
+        if removed:
+            self.forget()
+        return emptied, removed
+
+    async def _empty(self, namespace_id: int) -> int:
+        """Subscriptions go first, so that nothing becomes a dead letter meanwhile. Deleted channels leave
+        their messages to maintenance, and keys of idempotency end by age."""
         emptied = 0
         for row in await self._pool.fetch("subscriptions", namespace_id, None, "", SOME):
             emptied += 1
@@ -114,14 +120,6 @@ class Namespaces:
         emptied += int(await self._pool.fetchval("delete_some_channels", namespace_id, SOME))
         nothing = [None] * 5
         return emptied + int(await self._pool.fetchval("purge_dead_letters", namespace_id, *nothing, SOME))
-
-    async def remove(self, name: str) -> bool:
-        """Remove a namespace that holds nothing but a few channels; returns whether it did. Raises
-        GaplessError `not_found`, or `unavailable`."""
-        removed = bool(await self._pool.fetchval("remove_namespace", await self.id(name)))
-        if removed:
-            self.forget()
-        return removed
 
     async def set_auto_create(self, on: bool) -> None:
         """Set for every namespace whether a publish in SQL creates its channel."""

@@ -59,10 +59,11 @@ async def delete_namespace(request: Plain, namespaces: NamespacePort, gate: Gate
     name, until = request.name, time.monotonic() + REMOVE_S
     if name == request.namespace:
         raise GaplessError(Code.CONFLICT, f"namespace {name} is your own, with the key that you use")
-    while not await namespaces.remove(name):
-        await namespaces.purge(name)
+    gone = False
+    while not gone:
         if time.monotonic() > until:
             raise unavailable(f"namespace {name} is emptied in part; send the same request again")
+        _, gone = await namespaces.remove(name)
     gate.close([name])
     audit.info("namespace %s was removed by %s", name, request.principal.subject)
     return NO_CONTENT

@@ -107,9 +107,9 @@ def delete(context: typer.Context, name: Name, yes: Yes = False, home: Home = No
         there = Namespaces(pool)
         total = rounds = 0
         while rounds < MAX_ROUNDS:
-            if await there.remove(name):
+            emptied, gone = await there.remove(name)
+            if gone:
                 return True
-            emptied = await there.purge(name)
             total += emptied
             # So few may be new ones, of somebody who writes.
             rounds += emptied < SOME

@@ -251,9 +251,9 @@ create or replace function gapless_internal.refused_changes(
 $$;
 
 -- Publishes the next partitions of a bound batch in one transaction: as many as stay within p_max_rows,
--- p_max_bytes and p_max_channels together, but at least one; a change counts as 25 rows. A change that is refused takes back the transaction, by
--- GS005; with p_skip it is left out. Out: how many are published now, and of how many; how many changes of the batch
--- were left out so far, and which now, those of gapless_internal.refused_changes.
+-- p_max_bytes and p_max_channels together, but at least one; a change counts as 25 rows (CHANGE_ROWS of the sink). A
+-- change that is refused raises GS005; with p_skip it is left out. Out: how many partitions are published now, and of how
+-- many; how many changes of the batch were left out so far; and which now, as gapless_internal.refused_changes says.
 -- Needs: publish on the channels of its rows.
 create or replace function gapless.spark_publish_batch(
     p_namespace text, p_query text, p_batch bigint, p_max_rows bigint, p_max_bytes bigint, p_max_channels bigint,

@@ -61,8 +61,6 @@ class NamespacePort(Protocol):
     async def all(self) -> list[Namespace]:
         """All of them, by name."""
 
-    async def purge(self, name: str) -> int:
-        """Remove some of what a namespace holds; returns how much it was, 0 once it is empty."""
-
-    async def remove(self, name: str) -> bool:
-        """Remove a namespace that is empty; returns whether it was."""
+    async def remove(self, name: str) -> tuple[int, bool]:
+        """Remove some of what a namespace holds, and if that was little the namespace too; returns how much
+        it was, and whether the namespace is gone."""
