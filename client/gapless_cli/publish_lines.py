@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from gapless_cli.connection import connected
 from gapless_cli.failures import Failure, usage
@@ -28,7 +28,7 @@ Line = tuple[int, bytes]
 def publish_lines(url: str, channel: str, settings: Settings, text: bool) -> None:
     """Publish each line of stdin in order, and print each answer. A bad line ends it after earlier lines."""
     lines: queue.Queue[Line | None] = queue.Queue(MAX_WAITING)
-    threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
     ended = False
     held: Line | None = None
     with until_closed(), connected(url) as client:
@@ -37,13 +37,15 @@ def publish_lines(url: str, channel: str, settings: Settings, text: bool) -> Non
             _send(client, channel, batch, settings, text)
 
 
-def _read(stdin: BinaryIO, lines: queue.Queue[Line | None]) -> None:
-    number = 0
-    while line := stdin.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        lines.put((number, line))
-        if len(line) > MAX_LINE_BYTES:
-            break
+def _read(lines: queue.Queue[Line | None]) -> None:
+    # Not `sys.stdin`: the interpreter aborts at its end when a thread still holds the lock of that.
+    with open(0, "rb", closefd=False) as stdin:
+        number = 0
+        while line := stdin.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            lines.put((number, line))
+            if len(line) > MAX_LINE_BYTES:
+                break
     lines.put(None)
 
 

@@ -118,6 +118,16 @@ def test_lines_do_not_wait_for_more_lines(start: Start) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
+def test_a_refused_line_ends_it_although_more_lines_may_come(start: Start) -> None:
+    with start("publish", "no such name", "--lines") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("1\n")
+        process.stdin.flush()
+        assert process.wait(PATIENCE_S) == 1
+        assert process.stderr.read().startswith("gapless: invalid_request: channel: must be tokens")
+
+
 def test_history_filters_and_order(run: Run) -> None:
     ids = [
         json.loads(run("publish", "cli.filter", str(n), "--key", f"k{n % 2}").stdout)["id"] for n in range(4)

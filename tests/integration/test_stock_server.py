@@ -18,12 +18,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from app import launch
 from app.embedded import EmbeddedPostgres
 from app.embedded.processes import running
 from load.children import CHECKOUT, Child, free_port, python_path, wait_for_port
 from load.install import pypi, python_of
 from load.relay import connected
-from tests.conftest import External
+from tests.conftest import Database, External, service_environment
 from tests.integration.frames import Frames
 from tests.integration.served import worker
 from tests.integration.test_emulation import emulated
@@ -224,6 +225,20 @@ def alone(folder: Path, *program: str) -> Iterator[tuple[str, Child]]:
         yield f"http://127.0.0.1:{port}", child
     finally:
         child.stop(PATIENCE_S)
+
+
+def test_without_servers_of_its_own_the_process_beside_it_ends(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, **service_environment(database, redis_url, tmp_path)}
+    command = launch.command("app.cli.companion")
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as companion:
+        assert companion.stdout is not None
+        # Its end, while its standard input is still open.
+        assert json.loads(companion.stdout.read())["redis_url"] == redis_url
+        assert companion.wait(PATIENCE_S) == 0
 
 
 async def test_it_starts_its_servers_and_they_end_with_it(tmp_path: Path) -> None:
