@@ -34,7 +34,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return next_line(process, process.stdout)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.drill)])
 def test_it_ends_cleanly_and_resumes_where_it_stood(
     start: Start, server_url: str, how: signal.Signals
 ) -> None:

@@ -302,7 +302,7 @@ async def test_a_pattern_is_one_order_across_channels(server_url: str, prefix: s
         assert [one.data for one in seen if one.channel == f"{prefix}.c{i}"] == list(range(30))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *[pytest.param(n, marks=pytest.mark.drill) for n in (2, 3)]])
 def test_cuts_anywhere_neither_lose_nor_double(
     server_url: str, channel: str, seed: int, make_client: MakeClient
 ) -> None:
@@ -365,7 +365,7 @@ async def test_every_start_goes_on_where_it_was_cut(
     assert seen == list(range(first, 70))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.drill)])
 async def test_publishes_over_a_connection_that_is_cut_are_confirmed_or_unknown_and_never_doubled(
     server_url: str, channel: str, seed: int
 ) -> None:

@@ -132,6 +132,7 @@ async def test_a_journey_is_kept_in_order(bench: Bench) -> None:
     assert json.loads(final.message.headers)["kept"] == "yes"
 
 
+@pytest.mark.drill
 async def test_a_loop_ends_after_a_thousand_hops(bench: Bench) -> None:
     loop = await bench.store.subscribe("loop", max_deliver=1, dead_letter={"channel": "{channel}"})
     await bench.publish("loop", '"round"')

@@ -53,7 +53,14 @@ async def take(stream: AsyncIterator[Any], count: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("channels", [("room",), ("room", "other"), ("*",)], ids=["one", "two", "pattern"])
+@pytest.mark.parametrize(
+    "channels",
+    [
+        pytest.param(("room",), id="one"),
+        pytest.param(("room", "other"), id="two", marks=pytest.mark.drill),
+        pytest.param(("*",), id="pattern"),
+    ],
+)
 @pytest.mark.parametrize("face", ["sse", "websocket"])
 async def test_a_reader_is_told_of_the_changes_that_it_asks_for(
     clients: tuple[AsyncClient, AsyncClient], channels: tuple[str, ...], face: str

@@ -318,7 +318,7 @@ async def _until(stream: httpx.Response, last: int) -> AsyncIterator[str]:
 # --- the view, compared with a slow model
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.drill) for n in (1, 2, 3)]])
 async def test_the_view_is_what_a_slow_model_makes_of_the_log(client: httpx.AsyncClient, seed: int) -> None:
     """In every page and order, and from every cursor on."""
     chance = random.Random(seed)

@@ -54,7 +54,7 @@ async def primary() -> AsyncIterator[Cluster]:
 @pytest.mark.parametrize(
     "promoted",
     [
-        pytest.param(True, id="promoted_standby"),
+        pytest.param(True, id="promoted_standby", marks=pytest.mark.drill),
         pytest.param(False, id="copied_files", marks=pytest.mark.drill),
     ],
 )

@@ -161,7 +161,8 @@ async def test_a_cut_and_its_replacement_reach_who_was_away_at_any_moment(
         assert [known[id_] for id_ in sorted(known)] == shown, f"away after {moment} messages"
 
 
-@pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.drill) for n in range(1, 12)]])
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.drill
 async def test_at_every_cursor_with_retention_expiry_and_a_channel_that_is_deleted(
     people: list[AsyncClient], owner: asyncpg.Connection, seed: int
 ) -> None:

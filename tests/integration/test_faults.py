@@ -142,7 +142,13 @@ def redis_pid(server: EmbeddedRedis) -> int:
     return server.pid
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="frozen", marks=pytest.mark.drill),
+    ],
+)
 async def test_without_redis_everything_is_delivered_by_the_sweep(
     serve: Serve, own_redis: EmbeddedRedis, number: signal.Signals
 ) -> None:

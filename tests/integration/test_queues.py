@@ -236,6 +236,7 @@ async def test_what_is_not_pulled_stays(hosts: Both) -> None:
     assert await queue.pull() == []
 
 
+@pytest.mark.drill
 async def test_ten_thousand_that_are_put_off_come_again(hosts: Both) -> None:
     one, two = hosts
     queue = await one.subscribe("put.off", max_in_flight=MANY, ack_wait=DAY_S)
@@ -250,7 +251,7 @@ async def test_ten_thousand_that_are_put_off_come_again(hosts: Both) -> None:
     assert (stats["acked"], stats["redelivered"], stats["lag"], stats["in_flight"]) == (MANY, MANY, 0, 0)
 
 
-@pytest.mark.parametrize("way", ["http", "sql"])
+@pytest.mark.parametrize("way", ["http", pytest.param("sql", marks=pytest.mark.drill)])
 async def test_ten_thousand_of_one_transaction_come_in_order(
     hosts: Both, sql: asyncpg.Connection, way: str
 ) -> None:

@@ -14,7 +14,15 @@ from load.history import Change, History, Shown, State
 from load.verdict import Breach
 from tests.load.sample import Reader, Run, sample
 
-SEEDS = range(40)
+
+@pytest.fixture(
+    params=[pytest.param(range(8), id="few"), pytest.param(range(8, 40), id="more", marks=pytest.mark.drill)]
+)
+def seeds(request: pytest.FixtureRequest) -> range:
+    """What a test does for each one."""
+    seeds: range = request.param
+    return seeds
+
 
 Fault = Callable[[Run, random.Random], Breach]
 
@@ -113,13 +121,13 @@ def _shown(history: History, chance: random.Random, *, is_view: bool) -> tuple[S
     return shown, chance.randrange(len(shown.ids))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_clean_run_with_changes_passes(seed: int) -> None:
-    run = sample(seed)
-    assert sum(said.change is not None for said in run.stored) > 30
-    verdict = check(run.history())
-    assert verdict.ok, verdict.report()
-    assert "0 before their targets, 0 folded wrongly, 0 views wrong" in verdict.report()
+def test_a_clean_run_with_changes_passes(seeds: range) -> None:
+    for seed in seeds:
+        run = sample(seed)
+        assert sum(said.change is not None for said in run.stored) > 30
+        verdict = check(run.history())
+        assert verdict.ok, f"seed {seed}: {verdict.report()}"
+        assert "0 before their targets, 0 folded wrongly, 0 views wrong" in verdict.report()
 
 
 @pytest.mark.parametrize(
@@ -128,8 +136,8 @@ def test_a_clean_run_with_changes_passes(seed: int) -> None:
      of_a_change, an_old_version],
     ids=lambda fault: fault.__name__,
 )  # fmt: skip
-def test_every_fault_is_found_and_named(fault: Fault) -> None:
-    for seed in SEEDS:
+def test_every_fault_is_found_and_named(fault: Fault, seeds: range) -> None:
+    for seed in seeds:
         run = sample(seed)
         breach = fault(run, random.Random(seed))
         verdict = check(run.history())
@@ -138,8 +146,8 @@ def test_every_fault_is_found_and_named(fault: Fault) -> None:
 
 @pytest.mark.parametrize("is_view", [False, True], ids=["reader", "service"])
 @pytest.mark.parametrize("member", STATES)
-def test_a_wrong_state_is_found(member: str, is_view: bool) -> None:
-    for seed in SEEDS:
+def test_a_wrong_state_is_found(member: str, is_view: bool, seeds: range) -> None:
+    for seed in seeds:
         history = sample(seed).history()
         shown, place = _shown(history, random.Random(seed), is_view=is_view)
         message_id = shown.ids.pop(place)
@@ -160,8 +168,8 @@ def test_a_wrong_state_that_all_agree_on_is_found(member: str) -> None:
 
 
 @pytest.mark.parametrize("is_view", [False, True], ids=["reader", "service"])
-def test_originals_that_are_missing_foreign_or_doubled_are_found(is_view: bool) -> None:
-    for seed in SEEDS:
+def test_originals_that_are_missing_foreign_or_doubled_are_found(is_view: bool, seeds: range) -> None:
+    for seed in seeds:
         for spoil in ("missing", "foreign", "change", "doubled"):
             history = sample(seed).history()
             shown, place = _shown(history, random.Random(seed), is_view=is_view)
@@ -245,11 +253,11 @@ class CountsRepliesAsOriginalsOnly(Fold):
      ForgetsWho, TakesNothingBack, CountsRepliesAsOriginalsOnly],
 )  # fmt: skip
 def test_a_reader_s_program_with_one_mistake_is_found(
-    careless: type[Fold], monkeypatch: pytest.MonkeyPatch
+    careless: type[Fold], monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
-    """In each run in which it matters."""
+    """In each run in which it matters, which are a quarter at least."""
     found = 0
-    for seed in SEEDS:
+    for seed in seeds:
         run = sample(seed, messages=500)
         for reader in run.live():
             # Some programs get everything once more after a cut of the connection.
@@ -262,7 +270,7 @@ def test_a_reader_s_program_with_one_mistake_is_found(
         wrong = sum(a != b for a, b in zip(right, _folded(history), strict=True))
         assert (verdict.counts[Breach.FOLDED], verdict.counts[Breach.VIEW]) == (wrong, 0), verdict.report()
         found += wrong > 0
-    assert found >= 10
+    assert 4 * found >= len(seeds)
 
 
 def _folded(history: History) -> list[State]:

@@ -17,7 +17,9 @@ ENOUGH = 2
 """A mistake made only once may hide behind an answer that was lost at the same moment."""
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *[pytest.param(n, marks=pytest.mark.drill) for n in range(10, 40)]]
+)
 @pytest.mark.parametrize("releases", [False, True])
 def test_a_clean_run_passes(seed: int, releases: bool) -> None:
     run, _ = play(seed, releases=releases)

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.spark
 Run = Callable[..., Entry]
 
 
-FORMATS = ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.drill)]
+FORMATS = ["parquet", *[pytest.param(name, marks=pytest.mark.drill) for name in ("delta", "iceberg")]]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def fill(log: Log, count: int = 20) -> None:
     )
 
 
-@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("by_channel", [False, pytest.param(True, marks=pytest.mark.drill)])
 @pytest.mark.parametrize("format_", FORMATS)
 def test_every_message_is_there_once_run_after_run(
     log: Log, run: Run, tmp_path: Path, format_: Format, by_channel: bool
@@ -107,7 +107,7 @@ def test_small_batches_extend_the_file_of_their_day(log: Log, run: Run, tmp_path
     assert "date" in found.columns
 
 
-@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.parametrize("format_", ["delta", pytest.param("iceberg", marks=pytest.mark.drill)])
 def test_small_files_of_a_table_are_merged(
     log: Log, run: Run, tmp_path: Path, format_: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:

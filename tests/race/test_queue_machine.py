@@ -486,7 +486,7 @@ async def _world(postgres: EmbeddedPostgres) -> AsyncIterator[Queues]:
     await drop_database(postgres, database)
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.drill)])
+@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.drill)])
 def test_anything_in_any_order(postgres: EmbeddedPostgres, examples: int) -> None:
     with asyncio.Runner() as runner:
         opened = _world(postgres)
