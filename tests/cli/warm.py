@@ -6,6 +6,7 @@ program of the process that forks is this file; `Warm` is its other side.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -143,6 +144,7 @@ def _main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     del sys.modules["app.cli.__main__"]  # It runs in each command.
+    gc.freeze()  # Else each command looks at all that was imported, and copies it, when it ends.
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
         launch["main"](arguments)
