@@ -17,14 +17,14 @@ def hands_of_pulls(pulls: Iterable[Pull], most: int) -> list[Hand]:
 
 def hands_of_streams(members: Iterable[Member], turn: int, most: int) -> list[Hand]:
     """One message for each stream in turn, beginning with another stream each time."""
-    order = [member for member in members if member.room > 0]
+    order = [(member.number, len(member.outstanding), room) for member in members if (room := member.room)]
     order = order[turn % len(order) :] + order[: turn % len(order)] if order else []
     hands: list[Hand] = []
     n = 0
     while order and len(hands) < most:
         n += 1
-        hands += [Hand(member.number, len(member.outstanding) + n) for member in order]
-        order = [member for member in order if member.room > n]
+        hands += [Hand(number, held + n) for number, held, _ in order]
+        order = [stream for stream in order if stream[2] > n]
     return hands[:most]
 
 
