@@ -48,7 +48,6 @@ def explore(folder: Path, *flags: str) -> tuple[int, int]:
     return int(errors[1]), int(states[1])
 
 
-@pytest.mark.drill
 def test_the_merge_holds_in_every_state(tmp_path: Path) -> None:
     errors, states = explore(tmp_path)
     assert errors == 0
