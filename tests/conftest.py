@@ -244,11 +244,11 @@ def service_environment(database: Database, redis_url: str, home: Path) -> dict[
 
 @contextlib.contextmanager
 def service_of_its_own(
-    postgres: EmbeddedPostgres | External, redis_url: str, home: Path
+    postgres: EmbeddedPostgres | External, redis_url: str, home: Path, **settings: str
 ) -> Iterator[tuple[str, Database]]:
     """A running service on a new database: its address, and that database."""
     made = asyncio.run(make_database(postgres))
-    service = RunningService(service_environment(made, redis_url, home))
+    service = RunningService(service_environment(made, redis_url, home) | settings)
     try:
         yield service.url, made
     finally:

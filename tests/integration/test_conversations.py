@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from urllib.parse import urlsplit
 
@@ -20,31 +19,18 @@ from load.clients.proxy import CuttingProxy
 from load.wire import Target
 from tests.client.test_live import PATIENT
 from tests.conftest import Serve
+from tests.integration.company import company as company
+from tests.integration.company import company_owner as company_owner
+from tests.integration.company import people as people
+from tests.integration.company import senders
 from tests.integration.jumbled_redis import JumbledRedis
 from tests.integration.latest import Json, latest_of
-from tests.integration.test_folds import MODERATING, say
-from tests.integration.test_keys import EVERYTHING, bearer, make
+from tests.integration.test_folds import say
+from tests.integration.test_keys import bearer
 from tests.patience import eventually, http_client
 
 LINES = {"accept": "application/x-ndjson"}
 BRISK = AsyncEffects(chance=lambda: 0.02)
-
-
-async def senders(url: str) -> list[str]:
-    """The keys of three senders."""
-    async with http_client(url) as anybody:
-        root = (await make(anybody, "root", [*EVERYTHING, MODERATING]))["key"]
-        grants = [MODERATING, {"actions": ["manage", "consume"], "subscriptions": [">"]}]
-        return [(await make(anybody, name, grants, root))["key"] for name in ("ann", "bob", "eve")]
-
-
-@pytest.fixture
-async def people(serve: Serve) -> AsyncIterator[list[AsyncClient]]:
-    """Three clients, each a sender of its own."""
-    url = serve().url
-    async with AsyncExitStack() as stack:
-        found = [AsyncClient(url, token=key) for key in await senders(url)]
-        yield [await stack.enter_async_context(client) for client in found]
 
 
 async def read(client: AsyncClient, **params: str | int) -> list[Json]:
@@ -164,7 +150,7 @@ async def test_a_cut_and_its_replacement_reach_who_was_away_at_any_moment(
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.drill
 async def test_at_every_cursor_with_retention_expiry_and_a_channel_that_is_deleted(
-    people: list[AsyncClient], owner: asyncpg.Connection, seed: int
+    people: list[AsyncClient], company_owner: asyncpg.Connection, seed: int
 ) -> None:
     """The view of what is kept is that of the kept log alone."""
     chance, ann = random.Random(seed), people[0]
@@ -175,7 +161,7 @@ async def test_at_every_cursor_with_retention_expiry_and_a_channel_that_is_delet
         happened.add(what)
         if what == "trim" and ids:
             await ann.channels.update("room", retention=Retention(max_messages=chance.randint(3, 15)))
-            await owner.execute("select gapless.trim_channels(10)")
+            await company_owner.execute("select gapless.trim_channels(10)")
         elif what == "delete" and ids:
             await ann.channels.delete("room")
             fold = Fold()

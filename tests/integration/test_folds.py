@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import httpx
@@ -13,26 +12,13 @@ import pytest
 from gapless import AsyncClient, Client, Fold, Message, NotFound, Original, Retention
 from gapless._models import Action, Mode
 
-from tests.conftest import Serve
-from tests.integration.test_keys import EVERYTHING, make
+from tests.integration.company import company as company
+from tests.integration.company import company_owner as company_owner
+from tests.integration.company import people as people
 from tests.patience import eventually, http_client
 
 MODES: tuple[Mode, ...] = ("total", "distinct", "unique", "flag")
 KINDS = ("new", "new", "update", "reply", "delete", "cut", "annotate", "annotate", "annotate")
-MODERATING = {"actions": ["publish", "subscribe", "moderate", "manage"], "channels": [">"]}
-
-
-@pytest.fixture
-async def people(serve: Serve) -> AsyncIterator[list[AsyncClient]]:
-    """Three clients, each a sender of its own."""
-    url = serve().url
-    async with http_client(url) as anybody, AsyncExitStack() as stack:
-        root = (await make(anybody, "root", [*EVERYTHING, MODERATING]))["key"]
-        found = []
-        for name in ("ann", "bob", "eve"):
-            key = (await make(anybody, name, [MODERATING], root))["key"]
-            found.append(await stack.enter_async_context(AsyncClient(url, token=key)))
-        yield found
 
 
 async def say(chance: random.Random, client: AsyncClient, ids: list[int], ttl: float | None = None) -> int:
@@ -151,25 +137,26 @@ async def test_a_conversation_is_kept_up_to_date(people: list[AsyncClient], newe
 
 
 async def test_a_conversation_that_lost_messages_is_read_again(
-    people: list[AsyncClient], owner: asyncpg.Connection
+    people: list[AsyncClient], company_owner: asyncpg.Connection
 ) -> None:
-    """Retention removes what came after the page, right before the stream begins."""
+    """Retention removes what came after the page, right before the stream begins. Nobody followed this channel
+    before: a stream also gives what a worker still has in memory."""
     ann = people[0]
-    first, second = [(await ann.publish("room", n)).id for n in range(2)]
+    first, second = [(await ann.publish("overtaken", n)).id for n in range(2)]
     removed: list[int] = []
 
     async def overtake(request: httpx.Request) -> None:
         if request.url.path == "/v1/subscribe" and not removed:
             removed.append(second)
             for n in range(4):
-                await ann.publish("room", n, target=second, action="update")
-            await ann.publish("room", "kept")
-            await ann.channels.update("room", retention=Retention(max_messages=1))
-            await owner.execute("select gapless.trim_channels(10)")
+                await ann.publish("overtaken", n, target=second, action="update")
+            await ann.publish("overtaken", "kept")
+            await ann.channels.update("overtaken", retention=Retention(max_messages=1))
+            await company_owner.execute("select gapless.trim_channels(10)")
 
     async with http_client(ann._config.base_url, event_hooks={"request": [overtake]}) as wire:
         client = AsyncClient(ann._config.base_url, token=ann._config.token, http_client=wire)
-        async with client.conversation("room") as chat:
+        async with client.conversation("overtaken") as chat:
             assert [one.id for one in chat.messages] == [first, second]
             assert (await anext(chat)).data == "kept"
             assert [one.data for one in chat.messages] == ["kept"]
@@ -207,30 +194,30 @@ async def test_what_a_failed_read_kept_back_is_told_by_the_next_iteration(people
 
 
 async def test_a_failure_after_a_gap_does_not_end_a_conversation(
-    people: list[AsyncClient], owner: asyncpg.Connection
+    people: list[AsyncClient], company_owner: asyncpg.Connection
 ) -> None:
     """The channel's pages cannot be read at first, when all of it is to be read again."""
     ann = people[0]
-    await ann.publish("room", "lost")
+    await ann.publish("refused", "lost")
     refused = ["not yet"]
 
     async def overtake(request: httpx.Request) -> None:
         if request.url.path == "/v1/subscribe" and refused == ["not yet"]:
-            await ann.publish("room", "lost too")
-            await ann.publish("room", "kept")
-            await ann.channels.update("room", retention=Retention(max_messages=1))
-            await owner.execute("select gapless.trim_channels(10)")
+            await ann.publish("refused", "lost too")
+            await ann.publish("refused", "kept")
+            await ann.channels.update("refused", retention=Retention(max_messages=1))
+            await company_owner.execute("select gapless.trim_channels(10)")
             refused.clear()
 
-    hooks = {"request": [overtake, refusing("/v1/channels/room/messages", refused)]}
+    hooks = {"request": [overtake, refusing("/v1/channels/refused/messages", refused)]}
     async with http_client(ann._config.base_url, event_hooks=hooks) as wire:
         client = AsyncClient(ann._config.base_url, token=ann._config.token, http_client=wire)
-        async with client.conversation("room") as chat:
+        async with client.conversation("refused") as chat:
             with pytest.raises(RefusedError):
                 await anext(chat)
             assert (await anext(chat)).data == "kept"
             assert [one.data for one in chat.messages] == ["kept"]
-            await ann.publish("room", "next")
+            await ann.publish("refused", "next")
             assert (await anext(chat)).data == "next"
 
 

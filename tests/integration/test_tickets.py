@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import jwt
 import pytest
 import websockets
 
-from tests.conftest import Serve
+from app.embedded import EmbeddedPostgres
+from tests.conftest import External, Serve, service_of_its_own
 from tests.integration.test_keys import CHAT, EVERYTHING, bearer, events, make, read_on, said_goodbye, status
 from tests.patience import PATIENCE_S, eventually, http_client, in_time
 
@@ -34,6 +35,17 @@ def file_of_keys(folder: Path) -> Path:
 def token(seconds: float = 600, **claims: Any) -> str:
     body = {"sub": "ann", "exp": int(time.time() + seconds), "grants": CHAT, **claims}
     return jwt.encode(body, SECRET, "HS256", headers={"kid": "one"})
+
+
+@pytest.fixture(scope="module")
+def signed(
+    postgres: EmbeddedPostgres | External, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Where a service is that knows whose tokens are good. Many tests share it."""
+    home = tmp_path_factory.mktemp("signed")
+    keys = str(file_of_keys(home))
+    with service_of_its_own(postgres, redis_url, home, GAPLESS_JWT_KEYS=keys) as (url, _):
+        yield url
 
 
 async def test_a_ticket_opens_one_stream_of_what_it_is_for(serve: Serve) -> None:
@@ -94,9 +106,8 @@ async def test_a_ticket_of_an_open_installation(serve: Serve) -> None:
             await eventually(lambda: said_goodbye(stream))
 
 
-async def test_a_token_is_good_until_it_expires(serve: Serve, tmp_path: Path) -> None:
-    service = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path)))
-    async with http_client(service.url) as client:
+async def test_a_token_is_good_until_it_expires(signed: str) -> None:
+    async with http_client(signed) as client:
         assert await status(client, "GET", "/v1/whoami", None) == (401, "unauthenticated")
         who = await client.get("/v1/whoami", headers=bearer(token()))
         assert (who.json()["subject"], who.json()["namespace"]) == ("ann", "default")
@@ -170,9 +181,8 @@ async def connected(url: str, headers: dict[str, str] | None = None) -> AsyncIte
 PUBLISH = {"channel": "chat.a", "data": 1}
 
 
-async def test_a_client_sends_its_credential_with_connect(serve: Serve, tmp_path: Path) -> None:
-    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
-    async with connected(url) as stranger:
+async def test_a_client_sends_its_credential_with_connect(signed: str) -> None:
+    async with connected(signed) as stranger:
         assert await stranger.refused(publish=PUBLISH) == 101
         assert await stranger.refused(connect={}) == 101
         assert await stranger.refused(connect={"token": "what"}) == 101
@@ -190,20 +200,19 @@ async def test_a_client_sends_its_credential_with_connect(serve: Serve, tmp_path
         assert found[0]["sender"] == "ann"
 
 
-async def test_a_client_renews_its_token_and_goes_on(serve: Serve, tmp_path: Path) -> None:
-    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
-    async with connected(url) as client:
+async def test_a_client_renews_its_token_and_goes_on(signed: str) -> None:
+    async with connected(signed) as client:
         await client.ask(connect={"token": token(60), "subs": {"chat.a": {}}})
         assert await client.refused(refresh={"token": token(-1)}) == 109
         assert await client.refused(refresh={"token": "what"}) == 101
         about = (await client.ask(refresh={"token": token(600)}))["refresh"]
         assert 590 <= about["ttl"] <= 600
-    async with connected(url) as client:
+    async with connected(signed) as client:
         await client.ask(connect={"token": token()})
         more = [{"actions": ["publish"], "channels": ["chat.>", "more"]}]
         await client.send(refresh={"token": token(grants=more)})
         assert await client.ended() == (3005, "connection expired"), "it comes again with the new grants"
-    async with connected(url) as client:
+    async with connected(signed) as client:
         await client.ask(connect={"token": token()})
         await client.send(refresh={"token": token(sub="bob")})
         assert await client.ended() == (3500, "invalid token")
@@ -215,9 +224,8 @@ def of_channel(channel: str, seconds: float = 600, **claims: Any) -> str:
     return jwt.encode(body, SECRET, "HS256", headers={"kid": "one"})
 
 
-async def test_a_subscription_has_a_token_of_its_own(serve: Serve, tmp_path: Path) -> None:
-    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
-    async with connected(url) as client:
+async def test_a_subscription_has_a_token_of_its_own(signed: str) -> None:
+    async with connected(signed) as client:
         await client.ask(connect={"token": token()})
         assert await client.refused(subscribe={"channel": "other"}) == 103, "not by the connection's token"
         for bad, code in (
@@ -243,12 +251,9 @@ async def test_a_subscription_has_a_token_of_its_own(serve: Serve, tmp_path: Pat
         assert await client.refused(sub_refresh={"channel": "other", "token": of_channel("other")}) == 102
 
 
-async def test_a_subscription_whose_token_grants_other_channels_begins_again(
-    serve: Serve, tmp_path: Path
-) -> None:
-    url = serve(GAPLESS_JWT_KEYS=str(file_of_keys(tmp_path))).url
+async def test_a_subscription_whose_token_grants_other_channels_begins_again(signed: str) -> None:
     narrow, wide = ([{"actions": ["subscribe"], "channels": [of]}] for of in ("room.a.>", "room.>"))
-    async with connected(url) as client:
+    async with connected(signed) as client:
         await client.ask(connect={"token": token()})
         await client.ask(subscribe={"channel": "room.>", "token": token(grants=narrow)})
         await client.ask(sub_refresh={"channel": "room.>", "token": token(grants=narrow)})

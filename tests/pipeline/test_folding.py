@@ -16,8 +16,9 @@ from gapless_spark.folding import disjoint
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody writes it)
 
-from tests.conftest import Database
-from tests.integration.test_folds import people as people
+from tests.integration.company import Company
+from tests.integration.company import company as company
+from tests.integration.company import people as people
 from tests.integration.test_folds import say, view
 from tests.pipeline.conftest import Log
 
@@ -57,7 +58,7 @@ def told(messages: list[Message] | list[Original]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.drill) for n in (1, 2, 3)]])
 async def test_the_fold_in_spark_is_the_view(
-    people: list[AsyncClient], database: Database, spark: SparkSession, seed: int
+    people: list[AsyncClient], company: Company, spark: SparkSession, seed: int
 ) -> None:
     ids: list[int] = []
 
@@ -75,12 +76,13 @@ async def test_the_fold_in_spark_is_the_view(
         fold.apply(message)
     assert told(fold.messages) == expected
 
-    options = {"url": database.owner_url, "changes": "true"}
+    options = {"url": company.database.owner_url, "changes": "true"}
     messages = spark.read.format("gapless").options(**options).load()
     found = gapless_spark.latest(messages)
     assert shown(found.where("channel = 'room'")) == expected
     assert [row["deleted"] for row in shown(found.where("channel = 'elsewhere'"))] == [True, True, True]
     assert found.columns == [*COLUMNS, "target", "action", "version", "deleted", "annotations", "replies"]
+    await people[0].channels.delete("elsewhere")
 
 
 def test_changes_are_columns_when_asked_for(log: Log) -> None:
