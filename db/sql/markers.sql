@@ -11,7 +11,7 @@ select c.id as channel_id, c.name as channel, m.id,
        c.last_seq - b.seq - (coalesce(h.number, 0) - b.changes)
        - case when exists (select from gapless.deleted_counts d where d.channel_id = c.id and d.level = 6) then (
              -- As gapless_internal.deleted_after, in the levels that have another bucket than 0.
-             select x.within + coalesce(sum(d.total), 0)::bigint
+             select coalesce(max(x.within), 0) + coalesce(sum(d.total), 0)::bigint
              from (
                  -- A deleted stretch counts at its beginning. If that comes before, the rest of it is counted here.
                  select coalesce(r.last_seq, b.seq) as seq,
@@ -30,8 +30,7 @@ select c.id as channel_id, c.name as channel, m.id,
                  select d.total from gapless.deleted_counts d
                  where d.channel_id = c.id and d.level = level.level and d.bucket > x.seq >> (6 * level.level)
                    and d.bucket <= (x.seq >> (6 * (level.level + 1)) << 6) + 63) d on true
-             where c.last_seq >> (6 * level.level) > 0
-             group by x.within) else 0 end as unread, c.last_id, c.last_seq
+             where c.last_seq >> (6 * level.level) > 0) else 0 end as unread, c.last_id, c.last_seq
 from gapless.markers m join gapless.channels c on c.id = m.channel_id
 -- Where retention removed messages after the marker, what is kept begins later.
 cross join lateral (
