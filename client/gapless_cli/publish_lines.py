@@ -27,6 +27,8 @@ Line = tuple[int, bytes]
 
 def publish_lines(url: str, channel: str, settings: Settings, text: bool) -> None:
     """Publish each line of stdin in order, and print each answer. A bad line ends it after earlier lines."""
+    if sys.stdin is None:
+        raise usage("--lines reads standard input, which is closed")
     lines: queue.Queue[Line | None] = queue.Queue(MAX_WAITING)
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     ended = False

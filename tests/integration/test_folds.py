@@ -139,8 +139,8 @@ async def test_a_conversation_is_kept_up_to_date(people: list[AsyncClient], newe
 async def test_a_conversation_that_lost_messages_is_read_again(
     people: list[AsyncClient], company_owner: asyncpg.Connection
 ) -> None:
-    """Retention removes what came after the page, right before the stream begins. Nobody followed this channel
-    before: a stream also gives what a worker still has in memory."""
+    """Retention removes what came after the page, right before the stream begins. Nobody followed this
+    channel before: a stream also gives what a worker still has in memory."""
     ann = people[0]
     first, second = [(await ann.publish("overtaken", n)).id for n in range(2)]
     removed: list[int] = []
