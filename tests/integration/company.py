@@ -14,7 +14,7 @@ from gapless import AsyncClient, NotFound
 from app.embedded import EmbeddedPostgres
 from tests.conftest import Database, External, service_of_its_own
 from tests.integration.test_keys import EVERYTHING, make
-from tests.patience import http_client
+from tests.patience import eventually, http_client
 
 MODERATING = {"actions": ["publish", "subscribe", "moderate", "manage"], "channels": [">"]}
 QUEUES = {"actions": ["manage", "consume"], "subscriptions": [">"]}
@@ -61,3 +61,14 @@ async def company_owner(company: Company) -> AsyncIterator[asyncpg.Connection]:
     connection: asyncpg.Connection = await asyncpg.connect(company.database.owner_url)
     yield connection
     connection.terminate()
+
+
+async def trim(owner: asyncpg.Connection, channel: str) -> None:
+    """Let retention remove what a channel does not keep. A call does nothing while the service trims."""
+
+    async def is_trimmed() -> bool:
+        await owner.execute("select gapless.trim_channels(10)")
+        query = "select last_seq - first_seq + 1 <= max_messages from gapless.channels where name = $1"
+        return bool(await owner.fetchval(query, channel))
+
+    await eventually(is_trimmed)

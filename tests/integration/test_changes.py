@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import Serve
+from tests.integration.company import trim
 from tests.integration.frames import Frames
 from tests.integration.latest import latest_of
 from tests.integration.test_keys import EVERYTHING, bearer, make
@@ -443,7 +444,7 @@ async def test_retention_drops_what_belongs_to_a_dropped_original(
     assert await owner.fetchval("select count(*) from gapless.deleted_ranges") == 2
     kept = {"retention": {"max_messages": 8}}
     assert (await client.patch("/v1/channels/room", json=kept)).status_code == 200
-    await owner.execute("select gapless.trim_channels(10)")
+    await trim(owner, "room")
     assert [m["id"] for m in await latest(client)] == ids[2:]
     assert await owner.fetchval("select array_agg(last_id) from gapless.deleted_ranges") == [ids[2]]
     assert await owner.fetchval("select count(*) from gapless.latest") == 2

@@ -15,6 +15,7 @@ from gapless._models import Action, Mode
 from tests.integration.company import company as company
 from tests.integration.company import company_owner as company_owner
 from tests.integration.company import people as people
+from tests.integration.company import trim
 from tests.patience import eventually, http_client
 
 MODES: tuple[Mode, ...] = ("total", "distinct", "unique", "flag")
@@ -152,7 +153,7 @@ async def test_a_conversation_that_lost_messages_is_read_again(
                 await ann.publish("overtaken", n, target=second, action="update")
             await ann.publish("overtaken", "kept")
             await ann.channels.update("overtaken", retention=Retention(max_messages=1))
-            await company_owner.execute("select gapless.trim_channels(10)")
+            await trim(company_owner, "overtaken")
 
     async with http_client(ann._config.base_url, event_hooks={"request": [overtake]}) as wire:
         client = AsyncClient(ann._config.base_url, token=ann._config.token, http_client=wire)
@@ -206,7 +207,7 @@ async def test_a_failure_after_a_gap_does_not_end_a_conversation(
             await ann.publish("refused", "lost too")
             await ann.publish("refused", "kept")
             await ann.channels.update("refused", retention=Retention(max_messages=1))
-            await company_owner.execute("select gapless.trim_channels(10)")
+            await trim(company_owner, "refused")
             refused.clear()
 
     hooks = {"request": [overtake, refusing("/v1/channels/refused/messages", refused)]}
