@@ -198,14 +198,14 @@ def arguments_of(
         _column(senders),
         _column(ttls),
         [None if change is None else change.text.decode() for change in changes] if changing else None,
-        [None if change is None else change.version for change in changes] if changing else None,
-        [None if change is None else change.moderates for change in changes] if changing else None,
+        _column([None if change is None else change.version for change in changes]),
+        _numbers([change is not None and change.moderates for change in changes]) if changing else None,
     )
 
 
 def _numbers(values: Sequence[int]) -> str:
-    """An array of numbers as Postgres writes it. asyncpg asks of each item of a list whether it is a list
-    itself; for a number that takes longer than all the rest."""
+    """An array of numbers or booleans as Postgres writes it. asyncpg asks of each item of a list whether it
+    is a list itself; for a number that takes longer than all the rest."""
     return f"{{{','.join(map(str, values))}}}"
 
 

@@ -66,9 +66,10 @@ def change_of(asked: Asked) -> Change | None:
         raise invalid("through", "must not be before the target")
     if action == "annotate":
         return Change(_annotation(target, asked))
-    for name in ("annotation", "mode", "remove"):
-        if getattr(asked, name) not in (UNSET, None):
-            raise invalid(name, "is for annotate")
+    if asked[3:] != (UNSET, UNSET, UNSET):
+        for name in ("annotation", "mode", "remove"):
+            if getattr(asked, name) not in (UNSET, None):
+                raise invalid(name, "is for annotate")
     return Change(change_text(target, action, through))
 
 
@@ -112,4 +113,5 @@ def _as_sent(who: Principal, message: NewMessage) -> NewMessage:
     assert message.change is not None
     if not who.may((Action.MODERATE,), Noun.CHANNEL, message.channel):
         return message
-    return message._replace(change=message.change._replace(moderates=True))
+    text, version, _ = message.change
+    return message._replace(change=Change(text, version, moderates=True))

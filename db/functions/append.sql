@@ -71,7 +71,8 @@ $$;
 create or replace function gapless_internal.judge_all(
     p_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[],
     p_request integer[], p_channel integer[], p_channel_ids bigint[], p_last_seqs bigint[], p_senders text[],
-    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[], out statuses smallint[], out answers json
+    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[],
+    out statuses smallint[], out answers json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if p_namespaces is not null then
@@ -229,8 +230,8 @@ end $$;
 --   those that change others: p_changes, p_versions, p_moderates (the first null as a whole: none does); see
 --             gapless_internal.judge_changes
 -- Out: ids and seqs a message (null where its request was not stored), the channels' ids and heads before,
--- statuses and answers as gapless_internal.judge and judge_changes give them (null: all stored), the time of the append, and when each
--- message expires (null as a whole: none does), and how many fences the log had then.
+-- statuses and answers as gapless_internal.judge and judge_changes give them (null: all stored), the time of the append,
+-- and when each message expires (null as a whole: none does), and how many fences the log had then.
 create or replace function gapless.append_messages(
     p_namespaces integer[], p_names text[], p_create boolean, p_request_namespaces integer[], p_keys text[],
     p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[], p_request integer[], p_channel integer[],
@@ -243,6 +244,7 @@ create or replace function gapless.append_messages(
 declare
     locked record;
     stored record;
+    judgement record;
     live integer := cardinality(p_request);
     judged integer;
 begin
@@ -263,10 +265,13 @@ begin
     last_seqs := locked.last_seqs;
 
     if p_request_namespaces is not null or p_changes is not null or array_position(channel_ids, null) is not null then
-        select j.statuses, j.answers into statuses, answers
-        from gapless_internal.judge_all(
+        judgement := gapless_internal.judge_all(
             p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel, p_request, p_channel,
-            channel_ids, last_seqs, p_senders, p_message_keys, p_changes, p_versions, p_moderates) j;
+            channel_ids, last_seqs, p_senders, p_message_keys, p_changes, p_versions, p_moderates);
+        statuses := judgement.statuses;
+        answers := judgement.answers;
+    end if;
+    if statuses is not null then
         select count(*) filter (where statuses[r] = 0), count(statuses[r]) into live, judged
         from unnest(p_request) as r;
         if judged < cardinality(p_request) then

@@ -3,19 +3,25 @@
 -- Judges the changes of a batch whose channels are locked, after gapless_internal.judge. `change` is what readers get;
 -- p_versions: the version that its target has to have, or null; p_moderates: whether its sender may change anybody's
 -- messages. Status: 5 no message of this channel is its target, 6 the target is a change itself, 7 the target has
--- another version, 8 somebody else sent it, 9 it has the most annotations that are counted by themselves.
+-- another version, 8 somebody else sent it, 9 it has the most annotations that are counted by themselves. Null statuses:
+-- all are 0.
+-- The settings: without them small batches are planned anew each time, which takes a third of all time. A plan that is
+-- kept must not read whole tables because they were small when it was made.
 create or replace function gapless_internal.judge_changes(
     p_statuses smallint[], p_request integer[], p_channel integer[], p_channel_ids bigint[], p_senders text[],
     p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[]
 ) returns smallint[]
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
-    statuses smallint[] := coalesce(p_statuses, array_fill(0::smallint, array[(select max(r) from unnest(p_request) r)]));
+    statuses smallint[] := p_statuses;
     most constant integer := 1000;
     refused record;
 begin
     -- What became of a target is read after its channel was locked.
-    perform gapless_internal.needs_fresh_snapshots();
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform gapless_internal.needs_fresh_snapshots();
+    end if;
     for refused in
         select m.request, x.status
         from unnest(p_request, p_channel, p_senders, p_message_keys, p_changes, p_versions, p_moderates) with ordinality
@@ -53,6 +59,7 @@ begin
         where m.change is not null and x.status > 0
         order by m.ord
     loop
+        statuses := coalesce(statuses, array_fill(0::smallint, array[(select max(r) from unnest(p_request) r)]));
         if statuses[refused.request] = 0 then
             statuses[refused.request] := refused.status;
         end if;
@@ -184,42 +191,66 @@ language sql immutable as $$
 $$;
 
 -- Notes what stored changes make of their targets. Ids of messages that were not stored are null.
+-- A call that began before this function was changed calls it too: it keeps its signature.
 create or replace function gapless_internal.fold_all(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_message_keys text[], p_senders text[],
     p_changes json[]
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    deletes boolean;
-    annotates boolean;
+    targets bigint[];
+    actions text[];
     made record;
 begin
-    select bool_or(c ->> 'action' = 'delete'), bool_or(c ->> 'action' = 'annotate') into deletes, annotates
-    from unnest(p_changes) c;
-    if deletes then
+    select array_agg((c ->> 'target')::bigint), array_agg(c ->> 'action') into targets, actions from unnest(p_changes) c;
+    if 'delete' = any(actions) then
         perform gapless_internal.count_deletions(p_channel, p_channel_ids, p_ids, p_changes);
     end if;
-    perform gapless_internal.fold(p_channel, p_channel_ids, p_ids, p_changes);
-    if not deletes and not annotates then
+    with x as materialized (
+        select p_channel_ids[m.channel] as channel_id, m.target, m.id, m.action
+        from unnest(p_channel, p_ids, targets, actions) as m (channel, id, target, action)
+        where m.action is not null and m.id is not null
+    ), before as (
+        select c.id as channel_id, coalesce(c.changes, gapless_internal.changes_up_to(c.id, c.last_id)) as number
+        from (select distinct x.channel_id from x) d join gapless.channels c on c.id = d.channel_id
+    ), numbered as materialized (
+        select x.*, b.number + count(*) filter (where x.action <> 'reply') over (partition by x.channel_id order by x.id)
+                    as number
+        from x join before b on b.channel_id = x.channel_id
+    ), noted as (
+        insert into gapless.changes (channel_id, target, id, action, number)
+        select n.channel_id, n.target, n.id, n.action, n.number from numbered n
+    ), counted as (
+        update gapless.channels c set changes = n.number
+        from (select n.channel_id, max(n.number) as number from numbered n group by n.channel_id) n
+        where c.id = n.channel_id and c.changes is distinct from n.number
+    )
+    insert into gapless.latest as l (channel_id, id, version, updated_by, deleted, replies)
+    select x.channel_id, x.target, max(x.id), max(x.id) filter (where x.action = 'update'),
+           bool_or(x.action = 'delete'), count(*) filter (where x.action = 'reply')
+    from x group by x.channel_id, x.target
+    -- Rows are locked by their channel: the order makes no difference, and no two sessions meet here.
+    on conflict (channel_id, id) do update
+    set version = excluded.version, updated_by = coalesce(excluded.updated_by, l.updated_by),
+        deleted = l.deleted or excluded.deleted, replies = l.replies + excluded.replies;
+    if not actions && array['delete', 'annotate'] then
         return;
     end if;
     for made in
-        select p_channel_ids[m.channel] as channel_id, m.id, m.change, coalesce(m.key, '') as key,
-               coalesce(m.sender, '') as annotator
-        from unnest(p_channel, p_ids, p_message_keys, p_senders, p_changes) with ordinality
-            as m (channel, id, key, sender, change, ord)
-        where m.id is not null and (m.change ->> 'action' = 'annotate' or m.change ->> 'through' is not null)
+        select p_channel_ids[m.channel] as channel_id, m.id, m.target, m.action, m.change, coalesce(m.key, '') as key,
+               coalesce(m.sender, '') as annotator, (m.change ->> 'through')::bigint as through
+        from unnest(p_channel, p_ids, p_message_keys, p_senders, p_changes, targets, actions) with ordinality
+            as m (channel, id, key, sender, change, target, action, ord)
+        where m.id is not null and (m.action = 'annotate' or m.action = 'delete' and m.change ->> 'through' is not null)
         order by m.ord
     loop
-        if made.change ->> 'through' is not null then
+        if made.action = 'delete' then
             -- What comes later is not hidden, whatever the deletion says.
-            perform gapless_internal.hide(
-                made.channel_id, (made.change ->> 'target')::bigint,
-                least((made.change ->> 'through')::bigint, made.id - 1), made.id);
+            perform gapless_internal.hide(made.channel_id, made.target, least(made.through, made.id - 1), made.id);
             continue;
         end if;
         perform gapless_internal.annotate(
-            made.channel_id, (made.change ->> 'target')::bigint, made.change ->> 'mode', made.annotator,
+            made.channel_id, made.target, made.change ->> 'mode', made.annotator,
             made.change ->> 'annotation', made.key, coalesce((made.change ->> 'remove')::boolean, false));
     end loop;
 end $$;
@@ -311,34 +342,4 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                                      from keys k where k.name = m.name having count(*) > 0), '{}'))::json as said
         from modes m group by m.name
     ) n
-$$;
-
--- Notes what stored changes make of their targets, but for annotations.
-create or replace function gapless_internal.fold(
-    p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
-) returns void
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-    with x as materialized (
-        select p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target, m.id,
-               m.change ->> 'action' as action
-        from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
-        where m.change is not null and m.id is not null
-    ), before as (
-        select c.channel_id, coalesce((select n.number from gapless.changes n
-                                       where n.channel_id = c.channel_id order by n.id desc limit 1), 0) as number
-        from (select distinct x.channel_id from x) c
-    ), noted as (
-        insert into gapless.changes (channel_id, target, id, action, number)
-        select x.channel_id, x.target, x.id, x.action,
-               b.number + count(*) filter (where x.action <> 'reply') over (partition by x.channel_id order by x.id)
-        from x join before b on b.channel_id = x.channel_id
-    )
-    insert into gapless.latest as l (channel_id, id, version, updated_by, deleted, replies)
-    select x.channel_id, x.target, max(x.id), max(x.id) filter (where x.action = 'update'),
-           bool_or(x.action = 'delete'), count(*) filter (where x.action = 'reply')
-    from x group by x.channel_id, x.target
-    -- Rows are locked by their channel: the order makes no difference, and no two sessions meet here.
-    on conflict (channel_id, id) do update
-    set version = excluded.version, updated_by = coalesce(excluded.updated_by, l.updated_by),
-        deleted = l.deleted or excluded.deleted, replies = l.replies + excluded.replies
 $$;

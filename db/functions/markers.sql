@@ -1,7 +1,7 @@
 -- How far users have come in channels, and how much of a channel is unread.
 
--- Counts the originals that deletions without a stretch delete anew, before gapless_internal.fold notes that they do. Ids
--- of messages that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
+-- Counts the originals that deletions without a stretch delete anew, before gapless_internal.fold_all notes that they
+-- do. Ids of messages that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
 create or replace function gapless_internal.count_deletions(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
 ) returns void
@@ -31,20 +31,24 @@ $$;
 -- How many deletions of originals are counted above this seq.
 create or replace function gapless_internal.deleted_after(p_channel_id bigint, p_seq bigint) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select coalesce(sum(d.total), 0)::bigint
-    from generate_series(0, 6) level cross join lateral (
-        select d.total from gapless.deleted_counts d
-        where d.channel_id = p_channel_id and d.level = level.level and d.bucket > p_seq >> (6 * level.level)
-          -- What lies beyond belongs to a larger bucket of the next level.
-          and d.bucket <= (p_seq >> (6 * (level.level + 1)) << 6) + 63) d
+    -- In the row of each level, what comes after the place of the seq. What lies beyond is in the row of the next level.
+    select coalesce(sum(d.sums[(p_seq >> (6 * d.level) & 63)::integer + 2]), 0)::bigint
+    from gapless.deleted_counts d cross join generate_series(0, 6) level
+    where d.channel_id = p_channel_id and d.level = level.level and d.bucket = p_seq >> (6 * level.level + 6)
 $$;
 
 -- Counts so many more deleted originals at this seq.
 create or replace function gapless_internal.count_deleted(p_channel_id bigint, p_seq bigint, p_by bigint) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-    insert into gapless.deleted_counts as d (channel_id, level, bucket, total)
-    select p_channel_id, level, p_seq >> (6 * level), p_by from generate_series(0, 6) level where p_by <> 0
-    on conflict (channel_id, level, bucket) do update set total = d.total + excluded.total
+    insert into gapless.deleted_counts as d (channel_id, level, bucket, sums)
+    select p_channel_id, level, p_seq >> (6 * level + 6),
+           array_fill(p_by, array[p.place + 1]) || array_fill(0::bigint, array[63 - p.place])
+    from generate_series(0, 6) level
+    cross join lateral (select (p_seq >> (6 * level) & 63)::integer as place) p
+    where p_by <> 0
+    on conflict (channel_id, level, bucket) do update
+    set sums = array(select x.before + x.more from unnest(d.sums, excluded.sums) with ordinality as x (before, more, place)
+                     order by x.place)
 $$;
 
 -- The seqs of a stretch of a channel, and how many of its originals no other deletion is counted for.
@@ -120,7 +124,7 @@ begin
     get diagnostics gone = row_count;
     delete from gapless.deleted_counts x where x.channel_id = p_channel_id and (x.level, x.bucket) in (
         select y.level, y.bucket from gapless.deleted_counts y where y.channel_id = p_channel_id
-          and (p_all or y.bucket < (p_seq + 1) >> (6 * y.level))
+          and (p_all or y.bucket < (p_seq + 1) >> (6 * y.level + 6))
         limit p_limit);
     get diagnostics n = row_count;
     gone := gone + n;

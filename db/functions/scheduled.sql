@@ -87,7 +87,7 @@ create or replace function gapless.schedule(
 $$;
 
 -- Publishes rows that the caller has removed, in their order; one that changes another message is judged by itself.
--- Out as gapless.append_messages, and the channels touched. Without a change there are no statuses: all are stored.
+-- Out as gapless.append_messages, and the channels touched. Without statuses all are stored.
 create or replace function gapless_internal.publish_rows(
     p_rows gapless.scheduled[], p_create boolean,
     out ids bigint[], out seqs bigint[], out statuses smallint[], out appended_at timestamptz, out touched json

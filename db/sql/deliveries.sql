@@ -37,5 +37,5 @@ select id from gapless.reapable($1) id
 select t.ids, t.seqs, t.channel_ids, t.last_ids, t.last_seqs, t.statuses, t.answers, t.appended_at, t.expires_at,
        t.fences, f.epoch::text as epoch, f.base
 from gapless.transact_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::integer[],
-     $13::text::integer[], $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) t
+     $13::text::integer[], $14, $15, $16, $17, $18, $19, $20, $21, $22, $23::text::boolean[]) t
 left join gapless.fences f on f.number = t.fences

@@ -8,29 +8,14 @@ select * from gapless.mark($1, $2, $3, $4, $5, $6)
 -- Unread are the messages after the marker, without those that change others and without deleted originals. It is one
 -- statement, so all of it is of one moment, and without functions, which would take most of the time.
 select c.id as channel_id, c.name as channel, m.id,
-       c.last_seq - b.seq - (coalesce(h.number, 0) - b.changes)
-       - case when exists (select from gapless.deleted_counts d where d.channel_id = c.id and d.level = 6) then (
-             -- As gapless_internal.deleted_after, in the levels that have another bucket than 0.
-             select coalesce(max(x.within), 0) + coalesce(sum(d.total), 0)::bigint
-             from (
-                 -- A deleted stretch counts at its beginning. If that comes before, the rest of it is counted here.
-                 select coalesce(r.last_seq, b.seq) as seq,
-                        coalesce(r.last_seq - b.seq + b.changes - coalesce((
-                            select n.number from gapless.changes n
-                            where n.channel_id = c.id and n.id <= r.last_id order by n.id desc limit 1), b.changes), 0)
-                            as within
-                 from (select) one left join lateral (
-                     select r.* from gapless.deleted_ranges r
-                     where r.channel_id = c.id and r.first_id <= b.id order by r.first_id desc limit 1
-                 ) r on r.first_seq <= b.seq and r.last_seq > b.seq
-                 offset 0
-             ) x
-             cross join generate_series(0, 6) level
-             left join lateral (
-                 select d.total from gapless.deleted_counts d
-                 where d.channel_id = c.id and d.level = level.level and d.bucket > x.seq >> (6 * level.level)
-                   and d.bucket <= (x.seq >> (6 * (level.level + 1)) << 6) + 63) d on true
-             where c.last_seq >> (6 * level.level) > 0) else 0 end as unread, c.last_id, c.last_seq
+       c.last_seq - b.seq - (h.changes - b.changes)
+       -- As gapless_internal.deleted_after, in the levels that the channel has. Without a change nothing is deleted.
+       - case when h.changes = 0 then 0 else x.within + (
+             select coalesce(sum(d.sums[(x.seq >> l.shift & 63)::integer + 2]), 0)::bigint
+             from (values (0, 0), (1, 6), (2, 12), (3, 18), (4, 24), (5, 30), (6, 36)) l (level, shift)
+             join gapless.deleted_counts d
+               on d.channel_id = c.id and d.level = l.level and d.bucket = x.seq >> (l.shift + 6)
+             where c.last_seq >> l.shift > 0) end as unread, c.last_id, c.last_seq
 from gapless.markers m join gapless.channels c on c.id = m.channel_id
 -- Where retention removed messages after the marker, what is kept begins later.
 cross join lateral (
@@ -42,8 +27,20 @@ cross join lateral (
         (select n.number - (n.action <> 'reply')::integer from gapless.changes n
          where n.channel_id = c.id order by n.id limit 1), 0)
     where m.seq < c.first_seq - 1) b
+cross join lateral (
+    select coalesce(c.changes, (select n.number from gapless.changes n
+                                where n.channel_id = c.id order by n.id desc limit 1), 0) as changes offset 0) h
+-- A deleted stretch counts at its beginning. If that comes before the marker, the rest of it is counted here.
 left join lateral (
-    select n.number from gapless.changes n where n.channel_id = c.id order by n.id desc limit 1) h on true
+    select r.first_seq, r.last_seq, r.last_id from gapless.deleted_ranges r
+    where r.channel_id = c.id and r.first_id <= b.id and h.changes > 0 order by r.first_id desc limit 1
+) r on r.first_seq <= b.seq and r.last_seq > b.seq
+cross join lateral (
+    select coalesce(r.last_seq, b.seq) as seq,
+           coalesce(r.last_seq - b.seq + b.changes - coalesce((
+               select n.number from gapless.changes n
+               where n.channel_id = c.id and n.id <= r.last_id order by n.id desc limit 1), b.changes), 0) as within
+    offset 0) x
 where m.namespace_id = $1 and m."user" = $2 and m.name = $3 and m.channel_id > $4
   and ($5::text is null or c.name ~ $5)
 order by m.channel_id limit $6
