@@ -142,6 +142,32 @@ async def test_unread_is_what_one_counts(
     await take(30)
 
 
+@pytest.mark.parametrize("last_seq", [63, 64, 4095, 4096, 300_000, 64**4 + 5])
+async def test_deletions_count_in_channels_of_any_length(
+    queues: Queues, owner: asyncpg.Connection, last_seq: int
+) -> None:
+    """As if the channel had so many messages: a count takes one number of each level that it has."""
+    chance = random.Random(last_seq)
+    markers = Markers(queues.pool, queues.namespaces)
+    await queues.publish("a", "1")
+    await owner.execute("update gapless.channels set last_seq = $1, changes = 1", last_seq)
+    edges = [x for n in range(1, 5) for x in (64**n - 1, 64**n, 64**n + 1, 3 * 64**n)]
+    seqs = [chance.randint(1, last_seq) for _ in range(60)] + edges
+    seqs = [seq for seq in seqs if 0 < seq <= last_seq]
+    deleted = chance.choices(seqs, k=80)
+    for seq in deleted:
+        await owner.execute("select gapless_internal.count_deleted(1, $1, 1)", seq)
+    marked = [0, last_seq, *seqs]
+    mark = """insert into gapless.markers values (1, 1, 'user ' || $1::bigint, 'read', $1, $1, 1, now())
+    on conflict do nothing"""
+    await owner.executemany(mark, [(seq,) for seq in marked])
+    for seq in marked:
+        (row,) = await markers.of_user("default", f"user {seq}", "read", None, 0, 10)
+        gone = sum(each > seq for each in deleted)
+        assert row.unread == last_seq - seq - gone, seq
+        assert await owner.fetchval("select gapless_internal.deleted_after(1, $1)", seq) == gone
+
+
 async def test_unread_is_of_one_moment(database: Database, queues: Queues, owner: asyncpg.Connection) -> None:
     """Readers while others publish, delete and mark: each row is right for its `last_id`."""
     chance = random.Random(5)
