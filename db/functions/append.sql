@@ -236,10 +236,9 @@ create or replace function gapless.append_messages(
     p_namespaces integer[], p_names text[], p_create boolean, p_request_namespaces integer[], p_keys text[],
     p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[], p_request integer[], p_channel integer[],
     p_types text[], p_message_keys text[], p_data text[], p_binary bytea[], p_headers text[], p_senders text[],
-    p_ttls double precision[], p_changes json[], p_versions bigint[], p_moderates boolean[],
-    out ids bigint[], out seqs bigint[], out channel_ids bigint[], out last_ids bigint[], out last_seqs bigint[],
-    out statuses smallint[], out answers json, out appended_at timestamptz, out expires_at timestamptz[],
-    out fences integer
+    p_ttls double precision[], p_changes json[], p_versions bigint[], p_moderates boolean[], out ids bigint[],
+    out seqs bigint[], out channel_ids bigint[], out last_ids bigint[], out last_seqs bigint[], out statuses smallint[],
+    out answers json, out appended_at timestamptz, out expires_at timestamptz[], out fences integer
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     locked record;
