@@ -33,14 +33,14 @@ create or replace function gapless_internal.deleted_after(p_channel_id bigint, p
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     -- In the row of each level, what comes after the place of the seq. What lies beyond is in the row of the next level.
     select coalesce(sum(d.sums[(p_seq >> (6 * d.level) & 63)::integer + 2]), 0)::bigint
-    from gapless.deleted_counts d cross join generate_series(0, 6) level
+    from gapless.deleted_sums d cross join generate_series(0, 6) level
     where d.channel_id = p_channel_id and d.level = level.level and d.bucket = p_seq >> (6 * level.level + 6)
 $$;
 
 -- Counts so many more deleted originals at this seq.
 create or replace function gapless_internal.count_deleted(p_channel_id bigint, p_seq bigint, p_by bigint) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-    insert into gapless.deleted_counts as d (channel_id, level, bucket, sums)
+    insert into gapless.deleted_sums as d (channel_id, level, bucket, sums)
     select p_channel_id, level, p_seq >> (6 * level + 6),
            array_fill(p_by, array[p.place + 1]) || array_fill(0::bigint, array[63 - p.place])
     from generate_series(0, 6) level
@@ -122,8 +122,8 @@ begin
           and (p_all or exists (select from gapless.changes z where z.channel_id = p_channel_id and z.id > y.id))
         order by y.id limit p_limit);
     get diagnostics gone = row_count;
-    delete from gapless.deleted_counts x where x.channel_id = p_channel_id and (x.level, x.bucket) in (
-        select y.level, y.bucket from gapless.deleted_counts y where y.channel_id = p_channel_id
+    delete from gapless.deleted_sums x where x.channel_id = p_channel_id and (x.level, x.bucket) in (
+        select y.level, y.bucket from gapless.deleted_sums y where y.channel_id = p_channel_id
           and (p_all or y.bucket < (p_seq + 1) >> (6 * y.level + 6))
         limit p_limit);
     get diagnostics n = row_count;

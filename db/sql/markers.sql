@@ -12,14 +12,14 @@ select c.id as channel_id, c.name as channel, m.id,
        -- As gapless_internal.deleted_after, in the levels that the channel has, and faster for small ones. Without a
        -- change nothing is deleted.
        - case when h.changes = 0 then 0 else x.within
-             + coalesce((select d.sums[(x.seq & 63)::integer + 2] from gapless.deleted_counts d
+             + coalesce((select d.sums[(x.seq & 63)::integer + 2] from gapless.deleted_sums d
                          where d.channel_id = c.id and d.level = 0 and d.bucket = x.seq >> 6), 0)
-             + coalesce((select d.sums[(x.seq >> 6 & 63)::integer + 2] from gapless.deleted_counts d
+             + coalesce((select d.sums[(x.seq >> 6 & 63)::integer + 2] from gapless.deleted_sums d
                          where d.channel_id = c.id and d.level = 1 and d.bucket = x.seq >> 12), 0)
              + case when c.last_seq < 4096 then 0 else (
                    select coalesce(sum(d.sums[(x.seq >> l.shift & 63)::integer + 2]), 0)::bigint
                    from (values (2, 12), (3, 18), (4, 24), (5, 30), (6, 36)) l (level, shift)
-                   join gapless.deleted_counts d
+                   join gapless.deleted_sums d
                      on d.channel_id = c.id and d.level = l.level and d.bucket = x.seq >> (l.shift + 6)
                    where c.last_seq >> l.shift > 0) end end as unread, c.last_id, c.last_seq
 from gapless.markers m join gapless.channels c on c.id = m.channel_id

@@ -29,7 +29,7 @@ alter table gapless.spark_chunks drop column changes;
 alter table gapless.spark_attempts drop column change_count;
 alter table gapless.spark_batches drop column refused;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
-    gapless.deleted_ranges, gapless.markers, gapless.deleted_counts;
+    gapless.deleted_ranges, gapless.markers, gapless.deleted_sums;
 alter table gapless.scheduled drop column key_id, drop column until, drop column withheld, drop column change,
     drop column version, drop column moderates, drop column refused;
 create index scheduled_due on gapless.scheduled (deliver_at, id);

@@ -83,7 +83,7 @@ alter table gapless.spark_chunks drop column changes;
 alter table gapless.spark_attempts drop column change_count;
 alter table gapless.spark_batches drop column refused;
 drop table gapless.changes, gapless.latest, gapless.annotations, gapless.annotation_counts,
-    gapless.deleted_ranges, gapless.markers, gapless.deleted_counts;
+    gapless.deleted_ranges, gapless.markers, gapless.deleted_sums;
 delete from gapless.migrations where version > 17;
 """
 

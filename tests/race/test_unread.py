@@ -26,7 +26,7 @@ KINDS = ["new"] * 4 + ["reply", "update", "delete", "delete", "cut", "annotate",
 BEFORE_MARKERS = """
 truncate gapless.markers;
 update gapless.deleted_ranges set first_seq = null, last_seq = null, total = 0;
-drop table gapless.deleted_counts;
+drop table gapless.deleted_sums;
 alter table gapless.channels drop column changes;
 drop index gapless.changes_target;
 alter table gapless.changes drop column number, drop constraint changes_pkey,
@@ -248,7 +248,7 @@ async def test_markers_go_with_their_channel(queues: Queues, owner: asyncpg.Conn
     await owner.execute("select gapless.delete_channel(1, 'a')")
     assert await markers.of_user("default", "ann", "read", None, 0, 10) == []
     await owner.execute("select gapless.purge_rows(1000)")
-    for table in ("markers", "changes", "deleted_counts"):
+    for table in ("markers", "changes", "deleted_sums"):
         assert await owner.fetchval(f"select count(*) from gapless.{table}") == 0
     await queues.publish("a", "2")
     assert await markers.of_user("default", "ann", "read", None, 0, 10) == [], "another channel by that name"
