@@ -66,10 +66,9 @@ def change_of(asked: Asked) -> Change | None:
         raise invalid("through", "must not be before the target")
     if action == "annotate":
         return Change(_annotation(target, asked))
-    if asked[3:] != (UNSET, UNSET, UNSET):
-        for name in ("annotation", "mode", "remove"):
-            if getattr(asked, name) not in (UNSET, None):
-                raise invalid(name, "is for annotate")
+    for name, value in zip(asked._fields[3:], asked[3:], strict=True):
+        if value is not UNSET and value is not None:
+            raise invalid(name, "is for annotate")
     return Change(change_text(target, action, through))
 
 

@@ -9,8 +9,8 @@ select * from gapless.mark($1, $2, $3, $4, $5, $6)
 -- statement, so all of it is of one moment, and without functions, which would take most of the time.
 select c.id as channel_id, c.name as channel, m.id,
        c.last_seq - b.seq - (h.changes - b.changes)
-       -- As gapless_internal.deleted_after, in the levels that the channel has, and faster for small ones. Without a
-       -- change nothing is deleted.
+       -- The same sum as gapless_internal.deleted_after. Most channels have two levels, so the others are left out for
+       -- them. A channel without changes has no deletions.
        - case when h.changes = 0 then 0 else x.within
              + coalesce((select d.sums[(x.seq & 63)::integer + 2] from gapless.deleted_sums d
                          where d.channel_id = c.id and d.level = 0 and d.bucket = x.seq >> 6), 0)
@@ -36,8 +36,8 @@ cross join lateral (
 cross join lateral (
     select coalesce(c.changes, (select n.number from gapless.changes n
                                 where n.channel_id = c.id order by n.id desc limit 1), 0) as changes offset 0) h
--- A deleted stretch counts at its beginning. If that comes before the marker, the rest of it is counted here. The
--- stretch before it in the index may be another channel's: so asked, the planner never reads the whole table.
+-- A deleted stretch counts at its beginning. If that comes before the marker, the rest of it is counted here. What is
+-- found may be a stretch of another channel. The planner uses the index for this form even when the table is small.
 left join lateral (
     select r.channel_id, r.first_seq, r.last_seq, r.last_id from gapless.deleted_ranges r
     where (r.channel_id, r.first_id) <= (c.id, b.id) and h.changes > 0
