@@ -93,7 +93,7 @@ end $$;
 -- Takes ids for p_live messages, those of requests with status 0 (null statuses: all), stores the messages
 -- and moves the heads of their channels, which are locked and stand at p_last_seqs. Returns them in the order
 -- in which they were stored.
-create or replace function gapless_internal.store(
+create or replace function gapless_internal.store_all(
     p_channel_ids bigint[], p_last_seqs bigint[], p_channel_ttls double precision[], p_statuses smallint[],
     p_live integer, p_now timestamptz, p_request integer[], p_channel integer[], p_types text[],
     p_message_keys text[], p_data text[], p_binary bytea[], p_headers text[], p_senders text[],
@@ -126,13 +126,17 @@ begin
         order by m.ord
     ), heads as (
         select p_channel_ids[m.channel] as id, p_last_seqs[m.channel] as before, max(m.seq) as last_seq,
-               max(m.id) as last_id, min(m.id) as first_id
+               max(m.id) as last_id, min(m.id) as first_id,
+               -- Null: no message of the channel has a target, so what its row says stays as it is.
+               sum(gapless.is_change(m.change)::integer) filter (where m.change is not null) as changes
         from m
         group by m.channel
     ), moved as (
         update gapless.channels c
         set last_id = h.last_id, last_seq = h.last_seq,
-            first_id = case when c.last_seq < c.first_seq then h.first_id else c.first_id end
+            first_id = case when c.last_seq < c.first_seq then h.first_id else c.first_id end,
+            changes = case when h.changes is null then c.changes
+                           else coalesce(c.changes, gapless_internal.changes_up_to(c.id, c.last_id)) + h.changes end
         from heads h
         where c.id = h.id and c.last_seq = h.before and c.last_id < h.first_id
         returning h.last_seq - h.before as n
@@ -283,7 +287,7 @@ begin
 
     appended_at := clock_timestamp();
     if live > 0 then
-        stored := gapless_internal.store(
+        stored := gapless_internal.store_all(
             channel_ids, last_seqs, locked.ttls, statuses, live, appended_at, p_request, p_channel, p_types, p_message_keys,
             p_data, p_binary, p_headers, p_senders, p_ttls, p_changes);
         ids := stored.ids;
@@ -299,7 +303,7 @@ begin
             p_request_namespaces, p_keys, p_fingerprints, statuses, p_names, p_request, p_channel, ids, seqs, appended_at);
     end if;
     if live > 0 and p_changes is not null then
-        perform gapless_internal.fold_all(p_channel, channel_ids, ids, p_message_keys, p_senders, p_changes);
+        perform gapless_internal.fold_changes(p_channel, channel_ids, ids, p_message_keys, p_senders, p_changes);
     end if;
 end $$;
 

@@ -16,12 +16,17 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
     statuses smallint[] := p_statuses;
     most constant integer := 1000;
+    trimmed bigint[];
+    heads bigint[];
     refused record;
 begin
     -- What became of a target is read after its channel was locked.
     if current_setting('transaction_isolation') <> 'read committed' then
         perform gapless_internal.needs_fresh_snapshots();
     end if;
+    -- Once a channel, where the statement below would look its row up for each message.
+    select array_agg(c.trimmed_id order by w.ord), array_agg(c.last_id order by w.ord) into trimmed, heads
+    from unnest(p_channel_ids) with ordinality as w (id, ord) left join gapless.channels c on c.id = w.id;
     for refused in
         select m.request, x.status
         from unnest(p_request, p_channel, p_senders, p_message_keys, p_changes, p_versions, p_moderates) with ordinality
@@ -30,9 +35,9 @@ begin
                                    (m.change ->> 'through')::bigint as through) c
         -- One at a time: so only the segment of each target is read, and never all that was changed before.
         left join lateral (
-            select t.id, t.sender, gapless.is_change(t.change) as is_change, h.last_id
-            from gapless.messages t join gapless.channels h on h.id = t.channel_id
-            where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > h.trimmed_id
+            select t.id, t.sender, gapless.is_change(t.change) as is_change, heads[m.channel] as last_id
+            from gapless.messages t
+            where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > trimmed[m.channel]
             offset 0) t on true
         left join lateral (
             select greatest(t.id, gapless_internal.deleted_by(p_channel_ids[m.channel], t.id),
@@ -190,9 +195,9 @@ language sql immutable as $$
     select p_change is not null and p_change ->> 'action' <> 'reply'
 $$;
 
--- Notes what stored changes make of their targets. Ids of messages that were not stored are null.
--- A call that began before this function was changed calls it too: it keeps its signature.
-create or replace function gapless_internal.fold_all(
+-- Notes what stored changes make of their targets. gapless_internal.store_all has counted them in their channels. Ids of
+-- messages that were not stored are null.
+create or replace function gapless_internal.fold_changes(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_message_keys text[], p_senders text[],
     p_changes json[]
 ) returns void
@@ -207,23 +212,16 @@ begin
         perform gapless_internal.count_deletions(p_channel, p_channel_ids, p_ids, p_changes);
     end if;
     with x as materialized (
-        select p_channel_ids[m.channel] as channel_id, m.target, m.id, m.action
+        select p_channel_ids[m.channel] as channel_id, m.target, m.id, m.action,
+               -- How many of its channel come after it in this batch.
+               count(*) filter (where m.action <> 'reply') over (
+                   partition by m.channel order by m.id desc rows unbounded preceding exclude current row) as after
         from unnest(p_channel, p_ids, targets, actions) as m (channel, id, target, action)
         where m.action is not null and m.id is not null
-    ), before as (
-        select c.id as channel_id, coalesce(c.changes, gapless_internal.changes_up_to(c.id, c.last_id)) as number
-        from (select distinct x.channel_id from x) d join gapless.channels c on c.id = d.channel_id
-    ), numbered as materialized (
-        select x.*, b.number + count(*) filter (where x.action <> 'reply') over (partition by x.channel_id order by x.id)
-                    as number
-        from x join before b on b.channel_id = x.channel_id
     ), noted as (
         insert into gapless.changes (channel_id, target, id, action, number)
-        select n.channel_id, n.target, n.id, n.action, n.number from numbered n
-    ), counted as (
-        update gapless.channels c set changes = n.number
-        from (select n.channel_id, max(n.number) as number from numbered n group by n.channel_id) n
-        where c.id = n.channel_id and c.changes is distinct from n.number
+        select x.channel_id, x.target, x.id, x.action, c.changes - x.after
+        from x join gapless.channels c on c.id = x.channel_id
     )
     insert into gapless.latest as l (channel_id, id, version, updated_by, deleted, replies)
     select x.channel_id, x.target, max(x.id), max(x.id) filter (where x.action = 'update'),

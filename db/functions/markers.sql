@@ -1,6 +1,6 @@
 -- How far users have come in channels, and how much of a channel is unread.
 
--- Counts the originals that deletions without a stretch delete anew, before gapless_internal.fold_all notes that they
+-- Counts the originals that deletions without a stretch delete anew, before gapless_internal.fold_changes notes that they
 -- do. Ids of messages that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
 create or replace function gapless_internal.count_deletions(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
