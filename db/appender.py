@@ -15,7 +15,7 @@ from db.connect import FAILURES, PUBLISH_TIMEOUT_S, QUERIES, DatabaseConfig, con
 from db.namespaces import unknown_namespace
 from db.queries import load
 from subscriptions.domain.errors import Code, GaplessError, UnreachableError, unavailable
-from subscriptions.domain.model import Append, Appended, NewMessage, Position, microseconds
+from subscriptions.domain.model import Append, Appended, Change, NewMessage, Position, microseconds
 from subscriptions.domain.watermark import Fence
 
 T = TypeVar("T")
@@ -155,6 +155,7 @@ class Appender:
         self._namespaces = {row["name"]: row["id"] for row in rows}
 
 
+_NO_CHANGES = (None, None, None)
 Place = tuple[str, str]
 """A namespace and the name of a channel in it."""
 
@@ -178,7 +179,6 @@ def arguments_of(
     firsts = [numbers[a.namespace, a.messages[0].channel] for a in batch]
     # Turns rows into columns in one step; the order is that of `NewMessage`.
     _, data, binary, types, keys, headers, ttls, _, senders, changes = zip(*messages, strict=True)
-    changing = changes.count(None) < len(changes)
     return list(numbers), (
         [namespaces[namespace] for namespace, _ in numbers],
         [name for _, name in numbers],
@@ -197,9 +197,16 @@ def arguments_of(
         _column([text.decode() or None for text in headers]),
         _column(senders),
         _column(ttls),
-        [None if change is None else change.text.decode() for change in changes] if changing else None,
+        *(_NO_CHANGES if changes.count(None) == len(changes) else _of_changes(changes)),
+    )
+
+
+def _of_changes(changes: Sequence[Change | None]) -> tuple[Any, ...]:
+    """What messages change, in which version, and whether their senders may change anybody's."""
+    return (
+        [None if change is None else change.text.decode() for change in changes],
         _column([None if change is None else change.version for change in changes]),
-        _numbers([change is not None and change.moderates for change in changes]) if changing else None,
+        _numbers([change is not None and change.moderates for change in changes]),
     )
 
 

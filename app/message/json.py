@@ -90,9 +90,9 @@ def count_keys(value: Any, field: str) -> int:
 
     Raises `invalid_request` about `field` if it is nested too deep or holds an integer out of range.
     """
-    keys = 0
-    depth = -1  # The list made here to hold the value does not count as a level.
-    level: list[Any] = [(value,)]
+    keys = depth = 0
+    kind = value.__class__
+    level: list[Any] = [value] if kind is dict or kind is list else [(value,)]
     while level:
         depth += 1
         below: list[Any] = []

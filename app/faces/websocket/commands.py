@@ -156,7 +156,10 @@ def read_command(line: bytes) -> Command:
 
 def method_of(command: Command) -> str:
     """The name of the member that is set; empty if none is. If several are, the first one."""
-    return next((name for name in METHODS if getattr(command, name) is not UNSET), "")
+    for name in METHODS:
+        if getattr(command, name) is not UNSET:
+            return name
+    return ""
 
 
 def id_of(line: bytes) -> int:
