@@ -14,7 +14,7 @@ from subscriptions.engine.live.engine import LiveEngine, LiveLimits
 from subscriptions.engine.live.live_subscription import Chunk, Event, LiveSubscription, Ready
 from subscriptions.engine.live.starts import Earliest, Start
 from tests.contract.memory import MemoryAppender, MemoryReader
-from tests.contract.memory_log import MemoryLog
+from tests.contract.memory_log import MemoryLog, Transaction
 from tests.sim.loop import SeededLoop, run
 from tests.sim.world import Wire, encode, read_frames
 
@@ -99,6 +99,14 @@ class Reader:
         self._task.cancel()
         self.stage.engine.unsubscribe(self.subscription)
         return self.ids[-1] if self.ids else self.subscription.cursor
+
+
+async def begin(stage: Stage, channel: str) -> Transaction:
+    """A publish that has taken its id and has not committed."""
+    transaction = stage.log.begin([Append(NAMESPACE, (NewMessage(channel, b"{}"),))], create=True)
+    await transaction.lock()
+    await transaction.take()
+    return transaction
 
 
 def on_stage(play: Callable[[Stage], Awaitable[None]], limits: LiveLimits | None = None) -> None:

@@ -6,23 +6,14 @@ import asyncio
 
 import pytest
 
-from subscriptions.domain.model import Append, NewMessage
 from subscriptions.domain.selection import Selection, select
 from subscriptions.engine.live.live_subscription import Ready
 from subscriptions.engine.live.starts import After, Latest
 from tests.contract.memory_log import Transaction
-from tests.engine.stage import ALL, NAMESPACE, Reader, Stage, on_stage
+from tests.engine.stage import ALL, NAMESPACE, Reader, Stage, begin, on_stage
 
 A, B = select(NAMESPACE, ("a",)), select(NAMESPACE, ("b",))
 BOTH = select(NAMESPACE, ("a", "b"))
-
-
-async def begin(stage: Stage, channel: str) -> Transaction:
-    """A publish that has taken its id and has not committed."""
-    transaction = stage.log.begin([Append(NAMESPACE, (NewMessage(channel, b"{}"),))], create=True)
-    await transaction.lock()
-    await transaction.take()
-    return transaction
 
 
 async def read_ahead(stage: Stage) -> tuple[Transaction, int]:

@@ -89,6 +89,7 @@ class LiveSubscription:
         "_carried",
         "_ephemeral_seen",
         "_failed",
+        "_gone_to",
         "_goodbye",
         "_pending",
         "_ready",
@@ -131,7 +132,10 @@ class LiveSubscription:
         self._ready_at = ready_at
         self._starts = starts
         self._carried = carried
-        self._announced: dict[str, int] | None = None
+        self._announced: dict[str, Trim] | None = None
+        self._gone_to = 0
+        """Up to this id gaps count messages as missed. The tail may hold some of them, or get them later:
+        retention does not wait for what is settled here."""
         self._pending: Iterator[Event] | None = None
         self._ephemeral_seen = feed.ephemeral_count
         self._ready = False
@@ -163,6 +167,8 @@ class LiveSubscription:
         if self.write is None or self._pending is not None or not self._ready or self._beat_due:
             return False
         if self._goodbye is not None or self.gone or self._ephemeral_seen < self.feed.ephemeral_count:
+            return False
+        if self.cursor < self._gone_to:
             return False
         chunk = self.feed.chunk(self.cursor, self._wire)
         if chunk is None or (chunk[0] and not self.write(chunk[0])):
@@ -288,17 +294,21 @@ class LiveSubscription:
         """The messages after the cursor in the feed's tail, and the new cursor."""
         if self._carried is not None and self.cursor >= self._carried.cursor:
             self._carried = None
-        if self._carried is None or self.cursor < self.feed.tail.base:
+        shares = self._carried is None and self.cursor >= self._gone_to
+        if shares or self.cursor < self.feed.tail.base:
             return self.feed.chunk(self.cursor, self._wire)
         entries, after = self.feed.tail.after(self.cursor, CHUNK_BYTES)
         return b"".join([entry.frame(self._wire) for entry in self._unread(entries)]), after
 
     def _unread(self, entries: list[Entry]) -> list[Entry]:
-        """The entries that do not lie before a carried cursor."""
-        carried = self._carried
-        if carried is None:
-            return entries
-        return [entry for entry in entries if not carried.is_before(entry.channel, entry.id)]
+        """The entries that do not lie before a carried cursor, and that no gap has counted as missed."""
+        carried, announced = self._carried, self._announced
+        if carried is not None:
+            entries = [entry for entry in entries if not carried.is_before(entry.channel, entry.id)]
+        if announced is not None and self.cursor < self._gone_to:
+            gone = {channel: trim.trimmed_id for channel, trim in announced.items()}
+            entries = [entry for entry in entries if entry.id > gone.get(entry.channel, 0)]
+        return entries
 
     def _next_ephemeral(self) -> Event | None:
         feed = self.feed
@@ -365,18 +375,23 @@ class LiveSubscription:
     async def _gaps(self, read: ReadPort, trims: tuple[Trim, ...], starts: dict[int, int]) -> list[Gap]:
         """The gaps between this cursor (or the channel's own start) and the messages that retention left, one
         for each channel."""
-        gaps = []
+        gaps: list[Gap] = []
+        told: dict[str, Trim] = {}
+        announced = self._announced or {}
         cursor = max(self.cursor, self._carried.cursor if self._carried else 0)
         for trim in trims:
-            announced = self._announced.get(trim.channel, 1) if self._announced else 1
-            if trim.trimmed_id <= cursor or trim.first_seq <= announced:
+            last = announced.get(trim.channel)
+            known = last.first_seq if last is not None and last.channel_id == trim.channel_id else 1
+            if trim.trimmed_id <= cursor or trim.first_seq <= known:
                 continue
             seen_id = max(cursor, starts.get(trim.channel_id, 0))
-            seen = max(await read.seq_at(trim.channel_id, seen_id), announced - 1)
-            if self._announced is None:
-                self._announced = {}
-            self._announced[trim.channel] = trim.first_seq
+            seen = max(await read.seq_at(trim.channel_id, seen_id), known - 1)
+            told[trim.channel] = trim
             missed = trim.first_seq - 1 - seen
             if missed > 0:
                 gaps.append(Gap(trim.channel, trim.first_seq, missed))
+        if told:
+            # Only here: if a read above fails, the gaps before it were not told.
+            self._announced = announced | told
+            self._gone_to = max(self._gone_to, *(trim.trimmed_id for trim in told.values()))
         return gaps
