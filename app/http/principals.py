@@ -73,8 +73,8 @@ class Principals:
         self._everybody: Principal | None = None
         """Who sends no credential, while none is needed."""
         self._keys: dict[str, tuple[Key, Principal]] = {}
-        self._checked: dict[str, Principal] = {}
-        """Keys as they are sent, each checked once: at most one for each that is known."""
+        self._checked: dict[str | bytes, Principal] = {}
+        """Keys, and the headers with them as most clients write it, each checked once."""
         self._port: KeyPort | None = None
         self._tickets: TicketPort | None = None
         self._look = SingleFlight(self._read)
@@ -114,6 +114,8 @@ class Principals:
         if self._known is None:
             return None
         if sent:
+            if len(sent) == 1 and (checked := self._checked.get(sent[0])) and self._is_good(checked):
+                return checked
             scheme, _, text = sent[0].decode("latin-1").partition(" ")
             if len(sent) == 1 and scheme.lower() == "bearer":
                 return self.of_text(text.strip())
@@ -126,15 +128,14 @@ class Principals:
         """As `of`, for the credential itself."""
         if self._tokens is not None and is_token(text):
             return self._tokens.read(text)
-        checked = self._checked.get(text)
-        if checked is not None and not checked.lifetime.over and not self._is_past(checked.expires_at_us):
+        if (checked := self._checked.get(text)) and self._is_good(checked):
             return checked
         read = read_key(text)
         if read is None:
             raise unauthenticated(UNREADABLE if self.required else NO_KEYS)
         holder = self._holder(*read)
         if holder is not None:
-            self._checked[text] = holder
+            self._checked[text] = self._checked[b"Bearer " + text.encode()] = holder
         return holder
 
     async def find(self, scope: Scope, *, later: bool = False) -> Principal:
@@ -179,6 +180,9 @@ class Principals:
             principal.lifetime.end()
             return None
         return principal
+
+    def _is_good(self, holder: Principal) -> bool:
+        return not holder.lifetime.over and not self._is_past(holder.expires_at_us)
 
     def _is_past(self, at_us: int | None) -> bool:
         return at_us is not None and at_us <= self._now_us()

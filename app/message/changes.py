@@ -34,6 +34,8 @@ Mode = Annotated[
     ),
 ]
 Member = UnsetType | None
+_MAY_PUBLISH: Final = (Action.PUBLISH,)
+_MAY_EDIT: Final = (Action.PUBLISH, Action.MODERATE)
 NOTHING: Final = b"null"
 """The data of a deletion that has none."""
 
@@ -97,11 +99,9 @@ def sendable(who: Principal, messages: tuple[NewMessage, ...]) -> tuple[NewMessa
     """The same messages, as `who` may send them: a moderator of a channel changes what others have sent, and
     need not be a publisher for that. Raises `forbidden`."""
     if who.grants is not None:
-        # In their order, each once.
-        asked = dict.fromkeys([(m.channel, m.change is not None and m.change.is_edit) for m in messages])
-        for channel, is_edit in asked:
-            actions = (Action.PUBLISH, Action.MODERATE) if is_edit else (Action.PUBLISH,)
-            who.require(actions, Noun.CHANNEL, (channel,))
+        for message in messages:
+            is_edit = message.change is not None and message.change.is_edit
+            who.require(_MAY_EDIT if is_edit else _MAY_PUBLISH, Noun.CHANNEL, (message.channel,))
     for message in messages:
         if message.change is not None:
             return tuple([_as_sent(who, each) if each.change else each for each in messages])

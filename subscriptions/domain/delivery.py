@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from subscriptions.domain.errors import Code
 from subscriptions.domain.model import Message, NewMessage
+from subscriptions.domain.word import Word
 
 Settings = Mapping[str, Any]
 """Checked members of a definition, as JSON values; seconds are numbers. An absent member is not set."""
@@ -219,7 +220,7 @@ class Looked:
     complete: bool = True
 
 
-class Settlement(StrEnum):
+class Settlement(Word):
     """What became of one receipt."""
 
     ACKED = "acked"

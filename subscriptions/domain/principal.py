@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Final
 
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.pattern import covers, intersect
+from subscriptions.domain.word import Word
 
 
-class Action(StrEnum):
+class Action(Word):
     """What a grant allows; the names are part of the protocol."""
 
     PUBLISH = "publish"
@@ -22,7 +23,7 @@ class Action(StrEnum):
     ADMIN = "admin"
 
 
-class Noun(StrEnum):
+class Noun(Word):
     """What an action is done to."""
 
     CHANNEL = "channel"
@@ -44,6 +45,10 @@ class Grant:
     def covers(self, noun: Noun, name: str) -> bool:
         """Whether it is about everything that `name`, a name or a pattern, stands for."""
         return any(covers(pattern, name) for pattern in self.patterns(noun))
+
+
+DECISIONS: Final = 128
+"""What a principal may on so many names is remembered."""
 
 
 class Lifetime:
@@ -101,19 +106,31 @@ class Principal:
     expires_at_us: int | None = None
     key_id: str | None = field(default=None, compare=False)
     lifetime: Lifetime = field(default_factory=Lifetime, compare=False)
+    _decided: dict[tuple[tuple[Action, ...], Noun, str], bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def is_stranger(self) -> bool:
         """Whether nobody knows who it is: it may do nothing but what anybody may."""
         return self.grants == () and self.subject is None
 
-    def may(self, actions: Sequence[Action], noun: Noun, name: str) -> bool:
+    def may(self, actions: tuple[Action, ...], noun: Noun, name: str) -> bool:
         """Whether a grant has one of the actions on all that `name`, a name or a pattern, stands for."""
-        return self.grants is None or any(
-            not grant.actions.isdisjoint(actions) and grant.covers(noun, name) for grant in self.grants
-        )
+        if self.grants is None:
+            return True
+        # Each request comes here, and clients repeat themselves.
+        found = self._decided.get((actions, noun, name))
+        if found is None:
+            found = any(
+                not grant.actions.isdisjoint(actions) and grant.covers(noun, name) for grant in self.grants
+            )
+            if len(self._decided) >= DECISIONS:
+                self._decided.clear()
+            self._decided[actions, noun, name] = found
+        return found
 
-    def require(self, actions: Sequence[Action], noun: Noun, names: Iterable[str]) -> None:
+    def require(self, actions: tuple[Action, ...], noun: Noun, names: Iterable[str]) -> None:
         """Raises `forbidden` about the first of the names on which none of the actions is granted."""
         if self.grants is None:
             return
@@ -121,7 +138,7 @@ class Principal:
             if not self.may(actions, noun, name):
                 raise forbidden(actions, f"{noun.value} {name}")
 
-    def narrow(self, actions: Sequence[Action], noun: Noun, patterns: Iterable[str]) -> list[str]:
+    def narrow(self, actions: tuple[Action, ...], noun: Noun, patterns: Iterable[str]) -> list[str]:
         """What the grants leave of these patterns, as patterns. Raises `forbidden` about one of which they
         leave nothing."""
         if self.grants is None:
@@ -136,7 +153,7 @@ class Principal:
             left |= dict.fromkeys(common)
         return list(left)
 
-    def require_any(self, actions: Sequence[Action]) -> None:
+    def require_any(self, actions: tuple[Action, ...]) -> None:
         """Raises `forbidden` if none of the actions is granted on anything."""
         if self.grants is None or any(not grant.actions.isdisjoint(actions) for grant in self.grants):
             return
@@ -160,7 +177,7 @@ class Principal:
         return key if key is None or self.subject is None else f"{self.subject}\n{key}"
 
 
-def forbidden(actions: Sequence[Action], what: str) -> GaplessError:
+def forbidden(actions: tuple[Action, ...], what: str) -> GaplessError:
     """The credential grants none of the actions on `what`."""
     wanted = " or ".join(action.value for action in actions)
     return GaplessError(Code.FORBIDDEN, f"the credential does not grant {wanted} on {what}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.pattern import compile_pattern, covers, intersect
-from subscriptions.domain.principal import Action, Grant, Noun, Principal
+from subscriptions.domain.principal import DECISIONS, Action, Grant, Noun, Principal
 
 _TOKENS = ("a", "b", "*")
 _NAMES = [".".join(parts) for n in (1, 2, 3, 4) for parts in itertools.product("ab", repeat=n)]
@@ -79,6 +79,26 @@ def test_an_action_of_one_grant_is_not_one_on_the_names_of_another() -> None:
 def test_without_grants_nothing_is_allowed_and_without_a_credential_everything() -> None:
     assert not Principal("n", "s", ()).may(tuple(Action), Noun.CHANNEL, "a")
     assert Principal("n").may((Action.ADMIN,), Noun.CHANNEL, ">")
+
+
+def test_what_was_decided_before_changes_no_answer() -> None:
+    who = Principal(
+        "n", "s", (Grant(frozenset({Action.PUBLISH}), channels=("a.*",), subscriptions=("b.*",)),)
+    )
+    questions = [
+        (actions, noun, f"{letter}.{number}")
+        for number in range(DECISIONS)
+        for actions in ((Action.PUBLISH,), (Action.CONSUME,), (Action.CONSUME, Action.PUBLISH))
+        for noun in Noun
+        for letter in "ab"
+    ]
+    expected = [
+        Action.PUBLISH in actions and name.startswith("a" if noun is Noun.CHANNEL else "b")
+        for actions, noun, name in questions
+    ]
+    for _ in range(2):
+        assert [who.may(*question) for question in questions] == expected
+        assert [who.may(*each) for each in (questions[0], questions[0])] == [expected[0]] * 2
 
 
 _KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=4)

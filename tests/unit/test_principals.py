@@ -329,17 +329,22 @@ def test_a_stored_credential_is_good_as_long_as_the_key_or_the_token() -> None:
     assert principals.is_good("a" * 12, 50)
 
 
-def test_a_key_that_was_checked_ends_at_its_time_and_with_its_revocation() -> None:
+@pytest.mark.parametrize("in_header", [True, False])
+def test_a_key_that_was_checked_ends_at_its_time_and_with_its_revocation(*, in_header: bool) -> None:
     now_us = 0
     lasting, ending = key("a" * 12), key("b" * 12, expires_at_us=50)
     principals = Principals("default", lambda: now_us, Credentials(True, 1, (lasting, ending)))
-    texts = [written(each.id, SECRET) for each in (lasting, ending)]
-    first = [principals.of_text(text) for text in texts]
-    assert [principals.of_text(text) for text in texts] == first == [lasting.principal(), ending.principal()]
+
+    def read() -> list[Principal | None]:
+        texts = [written(each.id, SECRET) for each in (lasting, ending)]
+        return [principals.of(bearer(text)) if in_header else principals.of_text(text) for text in texts]
+
+    first = read()
+    assert read() == first == [lasting.principal(), ending.principal()]
     now_us = 50
-    assert [principals.of_text(text) for text in texts] == [first[0], None]
+    assert read() == [first[0], None]
     principals.learn(Credentials(True, 2, (ending,)))
-    assert [principals.of_text(text) for text in texts] == [None, None]
+    assert read() == [None, None]
     with pytest.raises(GaplessError):
         Principals("default", lambda: 0, Credentials(True, 1, (lasting,))).of_text(
             written("a" * 12, b"x" * 32)
