@@ -98,7 +98,7 @@ class Deliveries:
 
     async def ack(self, receipts: Sequence[Receipt]) -> list[Settled]:
         statuses = await self._pool.fetchval("ack", *_columns(receipts))
-        return [_settled(status, Settlement.ACKED) for status in statuses]
+        return _settled(statuses, Settlement.ACKED)
 
     async def nack(
         self, receipts: Sequence[Receipt], nack: Nack
@@ -114,8 +114,8 @@ class Deliveries:
             return settled + others, touched + more
         entries = row["dead_letters"] or [None] * len(receipts)
         settled = [
-            _settled(status, Settlement.NACKED)._replace(dead_letter=entry if status == _DONE else None)
-            for status, entry in zip(row["statuses"], entries, strict=True)
+            each if each.status is not Settlement.NACKED else each._replace(dead_letter=entry)
+            for each, entry in zip(_settled(row["statuses"], Settlement.NACKED), entries, strict=True)
         ]
         return settled, await self._namespaces.touched(row["touched"])
 
@@ -124,16 +124,14 @@ class Deliveries:
         row = await self._pool.fetchrow("extend", subscriptions[0], messages, leases, ack_wait_s)
         deadline_us = None if row["deadline"] is None else microseconds(row["deadline"])
         return [
-            _settled(status, Settlement.EXTENDED)._replace(
-                deadline_us=deadline_us if status == _DONE else None
-            )
-            for status in row["statuses"]
+            each if each.status is not Settlement.EXTENDED else each._replace(deadline_us=deadline_us)
+            for each in _settled(row["statuses"], Settlement.EXTENDED)
         ]
 
     async def give_back(self, receipts: Sequence[Receipt], delay_s: float | None) -> list[Settled]:
         subscriptions, messages, leases = _columns(receipts)
         statuses = await self._pool.fetchval("give_back", subscriptions[0], messages, leases, delay_s)
-        return [_settled(status, Settlement.RELEASED) for status in statuses]
+        return _settled(statuses, Settlement.RELEASED)
 
     async def release(self, receipts: Sequence[Receipt], *, delivered: bool) -> tuple[Touched, ...]:
         subscriptions, messages, leases = _columns(receipts)
@@ -233,7 +231,10 @@ def _outstanding(row: Any) -> Outstanding:
     )
 
 
-def _settled(status: int, done: Settlement) -> Settled:
-    if status == _DONE:
-        return Settled(done)
-    return Settled(Settlement.LEASE_EXPIRED if status == _ENDED else Settlement.UNKNOWN)
+def _settled(statuses: Sequence[int], done: Settlement) -> list[Settled]:
+    means = {
+        _DONE: Settled(done),
+        _ENDED: Settled(Settlement.LEASE_EXPIRED),
+        _UNKNOWN: Settled(Settlement.UNKNOWN),
+    }
+    return [means[status] for status in statuses]

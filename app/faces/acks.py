@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from app.message.deliveries import encode_results
@@ -69,6 +70,6 @@ class Acks:
 
 
 def _results(texts: Sequence[str], settled: Sequence[Settled]) -> bytes:
-    for item in settled:
-        SETTLED.labels(item.status.value).inc()
+    for status, times in Counter([item.status for item in settled]).items():
+        SETTLED.labels(status.value).inc(times)
     return encode_results(texts, settled)

@@ -45,15 +45,17 @@ def gap(channel: str, first_seq: int, missed: int) -> dict[str, str | int]:
     return {"channel": channel, "first_seq": first_seq, "missed": missed}
 
 
+class _Result(msgspec.Struct, omit_defaults=True):
+    receipt: str
+    status: str
+    dead_letter: int | None = None
+    deadline: str | None = None
+
+
 def encode_results(receipts: Sequence[str], settled: Sequence[Settled]) -> bytes:
     """The answer to an ack, nack, release or extend: one result per receipt, in the order of the request."""
-    return b'{"results":[%b]}' % b",".join(_result(*each) for each in zip(receipts, settled, strict=True))
-
-
-def _result(receipt: str, settled: Settled) -> bytes:
-    rest = b""
-    if settled.dead_letter is not None:
-        rest = b',"dead_letter":%d' % settled.dead_letter
-    if settled.deadline_us is not None:
-        rest += b',"deadline":"%b"' % rfc3339(settled.deadline_us)
-    return b'{"receipt":%b,"status":"%b"%b}' % (_encode(receipt), settled.status.value.encode(), rest)
+    results = [
+        _Result(receipt, status, entry, rfc3339(deadline_us).decode() if deadline_us is not None else None)
+        for receipt, (status, entry, deadline_us) in zip(receipts, settled, strict=True)
+    ]
+    return b'{"results":%b}' % _encode(results)

@@ -67,13 +67,14 @@ class ReceiptCodec:
             raw = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
         except Error:
             return None
-        packed = raw[:-_MAC_BYTES]
-        if not any(compare_digest(raw[-_MAC_BYTES:], _mac(keyed, packed)) for keyed in self._keyed):
-            if self._clock() > self._known_until:
-                raise unavailable("the secrets of receipts cannot be read now; nothing was done")
-            return None
-        version, *numbers = _NUMBERS.unpack(packed)
-        return Receipt(*numbers) if version == _VERSION else None
+        packed, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
+        for keyed in self._keyed:
+            if compare_digest(mac, _mac(keyed, packed)):
+                version, *numbers = _NUMBERS.unpack(packed)
+                return Receipt(*numbers) if version == _VERSION else None
+        if self._clock() > self._known_until:
+            raise unavailable("the secrets of receipts cannot be read now; nothing was done")
+        return None
 
     def decode_all(self, texts: Iterable[str]) -> list[Receipt | None]:
         """As `decode`, for each of the texts, in order."""
