@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
+import urllib.request
 
 import httpx
 
@@ -15,12 +17,21 @@ LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
 """The most connections. Every open subscription holds one; beyond, a call waits its timeout and fails."""
 
 
-class AsyncPool(OneProcess):
-    """An `httpx.AsyncClient`: the caller's, or one of its own, which it closes."""
+def _trust(base_url: str) -> ssl.SSLContext:
+    """What is trusted over TLS. To load the usual certificates takes longer than many a call, and over http
+    nobody but a proxy needs them; without them, no server is trusted."""
+    proxies = urllib.request.getproxies().values()
+    if any(url.lower().startswith("https:") for url in (base_url, *proxies)):
+        return httpx.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-    def __init__(self, given: httpx.AsyncClient | None) -> None:
+
+class AsyncPool(OneProcess):
+    """An `httpx.AsyncClient`: the caller's, or one of its own for this address, which it closes."""
+
+    def __init__(self, given: httpx.AsyncClient | None, base_url: str) -> None:
         self._given = given
-        self._http = given or httpx.AsyncClient(limits=LIMITS)
+        self._http = given or httpx.AsyncClient(verify=_trust(base_url), limits=LIMITS)
         super().__init__()
 
     @property
@@ -41,11 +52,13 @@ class AsyncPool(OneProcess):
 
 
 class Pool(OneProcess):
-    """An `httpx.Client`: the caller's, or one of its own, which it closes. A forked child has its own."""
+    """An `httpx.Client`: the caller's, or one of its own for this address, which it closes. A forked child
+    has its own."""
 
-    def __init__(self, given: httpx.Client | None) -> None:
+    def __init__(self, given: httpx.Client | None, base_url: str) -> None:
         self._given = given
-        self._http = given or httpx.Client(limits=LIMITS)
+        self._base_url = base_url
+        self._http = given or self._made()
         self._closed = False
         self._renewing = threading.Lock()
         super().__init__()
@@ -56,7 +69,7 @@ class Pool(OneProcess):
         if self._given is None and self._foreign:
             with self._renewing:
                 if self._foreign:
-                    own, closed = httpx.Client(limits=LIMITS), self.closed
+                    own, closed = self._made(), self.closed
                     if closed:
                         own.close()
                     self._http, self._foreign = own, False
@@ -75,6 +88,9 @@ class Pool(OneProcess):
                 self._closed = True
                 if not self._foreign:
                     self._http.close()
+
+    def _made(self) -> httpx.Client:
+        return httpx.Client(verify=_trust(self._base_url), limits=LIMITS)
 
     def _after_fork(self) -> None:
         super()._after_fork()

@@ -30,24 +30,31 @@ def publish_lines(url: str, channel: str, settings: Settings, text: bool) -> Non
     if sys.stdin is None:
         raise usage("--lines reads standard input, which is closed")
     lines: queue.Queue[Line | None] = queue.Queue(MAX_WAITING)
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    failed: list[OSError] = []
+    threading.Thread(target=_read, args=(lines, failed), daemon=True).start()
     ended = False
     held: Line | None = None
     with until_closed(), connected(url) as client:
         while not ended:
             batch, held, ended = _gather(lines, held)
             _send(client, channel, batch, settings, text)
+    if failed:
+        raise usage(f"stdin cannot be read: {failed[0].strerror}")
 
 
-def _read(lines: queue.Queue[Line | None]) -> None:
-    # Not `sys.stdin`: the interpreter aborts at its end when a thread still holds the lock of that.
-    with open(0, "rb", closefd=False) as stdin:
-        number = 0
-        while line := stdin.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            lines.put((number, line))
-            if len(line) > MAX_LINE_BYTES:
-                break
+def _read(lines: queue.Queue[Line | None], failed: list[OSError]) -> None:
+    """Read until the end, a line that is too long, or an error."""
+    try:
+        # Not `sys.stdin`: the interpreter aborts at its end when a thread still holds the lock of that.
+        with open(0, "rb", closefd=False) as stdin:
+            number = 0
+            while line := stdin.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                lines.put((number, line))
+                if len(line) > MAX_LINE_BYTES:
+                    break
+    except OSError as error:
+        failed.append(error)
     lines.put(None)
 
 

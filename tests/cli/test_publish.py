@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-from tests.cli.conftest import Run, Start
+from tests.cli.conftest import COMMAND, Run, Start, environment
 from tests.patience import PATIENCE_S, next_line
 
 
@@ -126,6 +127,20 @@ def test_a_refused_line_ends_it_although_more_lines_may_come(start: Start) -> No
         process.stdin.flush()
         assert process.wait(PATIENCE_S) == 1
         assert process.stderr.read().startswith("gapless: invalid_request: channel: must be tokens")
+
+
+def test_lines_that_cannot_be_read_end_it(tmp_path: Path, server_url: str) -> None:
+    with (tmp_path / "written only").open("w") as stdin:
+        done = subprocess.run(
+            [*COMMAND, "publish", "cli.unreadable", "--lines"],
+            env=environment(tmp_path / "home", server_url, {}),
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, "gapless: stdin cannot be read: Bad file descriptor\n")
 
 
 def test_history_filters_and_order(run: Run) -> None:

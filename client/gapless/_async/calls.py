@@ -31,7 +31,7 @@ class AsyncCalls:
         effects: AsyncEffects | None = None,
     ) -> None:
         self._config = Config.resolve(base_url, token, timeout, retry)
-        self._pool = AsyncPool(http_client)
+        self._pool = AsyncPool(http_client, self._config.base_url)
         self._effects = effects or AsyncEffects()
 
     def __repr__(self) -> str:

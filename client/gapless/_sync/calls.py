@@ -32,7 +32,7 @@ class Calls:
         effects: Effects | None = None,
     ) -> None:
         self._config = Config.resolve(base_url, token, timeout, retry)
-        self._pool = Pool(http_client)
+        self._pool = Pool(http_client, self._config.base_url)
         self._effects = effects or Effects()
 
     def __repr__(self) -> str:
