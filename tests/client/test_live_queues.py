@@ -292,6 +292,16 @@ def test_messages_are_transformed_exactly_once(client: Client, name: str, channe
     assert again.messages[0].replayed
 
 
+def test_a_transaction_of_acks_alone(client: Client, name: str, channel: str) -> None:
+    subscribed(client, name)
+    client.publish_many(channel, [1, 2])
+    deliveries = pulled(client, name, 2)
+    committed = client.transaction(ack=deliveries)
+    assert (committed.acked, committed.messages) == (2, ())
+    with pytest.raises(TransactionConflict):
+        client.transaction(ack=deliveries)
+
+
 def test_messages_for_later(client: Client, channel: str) -> None:
     scheduled = client.publish(channel, {"n": 1}, key="k", delay=3600, idempotency_key=f"{channel}-k")
     again = client.publish(channel, {"n": 1}, key="k", delay=3600, idempotency_key=f"{channel}-k")

@@ -152,10 +152,11 @@ def member(message: NewMessage) -> dict[str, Any]:
 
 
 def posted(where: str, body: Any, headers: dict[str, str], decode: Callable[[Reply], Any]) -> Call[Any]:
-    """A call that publishes under the idempotency key in its headers."""
+    """A call that publishes under the idempotency key in its headers. Without one it is not repeatable."""
     # The body is encoded once: every attempt sends the same bytes, as the idempotency key demands.
     request = Request("POST", where, headers=headers, content=json_body(body))
-    return Call(request, decode, idempotency_key=headers["Idempotency-Key"])
+    key = headers.get("Idempotency-Key")
+    return Call(request, decode, repeatable=key is not None, idempotency_key=key)
 
 
 def key_headers(

@@ -39,7 +39,8 @@ def transaction(
         receipts.setdefault(subscription, []).append(receipt)
     if receipts:
         body["ack"] = [{"subscription": name, "receipts": texts} for name, texts in receipts.items()]
-    headers = key_headers(idempotency_key or new_key(), None)
+    # Acks alone have no key: their receipts identify them.
+    headers = key_headers(idempotency_key or (new_key() if messages else None), None)
     return posted("/v1/transactions", body, headers, _committed)
 
 

@@ -142,7 +142,7 @@ class Queue(Calls):
 
         Each item of `ack` is a delivery, or a pair of a subscription's name and a receipt. Raises
         `TransactionConflict` if one of the leases had ended. It settles deliveries of `consume`: the end of
-        their block does nothing more.
+        their block does nothing more. Acks without a message are not sent again when their answer is lost.
         """
         acked = list(ack)
         call = _transactions.transaction(publish, acked, self._effects.new_key, idempotency_key)
