@@ -5,16 +5,36 @@
 create or replace function gapless_internal.count_deletions(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
 ) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    gone record;
+begin
+    for gone in
+        select x.channel_id, array_agg(t.seq) as seqs
+        from (
+            select distinct p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target
+            from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
+            where m.id is not null and m.change ->> 'action' = 'delete' and m.change ->> 'through' is null
+        ) x
+        cross join lateral (select m.seq from gapless.messages m where m.id = x.target offset 0) t
+        where gapless_internal.deleted_by(x.channel_id, x.target) is null
+          and not exists (select from gapless.latest l where l.channel_id = x.channel_id and l.id = x.target and l.deleted)
+        group by x.channel_id
+    loop
+        perform gapless_internal.reach_deleted(gone.channel_id, (select max(s) from unnest(gone.seqs) s));
+        perform gapless_internal.count_deleted(gone.channel_id, s, 1) from unnest(gone.seqs) s;
+    end loop;
+end $$;
+
+-- Notes that originals up to this seq are deleted, before they are counted.
+create or replace function gapless_internal.reach_deleted(p_channel_id bigint, p_seq bigint) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-    select gapless_internal.count_deleted(x.channel_id, t.seq, 1)
-    from (
-        select distinct p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target
-        from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
-        where m.id is not null and m.change ->> 'action' = 'delete' and m.change ->> 'through' is null
-    ) x
-    cross join lateral (select m.seq from gapless.messages m where m.id = x.target offset 0) t
-    where gapless_internal.deleted_by(x.channel_id, x.target) is null
-      and not exists (select from gapless.latest l where l.channel_id = x.channel_id and l.id = x.target and l.deleted)
+    update gapless.channels c
+    set deleted_seq = greatest(p_seq, coalesce(c.deleted_seq, case
+            -- What was deleted before the column was there is somewhere up to the newest message.
+            when exists (select from gapless.deleted_sums d where d.channel_id = c.id)
+                 or exists (select from gapless.deleted_ranges d where d.channel_id = c.id) then c.last_seq end))
+    where c.id = p_channel_id and (c.deleted_seq >= p_seq) is not true
 $$;
 
 -- How many messages of a channel change others, up to this id; for an id that retention removed, up to the newest that

@@ -10,9 +10,9 @@ select * from gapless.mark($1, $2, $3, $4, $5, $6)
 select c.id as channel_id, c.name as channel, m.id,
        c.last_seq - b.seq - (h.changes - b.changes)
        -- The same sum as gapless_internal.deleted_after. Most channels have two levels, so the others are left out for
-       -- them. A channel without changes has no deletions.
-       - case when h.changes = 0 then 0 else x.within
-             + coalesce((select d.sums[(x.seq & 63)::integer + 2] from gapless.deleted_sums d
+       -- them. Without changes nothing was deleted, and nothing was after channels.deleted_seq.
+       - case when h.changes = 0 or b.seq >= c.deleted_seq then 0 else
+             coalesce((select d.sums[(x.seq & 63)::integer + 2] from gapless.deleted_sums d
                          where d.channel_id = c.id and d.level = 0 and d.bucket = x.seq >> 6), 0)
              + coalesce((select d.sums[(x.seq >> 6 & 63)::integer + 2] from gapless.deleted_sums d
                          where d.channel_id = c.id and d.level = 1 and d.bucket = x.seq >> 12), 0)
@@ -21,34 +21,33 @@ select c.id as channel_id, c.name as channel, m.id,
                    from (values (2, 12), (3, 18), (4, 24), (5, 30), (6, 36)) l (level, shift)
                    join gapless.deleted_sums d
                      on d.channel_id = c.id and d.level = l.level and d.bucket = x.seq >> (l.shift + 6)
-                   where c.last_seq >> l.shift > 0) end end as unread, c.last_id, c.last_seq
+                   where c.last_seq >> l.shift > 0) end
+             + case when r.last_seq is null then 0 else r.last_seq - b.seq + b.changes - coalesce((
+                   select n.number from gapless.changes n
+                   where n.channel_id = c.id and n.id <= r.last_id order by n.id desc limit 1), b.changes) end
+             end as unread, c.last_id, c.last_seq
 from gapless.markers m join gapless.channels c on c.id = m.channel_id
 -- Where retention removed messages after the marker, what is kept begins later.
 cross join lateral (
-    select m.id, m.seq, m.changes where m.seq >= c.first_seq - 1
-    union all
-    select c.trimmed_id, c.first_seq - 1, coalesce(
-        (select n.number from gapless.changes n
-         where n.channel_id = c.id and n.id <= c.trimmed_id order by n.id desc limit 1),
-        (select n.number - (n.action <> 'reply')::integer from gapless.changes n
-         where n.channel_id = c.id order by n.id limit 1), 0)
-    where m.seq < c.first_seq - 1) b
+    select greatest(m.seq, c.first_seq - 1) as seq,
+           case when m.seq >= c.first_seq - 1 then m.id else c.trimmed_id end as id,
+           case when m.seq >= c.first_seq - 1 then m.changes else coalesce(
+               (select n.number from gapless.changes n
+                where n.channel_id = c.id and n.id <= c.trimmed_id order by n.id desc limit 1),
+               (select n.number - (n.action <> 'reply')::integer from gapless.changes n
+                where n.channel_id = c.id order by n.id limit 1), 0) end as changes) b
 cross join lateral (
     select coalesce(c.changes, (select n.number from gapless.changes n
                                 where n.channel_id = c.id order by n.id desc limit 1), 0) as changes offset 0) h
--- A deleted stretch counts at its beginning. If that comes before the marker, the rest of it is counted here. What is
--- found may be a stretch of another channel. The planner uses the index for this form even when the table is small.
+-- A deleted stretch counts at its beginning. If that comes before the marker, the rest of it is counted here. It is
+-- looked for as gapless.hidden_by does.
 left join lateral (
-    select r.channel_id, r.first_seq, r.last_seq, r.last_id from gapless.deleted_ranges r
-    where (r.channel_id, r.first_id) <= (c.id, b.id) and h.changes > 0
+    select r.first_seq, r.last_seq, r.last_id from gapless.deleted_ranges r
+    where (r.channel_id, r.first_id) between (c.id, 0) and (c.id, b.id)
+      and (h.changes = 0 or b.seq >= c.deleted_seq) is not true
     order by r.channel_id desc, r.first_id desc limit 1
-) r on r.channel_id = c.id and r.first_seq <= b.seq and r.last_seq > b.seq
-cross join lateral (
-    select coalesce(r.last_seq, b.seq) as seq,
-           coalesce(r.last_seq - b.seq + b.changes - coalesce((
-               select n.number from gapless.changes n
-               where n.channel_id = c.id and n.id <= r.last_id order by n.id desc limit 1), b.changes), 0) as within
-    offset 0) x
+) r on r.first_seq <= b.seq and r.last_seq > b.seq
+cross join lateral (select coalesce(r.last_seq, b.seq) as seq) x
 where m.namespace_id = $1 and m."user" = $2 and m.name = $3 and m.channel_id > $4
   and ($5::text is null or c.name ~ $5)
 order by m.channel_id limit $6

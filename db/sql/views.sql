@@ -1,4 +1,4 @@
--- calls: annotations_of(2), is_change(1)
+-- calls: annotations_of(2), hidden_by(2), is_change(1)
 
 -- name: latest_up
 -- Originals of a channel with what became of them: $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys,
@@ -24,9 +24,7 @@ left join (
           and gapless.admits($5, $6, $7, m.type, m.key, m.change)
         order by m.channel_id, m.id limit $8) o
     left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
-    left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
-                       where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
-           on d.last_id >= o.id
+    left join lateral gapless.hidden_by($1, o.id) d on true
     left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
 ) m on m.bytes_before < $9
 order by m.id
@@ -52,9 +50,7 @@ left join (
           and gapless.admits($5, $6, $7, m.type, m.key, m.change)
         order by m.channel_id desc, m.id desc limit $8) o
     left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
-    left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
-                       where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
-           on d.last_id >= o.id
+    left join lateral gapless.hidden_by($1, o.id) d on true
     left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
 ) m on m.bytes_before < $9
 order by m.id desc
@@ -94,9 +90,7 @@ left join (
           and ($4::timestamptz is null or m.created_at >= $4)
           and gapless.admits($5, $6, $7, m.type, m.key, m.change)
         order by c.id limit $8) o
-    left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
-                       where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
-           on d.last_id >= o.id
+    left join lateral gapless.hidden_by($1, o.id) d on true
     left join lateral (select x.* from gapless.messages x where x.id = o.updated_by offset 0) n on true
 ) m on m.bytes_before < $9
 order by m.id
@@ -110,9 +104,7 @@ select o.id, o.seq, o.created_at, o.expires_at, o.type, o.key, o.sender, o.heade
        case when l.deleted or d.id is not null then null when n.id is null then o."binary" else n."binary" end as "binary"
 from gapless.messages o
 left join gapless.latest l on l.channel_id = o.channel_id and l.id = o.id
-left join lateral (select r.last_id, r.id from gapless.deleted_ranges r
-                   where r.channel_id = $1 and r.first_id <= o.id order by r.first_id desc limit 1) d
-       on d.last_id >= o.id
+left join lateral gapless.hidden_by($1, o.id) d on true
 left join lateral (select x.* from gapless.messages x where x.id = l.updated_by offset 0) n on true
 where o.channel_id = $1 and o.id = $2 and o.id > $3 and not gapless.is_change(o.change)
 
@@ -123,9 +115,7 @@ select m.* from (
     from (select c.id from gapless.changes c
           where c.channel_id = $1 and c.target = $2 and c.id > $3 and c.action = any($5::text[])
           union
-          select d.id from (select r.last_id, r.id from gapless.deleted_ranges r
-                            where r.channel_id = $1 and r.first_id <= $2 order by r.first_id desc limit 1) d
-          where d.last_id >= $2 and d.id > $3 and 'delete' = any($5::text[])
+          select d.id from gapless.hidden_by($1, $2) d where d.id > $3 and 'delete' = any($5::text[])
           order by id limit $4) c
     cross join lateral (select x.* from gapless.messages x where x.id = c.id and x.channel_id = $1 offset 0) m
 ) m

@@ -166,6 +166,9 @@ HOT = [
     ("history_up", (1, 0, LAST, None, None, None, None, 100, BYTES), 200),
     ("history_down", (1, 0, LAST, None, None, None, None, 100, BYTES), 200),
     ("message", (7, 7, 0), 10),
+    ("latest_up", (7, 0, LAST, None, None, None, None, 100, BYTES), 200),
+    ("latest_down", (7, 0, LAST, None, None, None, None, 100, BYTES), 200),
+    ("latest_message", (7, 7, 0), 10),
 ]
 
 
@@ -181,7 +184,10 @@ async def test_hot_queries_touch_what_they_give(
     finally:
         await session.close()
     with _named(name):
-        assert "admits" not in json.dumps(plan), "the filter is a call for each row, not a part of the plan"
+        for function in ("admits", "hidden_by"):
+            assert function not in json.dumps(plan), (
+                f"{function} is a call for each row, not a part of the plan"
+            )
         for node in _nodes(plan):
             touched = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
             relation = node.get("Relation Name", "")

@@ -24,7 +24,7 @@ drop table gapless.spark_queries, gapless.tickets, gapless.signing_secrets;
 alter table gapless.outbox drop column sender, drop column change, drop column version, drop column moderates;
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
-alter table gapless.channels drop column changes;
+alter table gapless.channels drop column changes, drop column deleted_seq;
 alter table gapless.spark_chunks drop column changes;
 alter table gapless.spark_attempts drop column change_count;
 alter table gapless.spark_batches drop column refused;

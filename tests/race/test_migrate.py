@@ -74,7 +74,7 @@ async def test_a_schema_never_lacks_its_grants(
 BEFORE_CHANGES = """
 alter table gapless.messages drop column change;
 alter table gapless.kept drop column change;
-alter table gapless.channels drop column changes;
+alter table gapless.channels drop column changes, drop column deleted_seq;
 alter table gapless.subscriptions drop column changes;
 alter table gapless.outbox drop column change, drop column version, drop column moderates;
 alter table gapless.scheduled drop column change, drop column version, drop column moderates,

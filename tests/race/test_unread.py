@@ -27,13 +27,13 @@ BEFORE_MARKERS = """
 truncate gapless.markers;
 update gapless.deleted_ranges set first_seq = null, last_seq = null, total = 0;
 drop table gapless.deleted_sums;
-alter table gapless.channels drop column changes;
+alter table gapless.channels drop column changes, drop column deleted_seq;
 drop index gapless.changes_target;
 alter table gapless.changes drop column number, drop constraint changes_pkey,
     add primary key (channel_id, target, id);
 create index latest_version on gapless.latest (channel_id, version);
 """
-"""What the three migrations find that are run again."""
+"""What the migrations find that are run again."""
 
 
 class Room:
@@ -108,6 +108,13 @@ async def test_unread_is_what_one_counts(
     rooms = [Room(name) for name in ("a", "b")]
     markers = Markers(queues.pool, queues.namespaces)
 
+    async def send(appender: Appender, room: Room, *changes: Change | None) -> None:
+        messages = tuple(NewMessage(room.name, b"1", change=change) for change in changes)
+        (answer,) = await appender.append([Append("default", messages)])
+        assert isinstance(answer, Appended), answer
+        for position, change in zip(answer.positions, changes, strict=True):
+            room.stored(position.id, change)
+
     async def take(turns: int) -> None:
         async with appenders(database, 1) as (appender,):
             for turn in range(turns):
@@ -117,12 +124,9 @@ async def test_unread_is_what_one_counts(
                     if len(room.originals) > 8:
                         room.trimmed(await trim(owner, room.name, chance.choice([5, 20, 60])))
                     continue
-                changes = [room.change(kind, chance) for _ in range(chance.choice([1, 1, 3]))]
-                messages = tuple(NewMessage(room.name, b"1", change=change) for change in changes)
-                (answer,) = await appender.append([Append("default", messages)])
-                assert isinstance(answer, Appended), answer
-                for position, change in zip(answer.positions, changes, strict=True):
-                    room.stored(position.id, change)
+                await send(
+                    appender, room, *[room.change(kind, chance) for _ in range(chance.choice([1, 1, 3]))]
+                )
                 if turn % 10 == 9:
                     await check(markers, [room for room in rooms if len(room.ids) > 1], chance, 30)
         await check(markers, rooms, chance, 200)
@@ -131,13 +135,18 @@ async def test_unread_is_what_one_counts(
     # What was there before the migrations is counted by them, and what comes after them is added to it.
     text, *conversions = (
         next(MIGRATIONS_DIR.glob(f"*_{name}.sql")).read_text()
-        for name in ("markers", "numbered_changes", "sums_of_deletions")
+        for name in ("markers", "numbered_changes", "sums_of_deletions", "newest_deleted")
     )
     tables = text[text.index("create table gapless.change_numbers") : text.index("-- The stretch in seqs")]
     await owner.execute(BEFORE_MARKERS + tables + text[text.index("-- What was there before.") :])
     for conversion in conversions:
         await owner.execute(conversion)
     await owner.execute(ROLES_FILE.read_text())
+    await check(markers, rooms, chance, 200)
+    async with appenders(database, 1) as (appender,):
+        for room in rooms:
+            for target in [id_ for id_, deleted in room.originals.items() if not deleted][:1]:
+                await send(appender, room, Change(change_text(target, "delete"), moderates=True))
     await check(markers, rooms, chance, 200)
     await take(30)
 
