@@ -36,6 +36,7 @@ Mode = Annotated[
 Member = UnsetType | None
 _MAY_PUBLISH: Final = (Action.PUBLISH,)
 _MAY_EDIT: Final = (Action.PUBLISH, Action.MODERATE)
+_MAY_MODERATE: Final = (Action.MODERATE,)
 NOTHING: Final = b"null"
 """The data of a deletion that has none."""
 
@@ -97,11 +98,13 @@ def with_version(messages: Sequence[NewMessage], is_array: bool, version: int) -
 
 def sendable(who: Principal, messages: tuple[NewMessage, ...]) -> tuple[NewMessage, ...]:
     """The same messages, as `who` may send them: a moderator of a channel changes what others have sent, and
-    need not be a publisher for that. Raises `forbidden`."""
+    need not be a publisher for that; and sends in the name of others. Raises `forbidden`."""
     if who.grants is not None:
         for message in messages:
             is_edit = message.change is not None and message.change.is_edit
             who.require(_MAY_EDIT if is_edit else _MAY_PUBLISH, Noun.CHANNEL, (message.channel,))
+            if message.sender != who.subject:
+                who.require(_MAY_MODERATE, Noun.CHANNEL, (message.channel,))
     for message in messages:
         if message.change is not None:
             return tuple([_as_sent(who, each) if each.change else each for each in messages])
@@ -110,7 +113,7 @@ def sendable(who: Principal, messages: tuple[NewMessage, ...]) -> tuple[NewMessa
 
 def _as_sent(who: Principal, message: NewMessage) -> NewMessage:
     assert message.change is not None
-    if not who.may((Action.MODERATE,), Noun.CHANNEL, message.channel):
+    if not who.may(_MAY_MODERATE, Noun.CHANNEL, message.channel):
         return message
     text, version, _ = message.change
     return message._replace(change=Change(text, version, moderates=True))

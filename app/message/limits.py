@@ -35,6 +35,13 @@ MAX_BACKOFF_S: Final = 604_800
 Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_CHARACTERS})]
 Type = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_TYPE_CHARACTERS})]
 Key = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_KEY_CHARACTERS})]
+Sender = Annotated[
+    str,
+    Meta(
+        description="In whose name it is sent: needs `moderate`. Else it is the subject of the credential.",
+        extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
+    ),
+]
 Headers = Annotated[
     dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_JOURNEY_BYTES})]],
     Meta(extra_json_schema={"maxProperties": MAX_HEADERS}),
@@ -66,6 +73,16 @@ def check_key(text: str) -> str:
     if len(text) > MAX_KEY_CHARACTERS:
         raise invalid("key", f"is longer than {MAX_KEY_CHARACTERS} characters")
     check_printable(text, "key")
+    return text
+
+
+def check_sender(text: str) -> str:
+    """Give a sender back, or raise `invalid_request`."""
+    if not text:
+        raise invalid("sender", "must not be empty")
+    if len(text) > MAX_NAME_CHARACTERS:
+        raise invalid("sender", f"is longer than {MAX_NAME_CHARACTERS} characters")
+    check_printable(text, "sender")
     return text
 
 

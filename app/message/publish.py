@@ -34,6 +34,7 @@ class MessageToPublish(msgspec.Struct, forbid_unknown_fields=True):
     type: limits.Type | UnsetType = UNSET
     key: limits.Key | UnsetType | None = UNSET
     headers: limits.Headers | UnsetType = UNSET
+    sender: limits.Sender | UnsetType | None = UNSET
     ttl: Annotated[float, Meta(gt=0, le=limits.MAX_TTL_S)] | UnsetType | None = UNSET
     deliver_at: _Moment | UnsetType | None = UNSET
     delay: _Seconds | UnsetType | None = UNSET
@@ -209,6 +210,7 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         kind,
         key,
         headers,
+        item.sender,
         ttl,
         item.deliver_at,
         item.delay,
@@ -238,7 +240,7 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         headers=stored_headers,
         ttl=None if ttl is UNSET else ttl,
         ephemeral=item.ephemeral is True,
-        sender=sender,
+        sender=sender if item.sender is UNSET or item.sender is None else limits.check_sender(item.sender),
         change=_change(item),
     )
     return message, keys + inside

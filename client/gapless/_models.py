@@ -23,7 +23,8 @@ Payload = Any
 class NewMessage:
     """A message to publish. `ttl` is in seconds. `target` is the id of an earlier message of the channel, and
     `action` says what this one does to it; `through` is for delete, up to which id; `annotation`, `mode` and
-    `remove` are for annotate. The service's limits apply to every field."""
+    `remove` are for annotate. A moderator may send in the name of another `sender`. The service's limits
+    apply to every field."""
 
     data: Payload
     type: str | None = None
@@ -36,6 +37,7 @@ class NewMessage:
     annotation: str | None = None
     mode: Mode | None = None
     remove: bool | None = None
+    sender: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,17 +45,20 @@ class BatchOptions(TypedDict, total=False):
 
 
 class PublishOptions(MessageOptions, ChangeOptions, BatchOptions, total=False):
-    """The options of `MessageOptions`, `ChangeOptions` and `BatchOptions`; `ttl` is in seconds.
-    `expected_version`: publish only if this message changed the target last."""
+    """The options of `MessageOptions`, `ChangeOptions` and `BatchOptions`; `ttl` is in seconds. `sender`: in
+    whose name a moderator sends. `expected_version`: publish only if this message changed the target last."""
 
     ttl: float | None
+    sender: str | None
     expected_version: int | None
 
 
 class ConnectedPublishOptions(MessageOptions, ChangeOptions, total=False):
-    """The options of a publish over WebSocket; `ttl` is in seconds."""
+    """The options of a publish over WebSocket; `ttl` is in seconds. `sender`: in whose name a moderator
+    sends."""
 
     ttl: float | None
+    sender: str | None
 
 
 def publish(
@@ -147,6 +150,7 @@ def member(message: NewMessage) -> dict[str, Any]:
         "annotation": message.annotation,
         "mode": message.mode,
         "remove": message.remove,
+        "sender": message.sender,
     }
     return body | {name: value for name, value in said.items() if value is not None}
 
