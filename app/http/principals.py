@@ -74,7 +74,7 @@ class Principals:
         """Who sends no credential, while none is needed."""
         self._keys: dict[str, tuple[Key, Principal]] = {}
         self._checked: dict[str | bytes, Principal] = {}
-        """Keys, and the headers with them as most clients write it, each checked once."""
+        """Each key that was checked: by its text, and by the header that most clients send it in."""
         self._port: KeyPort | None = None
         self._tickets: TicketPort | None = None
         self._look = SingleFlight(self._read)

@@ -60,11 +60,20 @@ def check_printable(text: str, field: str) -> None:
 
 def check_type(text: str) -> str:
     """Give a message type back, or raise `invalid_request`."""
+    return _check_word(text, "type", MAX_TYPE_CHARACTERS)
+
+
+def check_sender(text: str) -> str:
+    """Give a sender back, or raise `invalid_request`."""
+    return _check_word(text, "sender", MAX_NAME_CHARACTERS)
+
+
+def _check_word(text: str, field: str, most: int) -> str:
     if not text:
-        raise invalid("type", "must not be empty")
-    if len(text) > MAX_TYPE_CHARACTERS:
-        raise invalid("type", f"is longer than {MAX_TYPE_CHARACTERS} characters")
-    check_printable(text, "type")
+        raise invalid(field, "must not be empty")
+    if len(text) > most:
+        raise invalid(field, f"is longer than {most} characters")
+    check_printable(text, field)
     return text
 
 
@@ -73,16 +82,6 @@ def check_key(text: str) -> str:
     if len(text) > MAX_KEY_CHARACTERS:
         raise invalid("key", f"is longer than {MAX_KEY_CHARACTERS} characters")
     check_printable(text, "key")
-    return text
-
-
-def check_sender(text: str) -> str:
-    """Give a sender back, or raise `invalid_request`."""
-    if not text:
-        raise invalid("sender", "must not be empty")
-    if len(text) > MAX_NAME_CHARACTERS:
-        raise invalid("sender", f"is longer than {MAX_NAME_CHARACTERS} characters")
-    check_printable(text, "sender")
     return text
 
 

@@ -48,7 +48,7 @@ class Grant:
 
 
 DECISIONS: Final = 128
-"""What a principal may on so many names is remembered."""
+"""Answers that a principal remembers at most."""
 
 
 class Lifetime:
