@@ -17,8 +17,14 @@ class Settings:
     type: str | None
     key: str | None
     headers: Mapping[str, str] | None
+    sender: str | None
     ttl: float | None
     ephemeral: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of every publish, by the client's names for them."""
+        return {"type": self.type, "key": self.key, "headers": self.headers, "sender": self.sender}
 
 
 def parse(text: str, where: str, advice: str = "") -> Any:

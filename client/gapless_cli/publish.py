@@ -29,6 +29,7 @@ Examples:
   gapless publish chat.lobby '{"text": "hi"}' --target 1042 --action update
   gapless publish chat.lobby --target 1042 --action delete     see gapless history --view latest
   gapless publish chat.lobby --target 1042 --action annotate --annotation like --mode distinct
+  gapless publish chat.lobby '{"text": "welcome"}' --sender ann   with a key that may moderate
 """
 
 
@@ -45,6 +46,7 @@ def publish(
     type_: Annotated[str | None, typer.Option("--type", help="Message type [message].")] = None,
     key: Annotated[str | None, typer.Option(help="Message key.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
+    sender: Annotated[str | None, typer.Option(help="In whose name: for moderators.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Expires after: 90 (seconds), 30s, 7d.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Store it once per day and key.")] = None,
     expected_last_seq: Annotated[int | None, typer.Option(min=0, help="If this is the last seq.")] = None,
@@ -68,7 +70,7 @@ def publish(
 ) -> None:
     """Publish to a channel. Once the message is committed, print its place as JSON on one line."""
     expires_after = None if ttl is None else seconds(ttl, "--ttl")
-    settings = Settings(type_, key, pairs(header, "--header"), expires_after, ephemeral)
+    settings = Settings(type_, key, pairs(header, "--header"), sender, expires_after, ephemeral)
     conditions = {
         "idempotency_key": idempotency_key,
         "expected_last_seq": expected_last_seq,
@@ -121,13 +123,12 @@ def _publish_one(url: str, channel: str, payload: Any, settings: Settings, given
     from gapless_cli.connection import connected
     from gapless_cli.output import until_closed, write_line
 
-    said: dict[str, Any] = {"type": settings.type, "key": settings.key, "headers": settings.headers}
     with until_closed(), connected(url) as client:
         if settings.ephemeral:
-            client.publish(channel, payload, ephemeral=True, **said)
+            client.publish(channel, payload, ephemeral=True, **settings.options)
             write_line({"channel": channel, "ephemeral": True})
         else:
-            write_line(_answer(client.publish(channel, payload, ttl=settings.ttl, **said, **given)))
+            write_line(_answer(client.publish(channel, payload, ttl=settings.ttl, **settings.options, **given)))
 
 
 def _answer(answer: Published | Scheduled) -> dict[str, Any]:

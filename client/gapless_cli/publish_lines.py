@@ -112,13 +112,13 @@ def _payload(number: int, line: bytes, text: bool) -> Any:
 def _message(payload: Any, settings: Settings) -> NewMessage:
     from gapless import NewMessage
 
-    return NewMessage(payload, settings.type, settings.key, settings.headers, settings.ttl)
+    return NewMessage(payload, ttl=settings.ttl, **settings.options)
 
 
 def _publish(client: Client, channel: str, messages: list[NewMessage], settings: Settings) -> None:
     if settings.ephemeral:
         for one in messages:
-            client.publish(channel, one.data, ephemeral=True, type=one.type, key=one.key, headers=one.headers)
+            client.publish(channel, one.data, ephemeral=True, **settings.options)
             write_line({"channel": channel, "ephemeral": True})
     elif messages:
         for published in client.publish_many(channel, messages):

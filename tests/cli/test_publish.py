@@ -19,6 +19,7 @@ def read(run: Run, channel: str, *options: str) -> list[dict[str, Any]]:
 
 def test_a_message_with_everything(run: Run) -> None:
     options = ["--key", "k", "--type", "t", "--header", "a=b=c", "--header", "d=", "--ttl", "1h"]
+    options += ["--sender", "ann"]
     answer = run("publish", "cli.one", '{"n": 1, "ü": null}', *options).stdout
     assert answer.count("\n") == 1
     stored = json.loads(answer)
@@ -27,6 +28,7 @@ def test_a_message_with_everything(run: Run) -> None:
     assert message["id"] == stored["id"]
     assert message["created_at"] == stored["created_at"]
     assert (message["key"], message["type"], message["data"]) == ("k", "t", {"n": 1, "ü": None})
+    assert message["sender"] == "ann"
     assert message["headers"] == {"a": "b=c", "d": ""}
     assert message["expires_at"][:11] >= message["created_at"][:11]
 
@@ -94,11 +96,12 @@ def test_conditions(run: Run) -> None:
 
 def test_lines(run: Run) -> None:
     numbers = "\n".join(map(str, range(2500)))
-    answers = run("publish", "cli.lines", "--lines", "--key", "k", input=numbers).stdout.splitlines()
+    options = ["--lines", "--key", "k", "--sender", "ann"]
+    answers = run("publish", "cli.lines", *options, input=numbers).stdout.splitlines()
     assert [json.loads(a)["seq"] for a in answers] == list(range(1, 2501))
     messages = read(run, "cli.lines")
     assert [m["data"] for m in messages] == list(range(2500))
-    assert {m["key"] for m in messages} == {"k"}
+    assert {(m["key"], m["sender"]) for m in messages} == {("k", "ann")}
 
 
 def test_lines_before_a_bad_one_are_published(run: Run) -> None:
