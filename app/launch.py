@@ -10,6 +10,7 @@ A program's environment is not changed, because programs that it starts may be t
 
 from __future__ import annotations
 
+import gc
 import runpy
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ class OwnPackages:
 
 def main(arguments: list[str]) -> None:
     """Runs the module that is named first."""
+    # Nearly all objects that modules make stay. Collecting them while they load takes a tenth of that time.
+    gc.set_threshold(200_000, 20, 20)
     sys.meta_path.insert(0, OwnPackages)
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
