@@ -64,11 +64,12 @@ class Deliveries:
     async def claim(
         self, subscription_id: int, settled: int, limit: int, holder: int = 0, hands: Sequence[Hand] = ()
     ) -> Claimed:
-        hands = hands[:limit] or [Hand(0, 0)] * limit
         touched: tuple[Touched, ...] = ()
         for _ in range(ROUNDS):
             try:
-                members, places = [hand.member for hand in hands], [hand.place for hand in hands]
+                # Without both, all are for one pull.
+                members = [hand.member for hand in hands[:limit]] or None
+                places = [hand.place for hand in hands[:limit]] or None
                 asked = (subscription_id, settled, limit, members, places)
                 *rows, last = await (
                     self._pool.fetch("claim_streamed", *asked, holder)
@@ -80,7 +81,7 @@ class Deliveries:
                 # The messages that have to die first are large: reap a few at a time, then claim.
                 _, died = await self.reap(subscription_id, settled, FEW)
                 touched += died
-                limit, hands = 1, hands[:1]
+                limit = 1
         else:
             raise TooMuchAtOnceError
         note = _decode_note(last["note"])

@@ -1,4 +1,4 @@
-"""Decides for which pulls and streams a group claims, and deals the deliveries to them."""
+"""Decides for which streams a group claims, and deals the deliveries to streams and pulls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from collections.abc import Iterable
 from subscriptions.domain.delivery import Delivery, Hand
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.durable.pull import Pull
-
-
-def hands_of_pulls(pulls: Iterable[Pull], most: int) -> list[Hand]:
-    """Fill one pull after another, the one that waits longest first: a few large answers cost less than many
-    small ones."""
-    return [Hand(0, 0)] * min(most, sum(pull.room for pull in pulls))
 
 
 def hands_of_streams(members: Iterable[Member], turn: int, most: int) -> list[Hand]:
@@ -29,7 +23,8 @@ def hands_of_streams(members: Iterable[Member], turn: int, most: int) -> list[Ha
 
 
 def deal(deliveries: list[Delivery], pulls: Iterable[Pull], members: Iterable[Member]) -> list[Delivery]:
-    """Give each delivery to its pull or stream. Returns the deliveries whose pull or stream is gone."""
+    """Give each delivery to its pull or stream. Returns the deliveries whose pull or stream is gone. One pull
+    after another is filled: a few large answers cost less than many small ones."""
     unwanted: list[Delivery] = []
     pulled = [delivery for delivery in deliveries if delivery.member == 0]
     for pull in pulls:

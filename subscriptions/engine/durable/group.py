@@ -20,7 +20,7 @@ from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.pattern import compile_pattern, is_pattern
 from subscriptions.domain.sweeping import SWEEP_S
-from subscriptions.engine.durable.dispatch import deal, hands_of_pulls, hands_of_streams
+from subscriptions.engine.durable.dispatch import deal, hands_of_streams
 from subscriptions.engine.durable.losses import Losses, PulledLosses
 from subscriptions.engine.durable.member import Member
 from subscriptions.engine.durable.pull import Pull
@@ -32,6 +32,11 @@ RETRY_S = 0.5
 STOP_S = 5.0
 """How long a stopping process waits for a claim under way."""
 MAX_CLAIM = 1000
+"""Messages of one claim."""
+FEW_HANDS = 32
+"""Streams may have room for far more messages than there are, and each hand costs time. So a claim for streams
+has so many at least, and four times as many as the one before found messages. If all are used, another claim
+follows at once."""
 MAX_ROUTES = 10_000
 
 
@@ -66,6 +71,8 @@ class Group:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
+        self._found = 0
+        """How many messages the last claim for streams found."""
         self._schedule = ClaimSchedule()
         self._stopped = False
         self._follow(subscription)
@@ -220,18 +227,22 @@ class Group:
         this claims for the other too."""
         deps = self._deps
         self._turn += 1
-        streams = hands_of_streams(self.members, self._turn, MAX_CLAIM)
-        pulls = hands_of_pulls(self._pulls, MAX_CLAIM)
-        turns = [hands for hands in ((streams, pulls) if self._turn % 2 == 0 else (pulls, streams)) if hands]
-        for hands in turns or [[]]:
-            holder = deps.holder if hands is streams else 0
-            claimed = await deps.port.claim(self.subscription.id, settled, len(hands), holder, hands)
+        # A message in doubt is offered to each stream.
+        most = max(FEW_HANDS, 4 * self._found, len(self.members))
+        streams = hands_of_streams(self.members, self._turn, min(most, MAX_CLAIM))
+        pulls = min(sum(pull.room for pull in self._pulls), MAX_CLAIM)
+        asks = [(deps.holder, len(streams), streams), (0, pulls, [])]
+        asks = asks if self._turn % 2 == 0 else asks[::-1]
+        for holder, limit, hands in [ask for ask in asks if ask[1]] or [(0, 0, [])]:
+            claimed = await deps.port.claim(self.subscription.id, settled, limit, holder, hands)
             deps.touched(claimed.touched)
             if claimed.gone:
                 self._vanish()
                 return SWEEP_S
             self._tell(claimed)
-            told = self._tell_pull(claimed) if hands is not streams else None
+            told = self._tell_pull(claimed) if holder == 0 else None
+            if holder != 0:
+                self._found = len(claimed.deliveries)
             self._deal(list(claimed.deliveries))
             if told is not None and not claimed.more:
                 # The pull has losses to report, even if there are no deliveries.
