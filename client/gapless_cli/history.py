@@ -17,7 +17,7 @@ Examples:
   gapless history chat.lobby --order desc --limit 10  the ten newest
   gapless history orders.eu --since 1d --key user-7
   gapless history chat.lobby --after 1042 --limit 100 a page; its last id is the --after of the next
-  gapless history chat.lobby > lobby.jsonl            gapless import reads it back
+  gapless history chat.lobby > lobby.jsonl            gapless import reads messages back
   gapless history chat.lobby --follow                 the history, then new messages
   gapless history chat.lobby --view latest            originals only, as they are after all changes
 """

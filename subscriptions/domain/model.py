@@ -18,7 +18,7 @@ from subscriptions.domain.watermark import Fence
 
 MAX_ID = 2**53 - 1
 """Ids stay below 2^53 so that every JSON reader can hold one exactly."""
-GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at", "sender"})
+GIVEN_BY_SERVER: Final = frozenset({"id", "seq", "created_at", "expires_at"})
 """The members of a message that no publisher sets."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The Unix epoch."""

@@ -224,7 +224,7 @@ def test_dry_run_names_every_kind_of_bad_line(run: Run, server_url: str, tmp_pat
 
 def test_an_export_can_be_imported(run: Run, server_url: str, tmp_path: Path) -> None:
     data = '{"n": 1.10, "m": [1e2, 12345678901234567890]}'
-    run("publish", "imp.from.0", data, "--key", "k", "--header", "a=b")
+    run("publish", "imp.from.0", data, "--key", "k", "--header", "a=b", "--sender", "ann")
     exported = run("history", "imp.from.0").stdout.replace("imp.from", "imp.to")
     assert "1 messages imported" in run("import", "-", input=exported).stdout
     [was], [now] = stored(server_url, "imp.from"), stored(server_url, "imp.to")

@@ -201,14 +201,14 @@ def test_definitions(run: Run, tmp_path: Path) -> None:
 
 
 def test_messages_for_later(run: Run, server_url: str, tmp_path: Path) -> None:
-    first = one(run, "publish", "subs.later", '{"n": 1}', "--delay", "1h", "--key", "k")
+    first = one(run, "publish", "subs.later", '{"n": 1}', "--delay", "1h", "--key", "k", "--sender", "ann")
     assert set(first) == {"scheduled_id", "channel", "deliver_at"}
     second = one(run, "publish", "subs.later", "2", "--deliver-at", "2035-01-01T00:00:00Z")
     assert second["deliver_at"] == "2035-01-01T00:00:00.000000Z"
     ids = [each["scheduled_id"] for each in (first, second)]
     listed = several(run, "scheduled", "list", "--channel", "subs.later")
     assert [each["scheduled_id"] for each in listed] == ids
-    assert (listed[0]["data"], listed[0]["key"]) == ({"n": 1}, "k")
+    assert (listed[0]["data"], listed[0]["key"], listed[0]["sender"]) == ({"n": 1}, "k", "ann")
     assert one(run, "scheduled", "show", ids[0]) == listed[0]
     assert "2035-01-01T00:00:00Z" in on_a_terminal(server_url, tmp_path, "scheduled")
     promoted = one(run, "scheduled", "promote", ids[0])

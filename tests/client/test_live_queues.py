@@ -310,7 +310,7 @@ def test_messages_for_later(client: Client, channel: str) -> None:
     assert (again.scheduled_id, again.replayed) == (scheduled.scheduled_id, True)
     hour = datetime.now(UTC) + timedelta(hours=1)
     assert abs(scheduled.deliver_at - hour) < timedelta(minutes=5)
-    other = client.publish(channel, b"\0", deliver_at=hour)
+    other = client.publish(channel, b"\0", deliver_at=hour, sender="ann")
     assert isinstance(other, Scheduled)
     assert [one.scheduled_id for one in client.scheduled.list(channel, page_size=1)] == [
         scheduled.scheduled_id,
@@ -318,7 +318,8 @@ def test_messages_for_later(client: Client, channel: str) -> None:
     ]
     read = client.scheduled.get(scheduled.scheduled_id)
     assert (read.data, read.key, read.deliver_at) == ({"n": 1}, "k", scheduled.deliver_at)
-    assert client.scheduled.get(int(other.scheduled_id)).data == b"\0"
+    read = client.scheduled.get(int(other.scheduled_id))
+    assert (read.data, read.sender) == (b"\0", "ann")
     client.scheduled.cancel(other.scheduled_id)
     with pytest.raises(NotFound) as caught:
         client.scheduled.cancel(other.scheduled_id)

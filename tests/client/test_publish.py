@@ -195,8 +195,8 @@ def test_a_refusal_is_raised_at_once(face: Face, refusal: httpx.Response, kind: 
 def test_an_ephemeral_message_has_no_key_and_no_answer(face: Face) -> None:
     script = Script(refused(503, "unavailable"), httpx.Response(202, json={}))
     face.connect(handler=script)
-    assert face.call("publish", "a", {"typing": True}, ephemeral=True, key="user-7") is None
-    assert script.body == {"data": {"typing": True}, "key": "user-7", "ephemeral": True}
+    assert face.call("publish", "a", {"typing": True}, ephemeral=True, key="u", sender="ann") is None
+    assert script.body == {"data": {"typing": True}, "key": "u", "sender": "ann", "ephemeral": True}
     assert script.header("idempotency-key") == [None, None]
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from app.cli.importing.importer import Options
 
 EXAMPLES = """
-Each line is one message: {"channel": "chat.lobby", "data": …, "key"?, "type"?, "headers"?, "ttl"?}. What
-gapless history prints can be imported too; its ids and times are given anew.
+Each line is one message: {"channel": "chat.lobby", "data": …, "key"?, "type"?, "headers"?, "ttl"?,
+"sender"?}. What gapless history prints can be imported too, except changes of messages; ids and times are
+given anew. To keep the senders of others, a credential must grant moderate.
 
 Examples:
 

@@ -13,11 +13,12 @@ from gapless._retry import Reply
 
 
 class MessageOptions(TypedDict, total=False):
-    """Optional fields of any message."""
+    """Optional fields of any message. `sender`: in whose name a moderator sends."""
 
     type: str | None
     key: str | None
     headers: Mapping[str, str] | None
+    sender: str | None
 
 
 class ChangeOptions(TypedDict, total=False):
@@ -45,20 +46,17 @@ class BatchOptions(TypedDict, total=False):
 
 
 class PublishOptions(MessageOptions, ChangeOptions, BatchOptions, total=False):
-    """The options of `MessageOptions`, `ChangeOptions` and `BatchOptions`; `ttl` is in seconds. `sender`: in
-    whose name a moderator sends. `expected_version`: publish only if this message changed the target last."""
+    """The options of `MessageOptions`, `ChangeOptions` and `BatchOptions`; `ttl` is in seconds.
+    `expected_version`: publish only if this message changed the target last."""
 
     ttl: float | None
-    sender: str | None
     expected_version: int | None
 
 
 class ConnectedPublishOptions(MessageOptions, ChangeOptions, total=False):
-    """The options of a publish over WebSocket; `ttl` is in seconds. `sender`: in whose name a moderator
-    sends."""
+    """The options of a publish over WebSocket; `ttl` is in seconds."""
 
     ttl: float | None
-    sender: str | None
 
 
 def publish(
@@ -78,16 +76,9 @@ def publish(
     return posted(path("channels", channel, "messages"), member(message), headers, _one)
 
 
-def publish_ephemeral(
-    channel: str,
-    data: Payload,
-    *,
-    type: str | None = None,  # noqa: A002 (the protocol's word for it)
-    key: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Call[None]:
+def publish_ephemeral(channel: str, data: Payload, **options: Any) -> Call[None]:
     """Sends one message to those who listen now. It is never stored, so a repetition is not recognized."""
-    body = {**member(NewMessage(data, type, key, headers)), "ephemeral": True}
+    body = {**member(NewMessage(data, **options)), "ephemeral": True}
     where = path("channels", channel, "messages")
     request = Request("POST", where, headers=key_headers(None, None), content=json_body(body))
     return Call(request, lambda reply: None, repeatable=False)

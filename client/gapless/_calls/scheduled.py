@@ -62,6 +62,7 @@ class Scheduled:
     annotation: str | None = None
     mode: str | None = None
     remove: bool = False
+    sender: str | None = None
 
 
 def schedule(
@@ -140,6 +141,7 @@ def scheduled_from(raw: Any, *, replayed: bool = False) -> Scheduled:
             replayed=replayed,
             withheld=raw.get("withheld") is True,
             refused=raw.get("refused"),
+            sender=raw.get("sender"),
             **change_from(raw),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -72,14 +72,14 @@ class Client(Queue, Nouns):
     ) -> Published | Scheduled | None:
         """Stores one message. When this returns, the message is committed, once only, also after retries.
 
-        `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds),
-        `idempotency_key`, `expected_last_seq` (raises `HeadMismatch` if it differs), `target` and `action`
-        (`update`, `delete`, `reply`, or `annotate` with `annotation` and `mode`: an earlier message of the
-        channel, and what this one does to it),
-        `expected_version` (of the target; raises `VersionMismatch` if it differs). An `ephemeral` message
-        goes to the readers that listen now and is not stored; it takes only `type`, `key` and `headers`, and
-        the call returns None. With a `delay` in seconds, or a `deliver_at`, it returns `Scheduled`, even if
-        that time is past.
+        `data` is any JSON value or bytes. Options: `type`, `key`, `headers`, `ttl` (seconds), `sender` (in
+        whose name a moderator sends), `idempotency_key`, `expected_last_seq` (raises `HeadMismatch` if it
+        differs), `target` and `action` (`update`, `delete`, `reply`, or `annotate` with `annotation` and
+        `mode`: an earlier message of the channel, and what this one does to it), `expected_version` (of the
+        target; raises `VersionMismatch` if it differs). An `ephemeral` message goes to the readers that
+        listen now and is not stored; it takes only `type`, `key`, `headers` and `sender`, and the call
+        returns None. With a `delay` in seconds, or a `deliver_at`, it returns `Scheduled`, even if that time
+        is past.
         """
         times = {"delay": delay, "deliver_at": deliver_at}
         given = {name: time for name, time in times.items() if time is not None}

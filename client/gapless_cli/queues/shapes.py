@@ -109,7 +109,9 @@ def scheduled_json(scheduled: Scheduled) -> dict[str, Any]:
     }
     if scheduled.type is None:
         return shown | ({"replayed": True} if scheduled.replayed else {})
-    shown |= said({"type": scheduled.type, "key": scheduled.key, "ttl": scheduled.ttl})
+    shown |= said(
+        {"type": scheduled.type, "key": scheduled.key, "sender": scheduled.sender, "ttl": scheduled.ttl}
+    )
     if scheduled.headers:
         shown["headers"] = dict(scheduled.headers)
     name = "data_base64" if isinstance(scheduled.data, bytes) else "data"
