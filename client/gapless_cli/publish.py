@@ -128,7 +128,8 @@ def _publish_one(url: str, channel: str, payload: Any, settings: Settings, given
             client.publish(channel, payload, ephemeral=True, **settings.options)
             write_line({"channel": channel, "ephemeral": True})
         else:
-            write_line(_answer(client.publish(channel, payload, ttl=settings.ttl, **settings.options, **given)))
+            answer = client.publish(channel, payload, ttl=settings.ttl, **settings.options, **given)
+            write_line(_answer(answer))
 
 
 def _answer(answer: Published | Scheduled) -> dict[str, Any]:

@@ -153,8 +153,8 @@ class AsyncConnection(OneProcess):
         """Stores one message. When this returns, the message is committed.
 
         Many may be in flight: messages are stored in the order of the calls, except those that are repeated.
-        Options: `type`, `key`, `headers`, `ttl` (seconds), `sender`. WebSocket has no idempotency keys: if the
-        connection is lost before the reply, or no reply comes in time, the message may or may not be stored.
+        Options: `type`, `key`, `headers`, `ttl` (seconds), `sender`. WebSocket has no idempotency keys: if
+        the connection is lost before the reply, or no reply comes in time, it may or may not be stored.
         Then this raises `Unreachable` (`ServerError` if the service failed) and does not repeat it. What was
         certainly not stored (the service had too many requests, the connection could not be opened or was
         lost before the message was sent, or the message was not sent in time) is repeated as `retry` says,

@@ -34,9 +34,9 @@ STOP_S = 5.0
 MAX_CLAIM = 1000
 """Messages of one claim."""
 FEW_HANDS = 32
-"""Streams may have room for far more messages than there are, and each hand costs time. So a claim for streams
-has so many at least, and four times as many as the one before found messages. If all are used, another claim
-follows at once."""
+"""Streams may have room for far more messages than there are, and each hand costs time. So a claim for
+streams has so many at least, and four times as many as the one before found messages. If all are used,
+another claim follows at once."""
 MAX_ROUTES = 10_000
 
 
