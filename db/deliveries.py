@@ -144,6 +144,10 @@ class Deliveries:
             return released + await self.release(rest, delivered=delivered)
         return await self._namespaces.touched(touched)
 
+    async def withdraw(self, receipts: Sequence[Receipt]) -> None:
+        subscriptions, messages, leases = _columns(receipts)
+        await self._pool.fetchval("withdraw", subscriptions[0], messages, leases)
+
     async def reported(self, subscription_id: int, losses: Sequence[Loss]) -> None:
         channels, numbers = [loss.channel_id for loss in losses], [loss.number for loss in losses]
         missed = [loss.missed for loss in losses]

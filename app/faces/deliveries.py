@@ -89,7 +89,7 @@ async def stream_member(parts: MemberDependencies, query: MemberQuery, face: Mem
     except Exception:  # noqa: BLE001 — the face logs it, with what it knows of the request
         face.failed()
     finally:
-        member.leave(Goodbye.SHUTDOWN)
+        member.depart()
         try:
             await face.left()
         finally:

@@ -188,6 +188,20 @@ begin
     return held;
 end $$;
 
+-- Ends leases that the service withdraws from their holders: their messages are due again. The attempts count, as the
+-- messages were delivered. But the service knows why they ended, so none is more in doubt than before.
+create or replace function gapless.withdraw(p_subscription_id integer, p_messages bigint[], p_leases bigint[])
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    held bigint[];
+begin
+    perform gapless_internal.lock_subscriptions(array[p_subscription_id]);
+    held := gapless_internal.undo_claim(p_subscription_id, p_messages, p_leases, '-infinity', clock_timestamp());
+    update gapless.deliveries d set attempts = d.attempts + 1
+    where d.subscription_id = p_subscription_id and d.message_id = any(held);
+end $$;
+
 -- Ends the leases of members that are gone, of each member all that it held at once: the messages are due
 -- again, in the company that doubt.sql describes, or die. A lease that was never delivered is made undone,
 -- also if its deadline has passed.

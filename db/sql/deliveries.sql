@@ -1,5 +1,5 @@
 -- calls: enter(1), departed(1), release_departed(3), attend(2), leave(2), told_gaps(4), ack(3), nack(6)
--- calls: extend(4), release(4), reap(3), compact(1)
+-- calls: extend(4), release(4), withdraw(3), reap(3), compact(1)
 
 -- name: claim
 -- $1 subscription, $2 settled, $3 limit, $4 members that the messages are for, $5 how many each then holds.

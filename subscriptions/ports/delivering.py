@@ -52,6 +52,11 @@ class DeliveryPort(Protocol):
         `delivered`, this does not count as an attempt."""
         ...
 
+    async def withdraw(self, receipts: Sequence[Receipt]) -> None:
+        """End these leases, of one subscription: each message is due again at once, and is as much in doubt
+        as before. The attempt counts."""
+        ...
+
     async def reported(self, subscription_id: int, losses: Sequence[Loss]) -> None:
         """Note that a stream or a pull was told of these losses."""
         ...

@@ -161,6 +161,9 @@ class Bench:
     async def release(self, subscription: Subscription, *deliveries: Delivery, delivered: bool) -> None:
         await self.port.release(receipts(subscription, *deliveries), delivered=delivered)
 
+    async def withdraw(self, subscription: Subscription, *deliveries: Delivery) -> None:
+        await self.port.withdraw(receipts(subscription, *deliveries))
+
     async def look(
         self, subscription: Subscription, state: State | None = None, limit: int = 1000
     ) -> list[Outstanding]:

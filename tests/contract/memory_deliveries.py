@@ -251,6 +251,16 @@ class MemoryDeliveries:
             deaths = [row.death(Reason.MAX_DELIVER) for row in last]
             return (await self.queues.bury(queue, deaths))[1]
 
+    async def withdraw(self, receipts: Sequence[Receipt]) -> None:
+        await self._decide("withdraw", lambda: self._withdraw(receipts))
+
+    async def _withdraw(self, receipts: Sequence[Receipt]) -> None:
+        queue = self.queues.queues.get(receipts[0].subscription_id)
+        if queue is not None:
+            async with queue.lock:
+                for row in [queue.rows[r.message_id] for r in receipts if queue.held(r, -1)]:
+                    queue.back(row, self._log.now_us(), row.last_error)
+
     async def live(self, receipts: Sequence[Receipt]) -> list[bool]:
         await self._pause("live")
         now_us = self._log.now_us()

@@ -101,6 +101,25 @@ async def test_what_is_in_doubt_stays_so(bench: Bench) -> None:
     assert await bench.deaths() == []
 
 
+async def test_what_the_service_withdraws_is_an_attempt_and_nobodys_fault(bench: Bench) -> None:
+    q = await queue(bench, 1, 2, max_deliver=1, ordering="none")
+    for attempt in range(1, 4):
+        hand = await hold(bench, q, 1, 1) + await hold(bench, q, 2, 10)
+        assert [(d.company, d.attempt) for d in hand] == [(None, attempt)] * 2
+        await bench.withdraw(q, *hand)
+        await bench.withdraw(q, *hand)
+    assert await bench.deaths() == []
+
+
+async def test_the_service_withdraws_no_lease_of_another_member(bench: Bench) -> None:
+    q = await queue(bench, 1)
+    (one,) = await bench.take(q)
+    await bench.store.pass_time(31)
+    (again,) = await bench.take(q)
+    await bench.withdraw(q, one)
+    assert await bench.port.live(receipts(q, again)) == [True]
+
+
 async def test_it_makes_room_in_flight(bench: Bench) -> None:
     q = await queue(bench, 1, 2, max_in_flight=1)
     (one,) = await bench.take(q)

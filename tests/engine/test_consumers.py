@@ -155,6 +155,20 @@ async def test_what_comes_with_the_farewell_was_never_delivered(stage: Stage) ->
 
 
 @on_stage
+async def test_what_the_service_ends_is_no_strike(stage: Stage) -> None:
+    stage.queues.subscribe("q", max_deliver=1)
+    (id_,) = await stage.store()
+    for attempt, reason in enumerate((Goodbye.SHUTDOWN, Goodbye.CREDENTIAL_EXPIRED, None), 1):
+        member = await stage.consumers.open(NS, "q", 1)
+        assert ids(await member.next(5)) == [id_]
+        if reason is not None:
+            member.leave(reason)
+        stage.consumers.close(member)
+        await asyncio.sleep(0.1)
+        assert stage.attempts() == ({} if reason is None else {id_: attempt})
+
+
+@on_stage
 async def test_what_could_not_be_told_to_anybody_was_not_delivered(stage: Stage) -> None:
     stage.queues.subscribe("q", ordering="none")
     await stage.store(count=2)

@@ -223,17 +223,17 @@ async def _gauge(host: Host, at_most: float = float("inf")) -> list[float]:
 async def test_a_graceful_stop_says_goodbye_and_releases_leases(hosts: Both, serve: Serve) -> None:
     service = serve()
     async with Host(service.url) as host, Host(serve().url) as other:
-        queue = await host.subscribe("stops", ack_wait=DAY_S)
+        queue = await host.subscribe("stops", ack_wait=DAY_S, max_deliver=1)
         await host.publish("stops", 1, 2, 3)
-        async with queue.consume(prefetch=2) as stream:
-            given = await deliveries(stream, 2)
+        async with queue.consume(prefetch=1) as stream, queue.consume(prefetch=1) as another:
+            given = await deliveries(stream, 1) + await deliveries(another, 1)
             elsewhere = queue.at(other)
             held = await queue.take(1)
             asked = {"max": 9, "wait": WAIT_S}
             waiting = asyncio.create_task(host.http.post(f"{queue.path}/pull", json=asked))
             await eventually(lambda: _in_flight(elsewhere, 3))
             service.process.terminate()
-            assert await goodbye(stream) == "shutdown"
+            assert [await goodbye(each) for each in (stream, another)] == ["shutdown", "shutdown"]
         assert (await waiting).json() == {"deliveries": []}
         again = await elsewhere.take(2)
         assert (data(again), attempts(again)) == ([1, 2], [2, 2])

@@ -136,12 +136,16 @@ class Consuming:
             logger.exception("a member could not be opened")
             self._client.close(codes.SERVER_ERROR)
 
-    def stop(self) -> bool:
-        """End it without a word. Returns whether it still writes what the service is settling for it: then
-        its task ends soon. Else nothing of it is written any more."""
+    def stop(self, reason: Goodbye | None = None) -> bool:
+        """End it without a word, for a `reason` of the service or as the client wants. Returns whether it
+        still writes what the service is settling for it: then its task ends soon. Else nothing of it is
+        written any more."""
         self._is_stopped = True
         if self._member is not None:
-            self._member.leave(Goodbye.SHUTDOWN)
+            if reason is None:
+                self._member.depart()
+            else:
+                self._member.leave(reason)
         # At its end it waits for what is being settled, and must not be interrupted in that.
         if self.task is not None and not self._is_ending and not self._is_settling:
             self.task.cancel()

@@ -14,6 +14,7 @@ from app.faces.websocket.reader import Client
 from app.faces.websocket.replies import Opening, Replies
 from app.message.limits import MAX_BODY_BYTES
 from subscriptions.domain.errors import Code, GaplessError, unavailable
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.principal import Action, Noun, Principal
 
 COMMANDS: Final = frozenset({"consume", "unconsume", "ack", "nack", "release", "extend"})
@@ -52,12 +53,13 @@ class Members:
     def __repr__(self) -> str:
         return f"Members({list(self._open)}, {len(self._settling)} settling)"
 
-    def stop(self) -> None:
-        """The client is gone. Its acks, and the nack, release or extension that is under way, are settled;
-        then its leases end. Those that wait for their turn are not carried out."""
+    def stop(self, reason: Goodbye | None = None) -> None:
+        """The client is gone, or is sent away for a `reason`. Its acks, and the nack, release or extension
+        that is under way, are settled; then its leases end. Those that wait for their turn are not carried
+        out."""
         self._is_gone = True
         for consuming in self._open.values():
-            consuming.stop()
+            consuming.stop(reason)
         self._open.clear()
 
     def take(self, id_: int, method: str, body: bytes) -> None:

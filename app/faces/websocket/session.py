@@ -41,6 +41,7 @@ from app.http.bearer import EXPIRED
 from app.http.principals import Principals
 from app.message.refusals import FAILURES, reason_of
 from subscriptions.domain.errors import Code, GaplessError, unauthenticated
+from subscriptions.domain.goodbye import Goodbye
 from subscriptions.domain.presence import ClientInfo
 from subscriptions.domain.principal import Action, Principal
 from subscriptions.domain.selection import MAX_CHANNELS
@@ -186,7 +187,7 @@ class Session:
         self._unwatch()
         self._subscribing.stop()
         if self._members is not None:
-            self._members.stop()
+            self._members.stop(Goodbye.CREDENTIAL_EXPIRED if self._principal.lifetime.over else None)
         self._replies.stop()
         self.on_dropped(self)
 

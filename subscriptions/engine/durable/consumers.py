@@ -22,7 +22,7 @@ from subscriptions.domain.delivery import (
 from subscriptions.domain.errors import Code, GaplessError, unavailable
 from subscriptions.domain.goodbye import Goodbye
 from subscriptions.engine.durable.attendance import WAITS_AFTER_S, Attendance
-from subscriptions.engine.durable.endings import Endings
+from subscriptions.engine.durable.endings import End, Endings
 from subscriptions.engine.durable.group import Group, GroupDependencies
 from subscriptions.engine.durable.leases import Leases
 from subscriptions.engine.durable.member import Member, MemberGroup
@@ -237,12 +237,13 @@ class Consumers:
         return member
 
     def close(self, member: Member) -> None:
-        """End the stream and its leases: its messages are due again at once. Deliveries that it never took do
-        not count as delivered. Closing it again does nothing."""
+        """End the stream and its leases: its messages are due again at once. What it took may have ended its
+        client, unless the service ended it. Deliveries that it never took do not count as delivered. Closing
+        it again does nothing."""
         group = member.group
         if member not in group.members:
             return
-        member.leave(Goodbye.SHUTDOWN)
+        member.depart()
         untaken = [group.receipt(delivery) for delivery in member.inbox]
         unseen = {receipt.message_id for receipt in untaken}
         taken = [
@@ -254,7 +255,8 @@ class Consumers:
         self._members -= 1
         self.attendance.go(group.subscription.id)
         # Taken deliveries are given back first, so that they come again before those it never saw.
-        self._endings.begin((taken, True), (untaken, False))
+        end = End.WITHDRAWN if member.dismissed else End.DEPARTED
+        self._endings.begin((taken, end), (untaken, End.UNDELIVERED))
 
     def give_back(self, member: Member, deliveries: Sequence[Delivery]) -> None:
         """End these leases of a member that could not use the deliveries: the messages are due again at once,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from enum import Enum
 
 from subscriptions.domain.delivery import Receipt, Touched
 from subscriptions.domain.errors import GaplessError
@@ -15,8 +16,19 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 3
 RETRY_S = 0.5
 
-Part = tuple[list[Receipt], bool]
-"""Receipts of one member, and whether they were delivered."""
+
+class End(Enum):
+    """How leases end. What was delivered counts as an attempt."""
+
+    DEPARTED = "departed"
+    """Their member is gone, perhaps because of what it held."""
+    WITHDRAWN = "withdrawn"
+    """The service ended them for a reason of its own."""
+    UNDELIVERED = "undelivered"
+
+
+Part = tuple[list[Receipt], End]
+"""Receipts of one member, and how they end."""
 
 
 class Endings:
@@ -46,11 +58,11 @@ class Endings:
 
     def give_back(self, receipts: list[Receipt]) -> None:
         """End leases of what was never delivered."""
-        self.begin((receipts, False))
+        self.begin((receipts, End.UNDELIVERED))
 
     def withdraw(self, receipts: list[Receipt]) -> None:
-        """End leases of what was delivered."""
-        self.begin((receipts, True))
+        """End leases of what was delivered, for a reason of the service."""
+        self.begin((receipts, End.WITHDRAWN))
 
     async def stop(self) -> None:
         """Return once all have ended, or could not be ended."""
@@ -58,14 +70,18 @@ class Endings:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _end(self, parts: list[Part]) -> None:
-        for receipts, delivered in parts:
-            await self._end_part(receipts, delivered)
+        for receipts, end in parts:
+            await self._end_part(receipts, end)
         self._woken(parts[0][0][0].subscription_id)
 
-    async def _end_part(self, receipts: list[Receipt], delivered: bool) -> None:
+    async def _end_part(self, receipts: list[Receipt], end: End) -> None:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                self._touched(await self._port.release(receipts, delivered=delivered))
+                if end is End.WITHDRAWN:
+                    await self._port.withdraw(receipts)
+                else:
+                    delivered = end is End.DEPARTED
+                    self._touched(await self._port.release(receipts, delivered=delivered))
                 return
             except GaplessError as error:
                 log.warning("attempt %d to end %d leases failed: %s", attempt, len(receipts), error.detail)

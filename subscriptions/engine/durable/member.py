@@ -46,6 +46,7 @@ class Member:
         "_resting",
         "_waiter",
         "companies",
+        "dismissed",
         "gone",
         "goodbye",
         "group",
@@ -74,6 +75,8 @@ class Member:
         self.companies: dict[int, int] = {}
         """Id of a message in doubt → how many messages may be held together with it, itself included."""
         self.goodbye: Goodbye | None = None
+        self.dismissed = False
+        """Whether the service ended it, and not its client: then no message that it held can be the cause."""
         self.seen = 0
         """The largest id that it may have been given; set if its goodbye is a changed history."""
         self.gone = False
@@ -131,14 +134,22 @@ class Member:
             self.group.reported()
 
     def leave(self, reason: Goodbye) -> None:
-        """Give it nothing more; `next` returns at once from here on."""
-        self.goodbye = self.goodbye or reason
-        self._wake()
+        """The service ends it: give it nothing more. `next` returns at once from here on."""
+        self.dismissed = self.dismissed or self.goodbye is None
+        self._end(reason)
+
+    def depart(self) -> None:
+        """Its client ends it. Otherwise as `leave`."""
+        self._end(Goodbye.SHUTDOWN)
 
     def abandon(self) -> None:
         """The client is gone: `next` raises ConnectionResetError from here on."""
         self.gone = True
-        self.leave(Goodbye.SHUTDOWN)
+        self.depart()
+
+    def _end(self, reason: Goodbye) -> None:
+        self.goodbye = self.goodbye or reason
+        self._wake()
 
     def settled(self, message_id: int, lease: int) -> bool:
         """Make room for a message that was settled; returns whether this member held it."""
