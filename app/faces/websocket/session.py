@@ -52,6 +52,10 @@ from subscriptions.engine.publisher import Publisher
 from subscriptions.ports import HistoryPort, ReadPort
 
 MAX_STRIKES: Final = 3
+MAX_EARLY: Final = 256
+"""Commands that wait until it is known whose credential their `connect` has."""
+MAX_EARLY_BYTES: Final = 1024 * 1024
+"""Of these commands together."""
 PING_S: Final = 25.0
 PONG_S: Final = 10.0
 CONNECT_S: Final = 5.0
@@ -98,6 +102,7 @@ class Session:
 
     __slots__ = (
         "_connection",
+        "_early",
         "_greeting",
         "_members",
         "_parts",
@@ -153,6 +158,9 @@ class Session:
         self._members: Members | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._strikes = 0
+        self._early: list[tuple[Command, bytes]] | None = None
+        """Commands that came while the credential of `connect` is looked for; None: it is not. The official
+        JavaScript client sends its subscriptions together with `connect`."""
         self._reading: asyncio.Lock | None = None
         self._writing: asyncio.Lock | None = None
 
@@ -257,7 +265,7 @@ class Session:
             self.close(codes.BAD_COMMAND)
             return
         if not self.connected and method != "connect":
-            self._replies.refuse(id_, codes.UNAUTHORIZED._replace(message="send connect first"))
+            self._come_early(id_, command, line)
             return
         if self._replies.is_full or self._replies.on_answered is not None:
             self._replies.refuse(id_, codes.TOO_MANY_REQUESTS)
@@ -266,6 +274,17 @@ class Session:
             self._begin(command, method, line)
         except GaplessError as error:
             self._replies.refuse(id_, error_code(error))
+
+    def _come_early(self, id_: int, command: Command, line: bytes) -> None:
+        if self._early is None:
+            self._replies.refuse(id_, codes.UNAUTHORIZED._replace(message="send connect first"))
+        elif (
+            len(self._early) >= MAX_EARLY
+            or sum(len(each) for _, each in self._early) + len(line) > MAX_EARLY_BYTES
+        ):
+            self._replies.refuse(id_, codes.TOO_MANY_REQUESTS)
+        else:
+            self._early.append((command, line))
 
     def _begin(self, command: Command, method: str, line: bytes) -> None:
         id_, parts, replies, principal = command.id or 0, self._parts, self._replies, self._principal
@@ -341,7 +360,12 @@ class Session:
                 then(await principals.find_text(token))
             except GaplessError as error:
                 self._refuse_token(id_, error)
+            early, self._early = self._early or [], None
+            for command, line in early:
+                self._carry_out(command, line)
 
+        if not self.connected and self._early is None:
+            self._early = []
         self._replies.run(id_, look)
 
     def _refuse_token(self, id_: int, error: GaplessError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import warnings
 from typing import Any
@@ -21,6 +22,7 @@ from app.message.message import encode_message
 from app.message.receipts import ReceiptCodec
 from load.websocket import Messages
 from subscriptions.domain.errors import Code, GaplessError
+from subscriptions.domain.key import written
 from subscriptions.domain.principal import Principal
 from subscriptions.engine.exchange import Exchange
 from subscriptions.engine.gate import Gate
@@ -31,6 +33,8 @@ from tests.contract.memory_bus import MemoryHub
 from tests.engine.test_consumers import NS, Stage
 from tests.patience import cancel
 from tests.sim.loop import SeededLoop, run
+from tests.unit.test_principals import SECRET, Stored, StoredTickets
+from tests.unit.test_principals import key as key_of
 from tests.unit.websocket.test_reader import World
 
 
@@ -40,11 +44,13 @@ class Connection:
     def __init__(self) -> None:
         self.is_closing = False
         self.answered: list[int] = []
+        self.said: list[dict[str, Any]] = []
         self._messages = Messages()
 
     def write(self, frames: bytes) -> None:
         for message in self._messages.feed(frames):
             said = [msgspec.json.decode(line) for line in message.split(b"\n")]
+            self.said += said
             self.answered += [each["id"] for each in said if "id" in each]
 
     def write_chunk(self, frames: bytes) -> bool:
@@ -63,14 +69,14 @@ class Connection:
 ANYBODY = Principals("default", lambda: 0, OPEN)
 
 
-def parts(world: World, stage: Stage) -> Parts:
+def parts(world: World, stage: Stage, principals: Principals = ANYBODY) -> Parts:
     codec, gate = ReceiptCodec(b"s" * 32), Gate()
     exchange = Exchange(world.engine, MemoryHub().open, now_us=lambda: 0)
     publisher = Publisher([], encode_message, lambda committed: None)
     members = MemberDependencies(stage.consumers, codec, world.reader)
     queues = Queues(members, Acks(stage.consumers, codec), gate)
     history = MemoryHistory(world.log)
-    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, queues, ANYBODY)
+    return Parts(world.engine, world.reader, publisher, exchange, history, world.presence, queues, principals)
 
 
 class Opening(Connection):
@@ -156,3 +162,31 @@ def test_commands_of_a_client_that_left_in_the_same_turn_are_not_begun(
     assert [str(each.message) for each in warned] == []
     connects_only = len(commands) > 1
     assert len(connection.answered) == (connects_only if leaves else len(commands))
+
+
+@pytest.mark.parametrize(("token", "codes"), [("a" * 12, [None, None]), ("b" * 12, [101, 101])])
+def test_what_comes_with_a_connect_waits_until_its_credential_is_known(
+    token: str, codes: list[int | None]
+) -> None:
+    """The official JavaScript client sends `connect` and its subscriptions in one message."""
+    connection = Connection()
+    key = dataclasses.replace(key_of(), namespace=NS, grants=None)
+
+    async def program() -> None:
+        world, stage = World(loop, 1), Stage(loop)
+        principals = Principals(NS, lambda: 0)
+        principals.bind(Stored(key), StoredTickets())
+        own = parts(world, stage, principals)
+        session = Session(connection, FRAMES, own, Principal(NS, grants=()), lambda session: None)
+        commands = [{"connect": {"token": written(token, SECRET)}}, {"subscribe": {"channel": "lobby"}}]
+        lines = [msgspec.json.encode({"id": n, **command}) for n, command in enumerate(commands, 1)]
+        session.received(b"\n".join(lines))
+        await asyncio.sleep(1)
+        said = {each["id"]: each.get("error", {}).get("code") for each in connection.said if "id" in each}
+        assert [said[1], said[2]] == codes
+        session.dropped()
+        await cancel(world.running)
+        await stage.consumers.stop()
+
+    loop = SeededLoop(1)
+    run(program(), loop=loop)
