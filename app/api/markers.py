@@ -130,7 +130,10 @@ async def put_marker(request: Plain, markers: MarkerPort, exchange: Exchange) ->
 async def put_markers(request: Plain, markers: MarkerPort, exchange: Exchange) -> Answer:
     """Say how far users have come in several channels, all or none. The markers are answered in the order of
     the request."""
-    asked = decode(await read_json(request), MarkersRequest)
+    body = await read_json(request)
+    if body.lstrip().startswith(b"["):  # The array may come alone.
+        body = b'{"markers":%b}' % body
+    asked = decode(body, MarkersRequest)
     wanted = list(_all_wanted(request.principal, asked.markers))
     moved = await markers.mark(request.namespace, wanted)
     _tell(request.namespace, moved, exchange)

@@ -155,10 +155,13 @@ begin
     end loop;
 end $$;
 
--- Gives a role what publishers or readers may do at all.
+-- Gives a role what publishers or readers may do at all. It may connect, too, where nobody else has to allow that.
 create or replace function gapless_internal.give_rights(p_role name, p_kind text) returns void
 language plpgsql volatile as $$
 begin
+    if (select pg_get_userbyid(d.datdba) = current_user from pg_database d where d.datname = current_database()) then
+        execute format('grant connect on database %I to %I', current_database(), p_role);
+    end if;
     execute format('grant usage on schema gapless to %I', p_role);
     execute format('grant select on gapless.migrations to %I', p_role);
     if p_kind = 'publisher' then
@@ -201,6 +204,9 @@ begin
     end if;
     if left(p_role, 3) = 'pg_' or p_role in ('gapless_service', 'gapless_publisher', 'gapless_reader') then
         raise exception 'a grant is for a login role of yours, not for %', p_role using errcode = '22023';
+    end if;
+    if p_role = current_user then
+        raise exception 'role % owns Gapless and needs no grant', p_role using errcode = '22023';
     end if;
     if coalesce(cardinality(p_channels), 0) = 0 or exists (
         select from unnest(p_channels) c
@@ -254,7 +260,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     delete from gapless.spark_queries q where q.role = revoke.role;
     delete from gapless.role_grants g where g.role = revoke.role;
-    if found and exists (select from pg_roles r where r.rolname = revoke.role) then
+    -- The owner may have a grant of before, and keeps its rights.
+    if found and revoke.role <> current_user and exists (select from pg_roles r where r.rolname = revoke.role) then
         execute format('revoke all on all tables in schema gapless from %I', revoke.role);
         execute format('revoke all on all functions in schema gapless from %I', revoke.role);
         execute format('revoke all on schema gapless from %I', revoke.role);

@@ -97,7 +97,8 @@ begin
         raise exception '%', wrong using errcode = '22023';
     end if;
     perform gapless_internal.keep_for_commit(
-        g, publish.channel, coalesce(publish.data, 'null'), publish.key, publish.type, publish.headers, publish.ttl,
+        g, publish.channel, case when publish.action in ('delete', 'annotate') then coalesce(publish.data, 'null')
+                                 else publish.data end, publish.key, publish.type, publish.headers, publish.ttl,
         gapless_internal.change_of(publish.target, publish.action, publish.through, publish.annotation, publish.mode,
                                    publish.remove),
         publish.expected_version, gapless_internal.changes_all(g));

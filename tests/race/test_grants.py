@@ -159,6 +159,7 @@ async def test_a_session_cannot_pass_for_another_role(database: Database, owner:
         ("'nobody_here'", "does not exist: create it first"),
         ("'gapless_service'", "is for a login role of yours"),
         ("'pg_read_all_data'", "is for a login role of yours"),
+        ("'gapless_owner'", "owns Gapless and needs no grant"),
         ("null", "does not exist"),
         ("'{role}', '{{}}'", "must be names or patterns"),
         ("'{role}', null", "must be names or patterns"),
@@ -180,6 +181,25 @@ async def test_a_grant_that_means_nothing_is_refused(
         with pytest.raises(asyncpg.PostgresError, match=says):
             await owner.execute(f"select gapless.grant_publisher({arguments.format(role=role)})")
         assert await owner.fetchval("select count(*) from gapless.role_grants") == 0
+
+
+async def test_the_owner_keeps_its_rights(owner: asyncpg.Connection) -> None:
+    """A grant of its own, which earlier versions gave it, is revoked."""
+    await owner.execute(
+        "insert into gapless.role_grants (role, kind, namespace_id, channels, regex)"
+        " select 'gapless_owner', 'publisher', n.id, '{>}', '.' from gapless.namespaces n"
+    )
+    await owner.execute("select gapless.revoke('gapless_owner')")
+    await owner.execute("select gapless.publish('a', '1')")
+    assert await sent(owner) == [("default", "a", None)]
+
+
+async def test_a_grant_lets_its_role_connect(database: Database, owner: asyncpg.Connection) -> None:
+    async with as_role(database, "shop") as shop:
+        await owner.execute(f"revoke connect on database {database.name} from public")
+        await grant(owner, "publisher", shop)
+        may = "select has_database_privilege(session_user, current_database(), 'connect')"
+        assert await shop.fetchval(may)
 
 
 async def test_only_the_owner_grants(database: Database, owner: asyncpg.Connection) -> None:

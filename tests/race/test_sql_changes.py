@@ -104,6 +104,19 @@ async def test_what_makes_no_sense_is_refused_at_once(
                 await change(owner, 2, action, **more)
 
 
+@pytest.mark.parametrize(("action", "is_kept"), [("update", False), ("reply", False), ("delete", True)])
+async def test_only_a_deletion_or_an_annotation_needs_no_data(
+    owner: asyncpg.Connection, action: str, is_kept: bool
+) -> None:
+    await owner.execute("select gapless.publish('a', '1')")
+    call = f"select gapless.publish('a', null, target => {await newest(owner)}, action => '{action}')"
+    if is_kept:
+        await owner.execute(call)
+    else:
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="data: is required"):
+            await owner.execute(call)
+
+
 async def test_a_role_changes_what_its_sender_sent(database: Database, owner: asyncpg.Connection) -> None:
     await owner.execute("select gapless.publish('a', '1')")
     nobodys = await newest(owner)
