@@ -14,7 +14,7 @@ from db.rows import filter_of
 from db.rows import message as message_of
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import MAX_ID, Message
-from subscriptions.ports import HistoryQuery
+from subscriptions.ports import HistoryPage, HistoryQuery
 
 EXPORT_BATCH = 1000
 EXPORT_BYTES = 256 * 1024
@@ -27,7 +27,7 @@ class History:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         """A page; see `HistoryPort`."""
         row = await channel_row(self._pool, query.namespace, query.channel)
         refuse_expired(query, row)
@@ -44,7 +44,7 @@ class History:
         more, left, follows = True, query.limit, query.after is not None
         while more and left > 0:
             part = replace(query, after=after, before=before, limit=min(EXPORT_BATCH, left))
-            messages, more = await self._page(part, row["id"], follows=follows, max_bytes=EXPORT_BYTES)
+            messages, more, _ = await self._page(part, row["id"], follows=follows, max_bytes=EXPORT_BYTES)
             if messages:
                 left -= len(messages)
                 follows = True
@@ -63,19 +63,20 @@ class History:
 
     async def _page(
         self, query: HistoryQuery, channel_id: int, *, follows: bool, max_bytes: int = PAGE_BYTES
-    ) -> tuple[list[Message], bool]:
-        """A page, and whether more follows. `follows`: the reader has the messages before this page, so a
-        page whose beginning, or whole, was removed by retention would leave a hole."""
+    ) -> HistoryPage:
+        """A page. `follows`: the reader has the messages before this page, so a page whose beginning, or
+        whole, was removed by retention would leave a hole."""
         rows = await self._pool.fetch(
             "history_up" if query.ascending else "history_down", *arguments_of(query, channel_id, max_bytes)
         )
-        floor = rows[0]["trimmed_id"]
+        floor, head = rows[0]["trimmed_id"], rows[0]["last_id"]
         if floor is None:
             raise no_channel(query.channel)
         refuse_overtaken(query, floor, follows=follows)
         rows = [row for row in rows if row["id"] is not None]
         messages = [message_of(row, query.channel) for row in rows[: query.limit]]
-        return messages, len(rows) > query.limit or sum(row["size"] for row in rows) >= max_bytes
+        has_more = len(rows) > query.limit or sum(row["size"] for row in rows) >= max_bytes
+        return HistoryPage(messages, has_more, head)
 
 
 async def since(pool: Pool, time: datetime | None) -> int:

@@ -233,7 +233,7 @@ async def replay_dead_letters(
     """Give back all dead letters that match, at most `max`. Dead letters that another replay holds are
     skipped. With a `rate` they become due one after the other, that many per second."""
     gate.require(request.namespace)
-    asked = parse_replay(request.namespace, await read_json(request))
+    asked = parse_replay(request.namespace, await read_json(request, required=True))
     _require(request, asked.which.subscription)
     dry_run = request.query.dry_run
     replayed, skipped = (

@@ -31,7 +31,6 @@ from subscriptions.engine.gate import Gate
 
 T = TypeVar("T")
 
-_JSON: Final = (b"content-type", b"application/json")
 MAX_PULL: Final = 1000
 MAX_WAIT_S: Final = 30
 Settled = Literal["acked", "nacked", "released", "extended", "lease_expired", "unknown"]
@@ -103,7 +102,7 @@ async def pull(request: Plain, consumers: Consumers, receipts: ReceiptCodec, gat
     gate.require(request.namespace)
     connection = request.connection
     lifetime = request.principal.lifetime
-    asked = parse_pull(await _body(request, optional=True))
+    asked = parse_pull(await _body(request))
     pulling = consumers.pull(request.namespace, request.name, asked.max, asked.wait_s)
     pulled = await _unless_ended(connection, lifetime, pulling)
     if connection.is_closing or lifetime.over:
@@ -188,11 +187,8 @@ async def _unless_ended(connection: Connection, lifetime: Lifetime, asking: Coro
         connection.on_lost = None
 
 
-async def _body(request: Plain, *, optional: bool = False) -> bytes:
-    headers = request.scope["headers"]
-    if optional and not any(name == b"content-type" for name, _ in headers):
-        headers = [*headers, _JSON]
-    head = read_head(headers)
+async def _body(request: Plain) -> bytes:
+    head = read_head(request.scope["headers"], events=False)
     refuse_unfit(head)
     return await read_body(request.receive, head, MAX_BODY_BYTES)
 

@@ -24,9 +24,9 @@ from app.message.times import parse_since
 from app.metrics.registry import REQUESTS
 from subscriptions import ports
 from subscriptions.domain.errors import GaplessError, credential_ended, invalid
-from subscriptions.domain.model import MAX_ID, Message
+from subscriptions.domain.model import MAX_ID
 from subscriptions.domain.selection import select
-from subscriptions.ports import HistoryPort, Lost, ReadPort, ViewPort
+from subscriptions.ports import HistoryPage, HistoryPort, Lost, ReadPort, ViewPort
 
 HISTORY_CHANGED: Final = "Gapless-History-Changed"
 """First and last id of messages that a reader at this cursor may have seen and the log does not hold."""
@@ -99,10 +99,10 @@ async def list_messages(
         if wanted == CLOUDEVENTS:
             return _events(map(original_to_cloudevent, page.originals), raw_headers)
         return Answer(encode_page(query, page, _gap(lost)), 200, raw_headers)
-    messages, has_more = await history.history(query)
+    log = await history.history(query)
     if wanted == CLOUDEVENTS:
-        return _events(map(to_cloudevent, messages), raw_headers)
-    return Answer(_page(query, messages, has_more, lost), 200, raw_headers)
+        return _events(map(to_cloudevent, log.messages), raw_headers)
+    return Answer(_page(query, log, lost), 200, raw_headers)
 
 
 def _events(events: Iterable[bytes], headers: tuple[tuple[bytes, bytes], ...]) -> Answer:
@@ -160,11 +160,16 @@ async def _lost(read: ReadPort, query: ports.HistoryQuery) -> Lost | None:
     return await read.lost(select(query.namespace, (query.channel,)), query.after)
 
 
-def _page(query: ports.HistoryQuery, messages: list[Message], has_more: bool, lost: Lost | None) -> bytes:
-    cursor = messages[-1].id if messages else (query.after if query.ascending else query.before) or 0
+def _page(query: ports.HistoryQuery, page: HistoryPage, lost: Lost | None) -> bytes:
+    """A page of the log. Its cursor is for the next page: nothing that this one asked for lies between."""
+    cursor = (query.after if query.ascending else query.before) or 0
+    if page.messages:
+        cursor = page.messages[-1].id
+    elif query.ascending and query.before is None:
+        cursor = max(cursor, page.head)
     return b'{"messages":[%b],"has_more":%b,"cursor":%d%b}' % (
-        b",".join(map(encode_message, messages)),
-        b"true" if has_more else b"false",
+        b",".join(map(encode_message, page.messages)),
+        b"true" if page.has_more else b"false",
         cursor,
         _gap(lost),
     )

@@ -31,6 +31,8 @@ KEY_ID: Final = re.compile(r"[a-z0-9]{12}")
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f]+$")]
 _Moment = Annotated[datetime, Meta(extra_json_schema={"maxLength": 64})]
+_LATEST_US: Final = microseconds(datetime(9999, 12, 31, tzinfo=UTC))
+"""A key that ends later ends then: the last microsecond of that year is read back as infinity."""
 
 
 class KeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -164,7 +166,7 @@ def _expiry(expires_at: datetime | UnsetType | None) -> int | None:
         raise invalid("expires_at", "must have a time zone, such as Z")
     if expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "is in the past")
-    return microseconds(expires_at.astimezone(UTC))
+    return min(microseconds(expires_at), _LATEST_US)
 
 
 def _shown(key: domain.Key, created_us: int) -> Key:

@@ -97,7 +97,9 @@ _LOST: Final = Header(
 _DELETED: Final = {204: Returns("Done.")}
 _CHANNEL: Final = {200: returns("The channel.", channels.Channel, _ETAG)}
 _CHANNEL_BODY: Final = Body(
-    {JSON: ChannelRequest, MERGE_PATCH: ChannelRequest}, example={"retention": {"max_age": 86400}}
+    {JSON: ChannelRequest, MERGE_PATCH: ChannelRequest},
+    required=False,
+    example={"retention": {"max_age": 86400}},
 )
 _SUBSCRIPTION: Final = {200: returns("The subscription.", subscriptions.Subscription, _ETAG)}
 _POLICY: Final = {200: returns("The policy.", policies.Policy, _ETAG)}
@@ -139,7 +141,9 @@ _POLICY_BODY: Final = json_body(
     PolicyDefinition, {"pattern": ">", "applies_to": "subscriptions", "definition": {"max_deliver": 8}}
 )
 _DOCUMENT: Final = json_body(
-    DefinitionsDocument, {"version": 1, "subscriptions": [{"name": "billing", "channels": ["orders.>"]}]}
+    DefinitionsDocument,
+    {"version": 1, "subscriptions": [{"name": "billing", "channels": ["orders.>"]}]},
+    required=False,
 )
 
 _CHANNEL_ONLY: Final = (Noun.CHANNEL,)
@@ -172,7 +176,7 @@ _KEY_BODY: Final = json_body(
     {"name": "shop", "grants": [{"actions": ["publish", "subscribe"], "channels": ["orders.>"]}]},
 )
 _OPEN_STREAM: Final = Needs((Action.SUBSCRIBE, Action.CONSUME), Names.ASKED)
-_TICKET_BODY: Final = json_body(tickets.TicketRequest, {"channels": ["chat.lobby"]})
+_TICKET_BODY: Final = json_body(tickets.TicketRequest, {"channels": ["chat.lobby"]}, required=False)
 
 METRICS: Final = Route(
     "GET", "/metrics", operate.metrics, _ADMIN, {200: Returns("All metrics.", {"text/plain": str})}
@@ -265,7 +269,8 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               body=json_body(SubscriptionDefinition, {"channels": ["orders.>"], "ack_wait": 60}),
               headers=(_IF_MATCH, _IF_NONE_MATCH)),
         Route("PATCH", "/v1/subscriptions/{name}", subscriptions.patch_subscription, _MANAGE, _SUBSCRIPTION,
-              body=json_body(SubscriptionChange, {"ack_wait": None, "max_deliver": 3}), headers=(_IF_MATCH,)),
+              body=json_body(SubscriptionChange, {"ack_wait": None, "max_deliver": 3}, required=False),
+              headers=(_IF_MATCH,)),
         Route("DELETE", "/v1/subscriptions/{name}", subscriptions.delete_subscription, _MANAGE, _DELETED,
               query=subscriptions.DeleteQuery, headers=(_IF_MATCH,)),
         Route("GET", "/v1/subscriptions/{name}/length", subscriptions.get_subscription_length, _SEE,
@@ -371,7 +376,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
         Route("GET", "/v1/namespaces/{namespace}", namespaces.get_namespace, _OPERATE, _NAMESPACE),
         Route("PUT", "/v1/namespaces/{namespace}", namespaces.put_namespace, _OPERATE,
               {**_NAMESPACE, 201: returns("The namespace was made.", namespaces.Namespace)},
-              body=json_body(namespaces.NamespaceRequest, {"limits": {"streams": 500}})),
+              body=json_body(namespaces.NamespaceRequest, {"limits": {"streams": 500}}, required=False)),
         Route("DELETE", "/v1/namespaces/{namespace}", namespaces.delete_namespace, _OPERATE, _DELETED),
     ),
     "operating": (

@@ -109,7 +109,7 @@ async def transact(
 ) -> Answer:
     """Publish and ack, all of it or nothing. A consumer that also publishes has its effect exactly once."""
     gate.require(request.namespace)
-    head = read_head(request.scope["headers"])
+    head = read_head(request.scope["headers"], events=False)
     refuse_unfit(head)
     body = await read_body(request.receive, head)
     principal = request.principal

@@ -128,7 +128,7 @@ def read_query(query: bytes, form: Any) -> Any:
         if kind.is_list:
             given.setdefault(name, []).append(value)
         elif name in given:
-            raise invalid(name, "was given more than once")
+            raise _refused(kind, invalid(name, "was given more than once"))
         else:
             given[name] = value
         if kind.is_number and number is None:

@@ -34,7 +34,7 @@ TICKET_BYTES: Final = 32
 MALFORMED: Final = "the header Authorization must be there once, as Bearer with a credential"
 UNREADABLE: Final = "the credential must be a key or a token that this service can check"
 UNKNOWN: Final = "the credential is unknown, or it has expired or was revoked"
-NO_KEYS: Final = "no keys were made here, so nothing can check this one: leave out the header Authorization"
+NO_KEYS: Final = "no keys were made here, so nothing can check this credential: send none"
 TOO_OPEN: Final = (
     "this address can be reached from other machines and there are no credentials: make one with gapless keys"
     " create, listen on 127.0.0.1, or set GAPLESS_ALLOW_ANONYMOUS=1 if a proxy or the network keeps others"

@@ -40,7 +40,8 @@ class Form(Enum):
 
 class PublishHead(msgspec.Struct, frozen=True):
     """`content_length` is in bytes, None when not announced. `event` holds the raw `ce-` headers, by name
-    without the prefix, and `media_type` the content type as sent; both serve binary mode."""
+    without the prefix, and `media_type` the content type as sent; both serve binary mode. Without a content
+    type the form is JSON, and then there may be no body."""
 
     form: Form
     media_type: str
@@ -52,8 +53,8 @@ class PublishHead(msgspec.Struct, frozen=True):
     expected_version: int | None = None
 
 
-def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
-    """Read the headers (names in lower case) of a publish.
+def read_head(headers: Iterable[tuple[bytes, bytes]], *, events: bool = True) -> PublishHead:
+    """Read the headers (names in lower case) of a publish. `events`: whether the route reads CloudEvents.
 
     Raises `unsupported_media_type` for a media type not read here, and `invalid_request` with 400 for a
     header that is malformed or repeated.
@@ -71,7 +72,7 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
             event[attribute] = value
     media_type = found.get(b"content-type", b"")
     return PublishHead(
-        form=_form(media_type, "specversion" in event),
+        form=_form(media_type, "specversion" in event, events),
         media_type=media_type.decode("latin-1"),
         gzip=is_gzip(found.get(b"content-encoding", b"identity")),
         content_length=_length(found.get(b"content-length")),
@@ -83,13 +84,16 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> PublishHead:
 
 
 @lru_cache(maxsize=256)
-def _form(media_type: bytes, has_event_headers: bool) -> Form:
+def _form(media_type: bytes, has_event_headers: bool, events: bool) -> Form:
     essence, *parameters = media_type.decode("latin-1").lower().split(";")
     form = next((form for form in Form if form.value == essence.strip()), None)
     if has_event_headers and form not in (Form.EVENT, Form.EVENTS):
         return Form.BINARY_EVENT
+    if not media_type:
+        return Form.JSON
     if form is None:
-        raise _unsupported("Content-Type must be application/json, or that of a CloudEvent")
+        others = ", or that of a CloudEvent" if events else ""
+        raise _unsupported(f"Content-Type must be application/json{others}")
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
         if name.strip() == "charset" and value.strip(' "') not in ("utf-8", "utf8", "us-ascii"):

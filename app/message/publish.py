@@ -310,7 +310,8 @@ def _schedule(item: MessageToPublish) -> Schedule | None:
         raise invalid(asked[0], "cannot be asked for an ephemeral message")
     if isinstance(delay, float):
         return Schedule(None, delay)
-    return Schedule(microseconds(at), None) if isinstance(at, datetime) else None
+    # What has passed is due at once. Not every time before 1970 can be stored.
+    return Schedule(max(0, microseconds(at)), None) if isinstance(at, datetime) else None
 
 
 def _check_schedule(schedule: Schedule, head: PublishHead, now_us: int) -> None:

@@ -135,7 +135,7 @@ class GaplessApp(FastAPI):
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": headers})
         REQUESTS.labels("websocket", 101).inc()
         connection = AsgiWebSocket(receive, send, self._settings.slow_reader_timeout)
-        self.service.dependencies.sessions.open(connection, principal, address, LINES)
+        self.service.dependencies.sessions.open(connection, principal, address, LINES, subprotocol=chosen)
         await connection.run()
 
     async def _admit(self, scope: Scope) -> tuple[Principal, str]:

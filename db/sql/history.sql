@@ -2,11 +2,11 @@
 
 -- name: history_up
 -- $1 channel id, $2 after, $3 before, $4 since, $5 types, $6 keys, $7 changes, $8 limit, $9 bytes. Each row has the
--- channel's floor, in the snapshot of the messages. Without messages there is one row with only the floor. A null floor:
--- the channel is gone.
+-- channel's floor and its newest id, in the snapshot of the messages. Without messages there is one row with only these.
+-- Null ones: the channel is gone.
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size, m.change, f.trimmed_id
-from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
+       m."binary", m.size, m.change, f.trimmed_id, f.last_id
+from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
     select m.*, sum(m.size) over (order by m.id) - m.size as bytes_before from (
         select m.* from gapless.messages m
@@ -20,8 +20,8 @@ order by m.id
 
 -- name: history_down
 select m.channel_id, m.id, m.seq, m.created_at, m.expires_at, m.type, m.key, m.sender, m.headers, m.data,
-       m."binary", m.size, m.change, f.trimmed_id
-from (select (select c.trimmed_id from gapless.channels c where c.id = $1) as trimmed_id) f
+       m."binary", m.size, m.change, f.trimmed_id, f.last_id
+from (select c.trimmed_id, c.last_id from (values (1)) one left join gapless.channels c on c.id = $1) f
 left join (
     select m.*, sum(m.size) over (order by m.id desc) - m.size as bytes_before from (
         select m.* from gapless.messages m

@@ -194,11 +194,19 @@ class HistoryQuery:
     changes: Changes = "all"
 
 
+class HistoryPage(NamedTuple):
+    """A page, whether more follows, and the newest id of the channel at that moment."""
+
+    messages: list[Message]
+    has_more: bool
+    head: int
+
+
 class HistoryPort(Protocol):
     """History, for faces that answer requests."""
 
-    async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
-        """A page, and whether more follows. Raises `channel_not_found`, or `cursor_expired` when the page
+    async def history(self, query: HistoryQuery) -> HistoryPage:
+        """A page. Raises `channel_not_found`, or `cursor_expired` when the page
         asked for begins among messages that retention removed."""
         ...
 

@@ -201,7 +201,7 @@ class Bench:
         """What the channel holds; nothing where there is none."""
         query = HistoryQuery("default", channel, None, None, None, (), (), 1000)
         try:
-            return (await self.history.history(query))[0]
+            return (await self.history.history(query)).messages
         except GaplessError as error:
             if error.code is Code.CHANNEL_NOT_FOUND:
                 return []

@@ -15,7 +15,7 @@ from subscriptions.domain.model import Append, Appended, Channel, Message, Reten
 from subscriptions.domain.pattern import compile_pattern
 from subscriptions.domain.selection import Selection
 from subscriptions.domain.watermark import Fence, Tick
-from subscriptions.ports import NO_PLACE, Head, HistoryQuery, Lost, Page, Place, Span, Trim
+from subscriptions.ports import NO_PLACE, Head, HistoryPage, HistoryQuery, Lost, Page, Place, Span, Trim
 from tests.contract.memory_log import ConflictError, CrashedError, MemoryLog, Row
 from tests.contract.memory_settings import changed
 
@@ -261,7 +261,7 @@ class MemoryHistory:
         self._log = log
         self._pause = pause
 
-    async def history(self, query: HistoryQuery) -> tuple[list[Message], bool]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         await self._pause("history")
         row = _row(self._log, query.namespace, query.channel)
         if query.ascending and query.after is not None and query.after < row.trimmed_id:
@@ -269,10 +269,10 @@ class MemoryHistory:
         found = [m for m in row.after(query.after or 0) if _wanted(query, m)]
         if not query.ascending:
             found.reverse()
-        return found[: query.limit], len(found) > query.limit
+        return HistoryPage(found[: query.limit], len(found) > query.limit, row.last_id)
 
     async def export(self, query: HistoryQuery) -> AsyncIterator[list[Message]]:
-        found, _ = await self.history(query)
+        found = (await self.history(query)).messages
         for at in range(0, len(found), EXPORT_BATCH):
             yield found[at : at + EXPORT_BATCH]
 

@@ -17,8 +17,8 @@ QUERY = HistoryQuery("default", "a", None, None, None, (), (), 100)
 
 
 async def ids(log: Log, query: HistoryQuery) -> tuple[list[int], bool]:
-    messages, more = await log.history.history(query)
-    return [m.id for m in messages], more
+    page = await log.history.history(query)
+    return [m.id for m in page.messages], page.has_more
 
 
 async def test_pages_go_both_ways(log: Log) -> None:
@@ -31,6 +31,8 @@ async def test_pages_go_both_ways(log: Log) -> None:
     assert await ids(log, replace(QUERY, ascending=False, before=4)) == ([3, 1], False)
     assert await ids(log, replace(QUERY, after=1, before=6)) == ([3, 4], False)
     assert await ids(log, replace(QUERY, after=6)) == ([], False)
+    for query in (QUERY, replace(QUERY, after=6), replace(QUERY, ascending=False, limit=1)):
+        assert (await log.history.history(query)).head == 6
 
 
 async def test_filters_and_times_narrow(log: Log) -> None:

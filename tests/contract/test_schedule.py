@@ -12,8 +12,8 @@ from app.embedded import EmbeddedPostgres
 from db.scheduled import Schedule
 from subscriptions.domain.delivery import Scheduled, Touched
 from subscriptions.domain.errors import Code, GaplessError
-from subscriptions.domain.model import Message, NewMessage
-from subscriptions.ports import HistoryQuery, SchedulePort
+from subscriptions.domain.model import NewMessage
+from subscriptions.ports import HistoryPage, HistoryQuery, SchedulePort
 from tests.conftest import drop_database, make_database
 from tests.contract.bench import Memory, code_of
 from tests.contract.memory import MemoryHistory
@@ -31,7 +31,7 @@ class Later:
     careful: SchedulePort
     """Makes no channels."""
     pass_time: Callable[[float], Awaitable[None]]
-    history: Callable[[HistoryQuery], Awaitable[tuple[list[Message], bool]]]
+    history: Callable[[HistoryQuery], Awaitable[HistoryPage]]
 
     async def add(
         self, *data: object, delay: float = 60, channel: str = "c", key: str | None = None, body: bytes = b""
@@ -45,7 +45,7 @@ class Later:
         """In the order of their ids; of a channel that does not exist nothing."""
         query = HistoryQuery("default", channel, None, None, None, (), (), 100)
         try:
-            found, _ = await self.history(query)
+            found = (await self.history(query)).messages
         except GaplessError:
             return []
         return [(message.data or b"").decode() for message in found]

@@ -70,7 +70,6 @@ async def test_what_the_page_says_is_missing_is_refused_or_left_out(server_url: 
     async with connect(url, proxy=None, open_timeout=PATIENCE_S, subprotocols=binary) as socket:
         # SDKs would take no choice for a failure to connect, and try again.
         assert socket.subprotocol == "centrifuge-protobuf"
-        await socket.send(b"\x00")
         await in_time(socket.wait_closed())
         assert socket.close_code == 3501
 

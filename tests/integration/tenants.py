@@ -104,7 +104,7 @@ async def tenants(url: str, owner_url: str) -> Tenants:
     """Fill a service that has `GAPLESS_JWT_KEYS`."""
     async with session(owner_url) as owner, http_client(url) as client:
         root = await _operator(owner)
-        await client.put("/v1/namespaces/acme", json={}, headers=bearer(root))
+        await client.put("/v1/namespaces/acme", headers=bearer(root))
         ours = (await make(client, "ours", grants(*Action), root))["key"]
         theirs = (await make(client, "theirs", grants(*Action), root, namespace="acme"))["key"]
         held = tuple([await _hold(client, number, ours, root) for number in range(FOREIGN)])

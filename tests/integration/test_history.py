@@ -69,6 +69,33 @@ async def test_by_type_key_and_time(client: httpx.AsyncClient, channel: str) -> 
     assert await data(since="2999-01-01T00:00:00Z") == []
 
 
+async def test_an_empty_page_says_where_to_go_on(client: httpx.AsyncClient, channel: str) -> None:
+    path = f"/v1/channels/{channel}"
+
+    async def page(**query: Any) -> Any:
+        answer = await client.get(f"{path}/messages", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    await client.put(path, json={})
+    assert await page() == {"messages": [], "has_more": False, "cursor": 0}
+    head = (await fill(client, channel, 3))[-1]["id"]
+    for asked in ({"since": "2999-01-01T00:00:00Z"}, {"key": "none"}, {"type": "none", "after": 0}):
+        assert await page(**asked) == {"messages": [], "has_more": False, "cursor": head}
+    assert (await page(after=head + 9))["cursor"] == head + 9
+    assert (await page(key="none", before=head))["cursor"] == 0
+    assert (await page(key="none", order="desc"))["cursor"] == 0
+    await client.patch(path, json={"retention": {"max_age": 1}})
+
+    async def trimmed() -> bool:
+        return not (await page())["messages"]
+
+    await eventually(trimmed)
+    assert (await page())["cursor"] == head
+    await fill(client, channel, 1, first=3)
+    assert [message["data"] for message in (await page(after=head))["messages"]] == [3]
+
+
 async def test_lines_have_no_limit(client: httpx.AsyncClient, channel: str) -> None:
     for first in range(0, 2500, 500):
         await fill(client, channel, 500, first)

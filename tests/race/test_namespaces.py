@@ -147,7 +147,7 @@ async def test_a_name_that_is_used_again_is_another_log(queues: Queues) -> None:
     place = await queues.reader.place_at(ACME, "b", 0)
     assert place.deletion_id >= first.id
     query = HistoryQuery(ACME, "b", None, None, None, (), (), 10)
-    assert [m.id for m in (await queues.history.history(query))[0]] == [again.id]
+    assert [m.id for m in (await queues.history.history(query)).messages] == [again.id]
     assert await queues.dead_letters.page(DeadLetterFilter(ACME), 0, 10) == []
 
 

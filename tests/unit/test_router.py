@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.route import Needs, Returns, Route
 from app.api.router import PreflightRoute, Rows, Table
 from app.api.table import ROUTES
+from app.http.parameters import LogCursor
 from app.http.principals import OPEN, Principals
 from app.http.request import NO_CONTENT, Answer, Request
 from app.process.dependencies import Dependencies
@@ -32,6 +33,7 @@ DONE = {200: Returns("Done.")}
 class Listed(msgspec.Struct):
     limit: int = 10
     only: list[str] = []
+    after: LogCursor | msgspec.UnsetType = msgspec.UNSET
 
 
 async def told(request: Request[Any]) -> Answer:
@@ -133,6 +135,7 @@ async def test_an_answer_without_content_has_no_length() -> None:
     [
         ("GET", "/things?x=1", 422, "invalid_request", "x"),
         ("GET", "/things?limit=1&limit=2", 422, "invalid_request", "limit"),
+        ("GET", "/things?after=1&after=1", 400, "invalid_request", "after"),
         ("GET", "/things?limit=1_0", 422, "invalid_request", "limit"),
         ("GET", "/things?limit=1e1", 422, "invalid_request", "limit"),
         ("GET", "/things?only=%FF", 400, "invalid_request", None),

@@ -61,4 +61,4 @@ async def _messages(
     query = HistoryQuery(
         namespace, request.channel, after, before, None, (), (), limit, ascending=not request.reverse
     )
-    return (await history.history(query))[0]
+    return (await history.history(query)).messages

@@ -22,9 +22,10 @@ from app.metrics.registry import REQUESTS
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.principal import Principal
 
-SUBPROTOCOLS: Final = ("centrifuge-json", "centrifuge-protobuf")
+PROTOBUF: Final = "centrifuge-protobuf"
+SUBPROTOCOLS: Final = ("centrifuge-json", PROTOBUF)
 """Protobuf is not read. But if it is not chosen, a client that offers nothing else takes that for a broken
-connection and tries again for ever. Its first message ends the connection for good."""
+connection and tries again for ever. So it is chosen, and the connection is closed for good."""
 CHECK_S: Final = 1.0
 MAX_STRANGERS: Final = 1000
 """Clients of one address that may be there at once and have not said yet who they are."""
@@ -62,12 +63,16 @@ class Sessions:
         principal: Principal,
         address: str,
         framing: Framing = FRAMES,
+        *,
+        subprotocol: str | None = None,
     ) -> None:
-        """Begin a session on a connection."""
+        """Begin a session on a connection. In a subprotocol that is not read, it ends at once."""
         session = Session(connection, framing, self._parts, principal, self._forget, address=address)
         self._begin(session, principal)
         connection.begin(session)
         session.begun()
+        if subprotocol == PROTOBUF:
+            session.close(codes.BAD_COMMAND)
 
     def open_stream(
         self, connection: StreamConnection, principal: Principal, address: str, framing: Framing
@@ -149,5 +154,7 @@ async def websocket(request: Plain, sessions: Sessions) -> Answer | None:
     address = sessions.admit(request.principal, request.scope)
     response.headers["X-Request-Id"] = request.id.decode()
     REQUESTS.labels("websocket", 101).inc()
-    sessions.open(http.hand_over(response.serialize()), request.principal, address)
+    chosen = response.headers.get("Sec-WebSocket-Protocol")
+    connection = http.hand_over(response.serialize())
+    sessions.open(connection, request.principal, address, subprotocol=chosen)
     return None

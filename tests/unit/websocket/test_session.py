@@ -86,6 +86,36 @@ class Opening(Connection):
         self.session = session
 
 
+class Closing(Opening):
+    """One that tells with what it was closed."""
+
+    closed: tuple[int, str] | None = None
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = code, reason
+        self.session.dropped()
+
+
+def test_a_session_in_a_subprotocol_that_is_not_read_ends_at_once() -> None:
+    async def program() -> None:
+        world, stage = World(loop, 1), Stage(loop)
+        sessions = Sessions(parts(world, stage))
+        for subprotocol, closed in (
+            ("centrifuge-protobuf", (3501, "bad request")),
+            ("centrifuge-json", None),
+        ):
+            connection: Any = Closing()
+            sessions.open(connection, Principal(NS, "ann"), "", subprotocol=subprotocol)
+            assert connection.closed == closed
+            connection.session.dropped()
+        assert repr(sessions) == "Sessions(0)"
+        await cancel(world.running)
+        await stage.consumers.stop()
+
+    loop = SeededLoop(1)
+    run(program(), loop=loop)
+
+
 def test_clients_of_an_address_that_do_not_say_who_they_are_are_limited() -> None:
     scope = {"client": ("192.0.2.1", 1), "headers": []}
     other = {"client": ("192.0.2.2", 1), "headers": []}

@@ -40,7 +40,7 @@ def test_media_types(content_type: bytes, form: Form) -> None:
 @pytest.mark.parametrize(
     "content_type",
     [
-        b"",
+        b" ",
         b"text/plain",
         b"application/xml",
         b"application/json; charset=latin-1",
@@ -52,8 +52,23 @@ def test_other_media_types(content_type: bytes) -> None:
     assert refused([(b"content-type", content_type)]).code is Code.UNSUPPORTED_MEDIA_TYPE
 
 
-def test_a_missing_media_type() -> None:
-    assert refused([]).code is Code.UNSUPPORTED_MEDIA_TYPE
+async def test_without_a_media_type_there_may_be_no_body() -> None:
+    for headers in ([], [(b"content-type", b"")], [(b"content-encoding", b"gzip")]):
+        bare = read_head(headers)
+        assert bare.form is Form.JSON
+        assert await read_body(receiver(), bare) == b"{}"
+        with pytest.raises(GaplessError) as caught:
+            await read_body(receiver(b"{}"), bare)
+        assert caught.value.code is Code.UNSUPPORTED_MEDIA_TYPE
+
+
+@pytest.mark.parametrize("media_type", [b"text/plain", b"application/merge-patch+json"])
+def test_only_routes_that_read_events_speak_of_them(media_type: bytes) -> None:
+    asked = [(b"content-type", media_type)]
+    assert "CloudEvent" in refused(asked).detail
+    with pytest.raises(GaplessError) as caught:
+        read_head(asked, events=False)
+    assert caught.value.detail == "Content-Type must be application/json"
 
 
 def test_binary_mode_takes_any_media_type() -> None:
