@@ -39,6 +39,7 @@ CODEC = ReceiptCodec(b"s" * 32)
 RECEIPT = CODEC.encode(Receipt(1, 1, 1))
 ACTIONS = frozenset(Action)
 GUARDED = [route for route in ROUTES if not route.needs.nothing]
+GRANTED = [route for route in GUARDED if route.needs.names is not Names.NONE]
 
 
 def name_of(route: Route) -> str:
@@ -158,16 +159,23 @@ def test_only_who_asks_whether_it_lives_needs_no_grant() -> None:
         "GET /healthz",
         "GET /readyz",
     }
+    assert [name_of(route) for route in GUARDED if route not in GRANTED] == ["GET /v1/whoami"]
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+async def test_who_was_granted_nothing_may_ask_who_they_are() -> None:
+    (route,) = [route for route in GUARDED if route not in GRANTED]
+    answer = await ask(Principal(NS, "alice", ()), route)
+    assert (answer.status_code, answer.json()["subject"], answer.json()["grants"]) == (200, "alice", [])
+
+
+@pytest.mark.parametrize("route", GRANTED, ids=name_of)
 async def test_who_has_every_other_action_on_everything_is_refused(route: Route) -> None:
     query = NEEDED.get(route.path, "")
     answer = await ask(granted(ACTIONS.difference(route.needs.actions), ">"), route, query)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+@pytest.mark.parametrize("route", GRANTED, ids=name_of)
 async def test_who_has_the_action_elsewhere_is_refused(route: Route) -> None:
     elsewhere = granted(ACTIONS, "elsewhere.>", "her", "here.>")
     if route.needs.names is not Names.ASKED:
@@ -232,8 +240,6 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     "/v1/nack": RECEIPTS,
     "/v1/release": RECEIPTS,
     "/v1/extend": RECEIPTS,
-    # Whoever is granted anything may ask who they are.
-    "/v1/whoami": [],
     # Commands of such a client are looked at one by one, below.
     "/v1/ws": [],
     "/v1/ws/http_stream": [],
