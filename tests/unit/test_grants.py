@@ -217,7 +217,7 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     ],
     "/v1/channels": [("?pattern=here", None), ("?pattern=hers.*", None)],
     "/v1/subscriptions": [("?pattern=here", None), ("?pattern=hers.>", None)],
-    "/v1/dead-letters": [("", None), ("?subscription=here", None)],
+    "/v1/dead-letters": [("?subscription=here", None)],
     "/v1/dead-letters/{dead_letter_id}": ONE,
     "/v1/dead-letters/{dead_letter_id}/replay": ONE,
     "/v1/dead-letters/replay": [("", {}), ("", {"subscription": "here"}), ("", {"ids": [1]})],
@@ -233,7 +233,7 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
         ("", {"policies": [{"name": "elsewhere.a", "pattern": "here"} | POLICY]}),
         ("", {"policies": [{"name": "here", "pattern": "elsewhere.a"} | POLICY]}),
     ],
-    "/v1/scheduled": [("", None), ("?channel=here", None)],
+    "/v1/scheduled": [("?channel=here", None)],
     "/v1/scheduled/{scheduled_id}": ONE,
     "/v1/scheduled/{scheduled_id}/promote": ONE,
     "/v1/ack": RECEIPTS,
@@ -415,6 +415,29 @@ async def test_a_list_holds_what_is_granted() -> None:
     assert found == [["in.a", "in.a.x", "out"], ["in.a.x"]]
     assert (await ask(Principal(NS), route, dependencies=given)).status_code == 200
     assert asked[2] is None
+
+
+@pytest.mark.parametrize("path", ["/v1/dead-letters", "/v1/scheduled"])
+async def test_a_list_of_messages_holds_those_of_what_is_granted(path: str) -> None:
+    asked: list[str | None] = []
+
+    class Messages:
+        async def page(self, *which: Any, names_regex: str | None) -> list[Any]:
+            asked.append(names_regex)
+            return []
+
+    route = next(route for route in ROUTES if (route.method, route.path) == ("GET", path))
+    here = SimpleNamespace(port=Messages())
+    given = OnlyNames(dead_letters=here, schedules=here)
+    noun = "channel" if path == "/v1/scheduled" else "subscription"
+    some = granted({Action.MANAGE}, "in.>", "out")
+    for query in ("", f"?{noun}=in.a"):
+        assert (await ask(some, route, query, dependencies=given)).status_code == 200
+    assert (await ask(some, route, f"?{noun}=other", dependencies=given)).status_code == 403
+    assert (await ask(Principal(NS), route, dependencies=given)).status_code == 200
+    first, *others = asked
+    assert [name for name in NAMES if re.search(str(first), name)] == ["in.a", "in.a.x", "out"]
+    assert others == [None, None]
 
 
 def test_a_reader_of_a_pattern_reads_what_is_granted_of_it() -> None:
