@@ -28,7 +28,9 @@ class DeadLetters:
         self._pool = pool
         self._namespaces = namespaces
 
-    async def page(self, which: DeadLetterFilter, after: int, limit: int) -> list[DeadLetter]:
+    async def page(
+        self, which: DeadLetterFilter, after: int, limit: int, names_regex: str | None = None
+    ) -> list[DeadLetter]:
         rows = await self._pool.fetch(
             "dead_letters",
             await self._namespaces.id(which.namespace),
@@ -38,6 +40,7 @@ class DeadLetters:
             after,
             limit,
             PAGE_BYTES,
+            names_regex,
         )
         return [_dead_letter(row) for row in rows]
 

@@ -23,6 +23,7 @@ from subscriptions.domain.delivery import (
     Policy,
     Settings,
     Tags,
+    without_order,
 )
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.pattern import to_regex
@@ -150,7 +151,7 @@ def compare(there: Definitions, wanted: Definitions) -> tuple[list[Change], int]
             old = before.get(name)
             if old is not None and kind == "subscription":
                 value = _as_import(old, value)
-            if old == value:
+            if old is not None and without_order(old) == without_order(value):
                 same += 1
             else:
                 changes.append(Change(kind, name, old, value))

@@ -68,9 +68,12 @@ class Schedule:
             raise _gone(scheduled_id)
         return _scheduled(row)
 
-    async def page(self, namespace: str, channel: str | None, after: int, limit: int) -> list[Scheduled]:
+    async def page(
+        self, namespace: str, channel: str | None, after: int, limit: int, names_regex: str | None = None
+    ) -> list[Scheduled]:
         namespace_id = await self._namespaces.id(namespace)
-        rows = await self._pool.fetch("scheduled_page", namespace_id, channel, after, limit, PAGE_BYTES)
+        asked = (namespace_id, channel, after, limit, PAGE_BYTES, names_regex)
+        rows = await self._pool.fetch("scheduled_page", *asked)
         return [_scheduled(row) for row in rows]
 
     async def cancel(self, namespace: str, scheduled_id: int) -> None:

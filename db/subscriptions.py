@@ -18,6 +18,7 @@ from subscriptions.domain.delivery import (
     Stats,
     Subscription,
     Tags,
+    without_order,
 )
 from subscriptions.domain.errors import Code, GaplessError, invalid, unavailable
 from subscriptions.domain.model import microseconds
@@ -68,7 +69,7 @@ class Subscriptions:
             others = ", ".join(differing)
             raise GaplessError(
                 Code.CONFLICT,
-                f"subscription {definition.name} is there with another {others}; PATCH changes it",
+                f"subscription {definition.name} exists and differs in {others}; PATCH changes it",
             )
         return subscription(there, namespace), row["made"]
 
@@ -81,7 +82,7 @@ class Subscriptions:
             raise GaplessError(Code.PRECONDITION_FAILED, detail)
         _check_tag(found, if_match)
         if "start" in differences(found, definition):
-            detail = f"subscription {name} is there with another start; seek moves it"
+            detail = f"subscription {name} exists with a different start; seek moves it"
             raise GaplessError(Code.CONFLICT, detail)
         changed = await self._pool.fetchval(
             "change_subscription",
@@ -311,7 +312,7 @@ def differences(row: Any, definition: Definition) -> list[str]:
     """The members in which the stored definition differs from the given one."""
     own, asked = (_comparable(each) for each in (msgspec.json.decode(row["own"]), definition.settings))
     found = [member for member in sorted(own.keys() | asked.keys()) if own.get(member) != asked.get(member)]
-    if list(definition.channels) != row["channels"]:
+    if set(definition.channels) != set(row["channels"]):
         found.insert(0, "channels")
     # A start given as a time span ago becomes another time with each repetition of the request.
     is_time = "T" in row["start"] and "T" in definition.start
@@ -321,10 +322,10 @@ def differences(row: Any, definition: Definition) -> list[str]:
 
 
 def _comparable(settings: Settings) -> dict[str, Any]:
-    """Settings without what is no part of the definition: for whom it is pushed."""
+    """Settings without what is no part of the definition: orders of sets, and for whom it is pushed."""
     push = settings.get("push")
     bare = {} if push is None else {"push": {name: push[name] for name in push if name != "by"}}
-    return {**settings, **bare}
+    return {**without_order(settings), **bare}
 
 
 def subscription(row: Any, namespace: str, stats: Stats | None = None) -> Subscription:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.api import answers
 from app.api.answers import Count, Time, or_unset, stored
-from app.api.lists import page_by_id
+from app.api.lists import granted_names, page_by_id
 from app.http.body import read_json
 from app.http.parameters import DryRunQuery, Id, IdCursor, Limit, Name
 from app.http.request import NO_CONTENT, Answer, Plain, Request
@@ -214,7 +214,8 @@ async def replay_dead_letter(request: Plain, dead_letters: AnnouncingDeadLetters
 async def list_dead_letters(
     request: Request[DeadLettersQuery], dead_letters: AnnouncingDeadLetters
 ) -> Answer:
-    """List dead letters by id, the newest last. `cursor` goes into the next request."""
+    """List dead letters by id, the newest last, of the subscriptions that may be managed. `cursor` goes into
+    the next request."""
     query = request.query
     which = DeadLetterFilter(
         request.namespace,
@@ -222,8 +223,8 @@ async def list_dead_letters(
         check_channel(query.channel, "channel") if isinstance(query.channel, str) else None,
         query.reason if isinstance(query.reason, Reason) else None,
     )
-    _require(request, which.subscription)
-    read = partial(dead_letters.port.page, which)
+    names = granted_names(request.principal, which.subscription, Noun.SUBSCRIPTION, Action.MANAGE)
+    read = partial(dead_letters.port.page, which, names_regex=names)
     return await page_by_id(DeadLetterPage, read, encode_dead_letter, query.cursor, query.limit)
 
 

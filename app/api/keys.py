@@ -23,7 +23,7 @@ from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.key import SECRET_BYTES, digest_of, written
 from subscriptions.domain.model import microseconds
 from subscriptions.domain.names import MAX_NAME_CHARACTERS, check_channel
-from subscriptions.domain.principal import Grant
+from subscriptions.domain.principal import Grant, Principal
 from subscriptions.ports import KeyPort
 
 audit = logging.getLogger("gapless.audit")
@@ -96,7 +96,7 @@ async def whoami(request: Plain) -> Answer:
 
 async def create_key(request: Plain, keys: KeyPort, principals: Principals) -> Answer:
     """Make a key. It is told once, in this answer. With the first one, every request needs a credential, for
-    good. Nobody can grant more than they were granted."""
+    good. Nobody can grant more than they were granted, nor for longer."""
     asked, who = decode(await read_json(request), KeyRequest), request.principal
     named = asked.namespace
     namespace = who.namespace if isinstance(named, UnsetType) else check_namespace(named)
@@ -105,9 +105,12 @@ async def create_key(request: Plain, keys: KeyPort, principals: Principals) -> A
     grants = None if isinstance(asked.grants, UnsetType) else read_grants(asked.grants)
     if grants is None and not asked.operator:
         raise invalid("grants", "must say what the key may do")
+    expires_us = _expiry(asked.expires_at)
     if not who.operator:
         who.require_grants(grants or ())
-    expires_us = _expiry(asked.expires_at)
+        if who.expires_at_us is not None and (expires_us is None or expires_us > who.expires_at_us):
+            detail = f"expires_at: must be {_time(who.expires_at_us)} or before, when your own key expires"
+            raise GaplessError(Code.FORBIDDEN, detail)
     key, secret = new_key(namespace, asked.name, grants, operator=asked.operator, expires_us=expires_us)
     made_us = await keys.put(key)
     await principals.look()
@@ -119,17 +122,24 @@ async def create_key(request: Plain, keys: KeyPort, principals: Principals) -> A
 
 async def list_keys(request: Plain, keys: KeyPort) -> Answer:
     """List the keys of the namespace, or of all for an operator; never what they are."""
-    who = request.principal
-    all_keys = await keys.credentials()
-    assert all_keys is not None, "no version was named"
-    found = [key for key in all_keys.keys if who.operator or key.namespace == who.namespace]
+    found = await _seen(request.principal, keys)
     return Answer(msgspec.json.encode(Keys([_shown(key, key.created_at_us) for key in found])))
 
 
+async def _seen(who: Principal, keys: KeyPort) -> list[domain.Key]:
+    """All keys of the namespace; of all namespaces for an operator."""
+    found = await keys.credentials()
+    assert found is not None, "no version was named"
+    return [key for key in found.keys if who.operator or key.namespace == who.namespace]
+
+
 async def revoke_key(request: Plain, keys: KeyPort, principals: Principals) -> Answer:
-    """Revoke a key: it is refused from now on, within seconds by every process, and its streams end."""
+    """Revoke a key: it is refused from now on, within seconds by every process, and its streams end. That of
+    an operator is for operators."""
     who = request.principal
     there = KEY_ID.fullmatch(request.name) is not None
+    if any(key.id == request.name and key.operator for key in await _seen(who, keys)):
+        who.require_operator()
     if not there or not await keys.delete(None if who.operator else who.namespace, request.name):
         raise GaplessError(Code.NOT_FOUND, f"key {request.name} does not exist")
     await principals.look()

@@ -46,6 +46,15 @@ def granted_pattern(who: Principal, pattern: str | UnsetType, noun: Noun, *actio
     return "|".join(map(to_regex, who.narrow(actions, noun, [asked])))
 
 
+def granted_names(who: Principal, name: str | None, noun: Noun, action: Action) -> str | None:
+    """The regular expression for the names on which the action is granted; None: all, or it is granted on the
+    one `name` that is asked for. Raises `forbidden`."""
+    if name is None:
+        return granted_pattern(who, UNSET, noun, action)
+    who.require((action,), noun, (name,))
+    return None
+
+
 def page_by_name(
     page_of: Callable[[Any, bool, str | None], msgspec.Struct], found: list[tuple[str, bytes]], limit: int
 ) -> Answer:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, UnsetType
 
+from app.api.operate import Readiness
 from app.http.body import read_json
 from app.http.request import NO_CONTENT, Answer, Plain
 from app.message.refusals import decode
@@ -43,11 +44,13 @@ async def get_namespace(request: Plain, namespaces: NamespacePort) -> Answer:
     return Answer(_encode(await namespaces.get(request.name)))
 
 
-async def put_namespace(request: Plain, namespaces: NamespacePort) -> Answer:
-    """Make a namespace, which every process serves a second later, or set the limits of one."""
+async def put_namespace(request: Plain, namespaces: NamespacePort, readiness: Readiness) -> Answer:
+    """Make a namespace, or set the limits of one. This process serves it at once, every other a second
+    later."""
     asked = decode(await read_json(request), NamespaceRequest)
     limits = None if isinstance(asked.limits, UnsetType) else asked.limits
     made = await namespaces.put(request.name, limits)
+    await readiness.serve(request.name)
     if made:
         audit.info("namespace %s was made by %s", request.name, request.principal.subject)
     return Answer(_encode(await namespaces.get(request.name)), 201 if made else 200)

@@ -31,6 +31,9 @@ class Readiness(Protocol):
     async def check(self) -> None:
         """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable."""
 
+    async def serve(self, namespace: str) -> None:
+        """Load the definitions of a namespace that was just made. If that fails, it happens later."""
+
 
 async def healthz(request: Plain) -> Answer:
     """Tell whether the process answers."""

@@ -57,13 +57,14 @@ class Names(Enum):
     IN_PATH = "the name in the path"
     ASKED = "each name in the query or the body; the handler requires them"
     ALL = "every name in the namespace"
+    NONE = "no name: a good credential is enough, whatever it grants"
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What the credential of a request has to grant: one of the actions, on these names; or it has to be an
-    operator's. Without both: nothing, anybody may ask. `later`: it may also come with the first command of a
-    session, and who sends none may do nothing in it."""
+    operator's. Without both, and not with `Names.NONE`: nothing, anybody may ask. `later`: it may also come
+    with the first command of a session, and who sends none may do nothing in it."""
 
     actions: tuple[Action, ...] = ()
     names: Names = Names.ALL
@@ -74,7 +75,8 @@ class Needs:
     """Whether anybody may ask."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nothing", not self.actions and not self.operator)
+        free = not self.actions and not self.operator and self.names is not Names.NONE
+        object.__setattr__(self, "nothing", free)
 
     def require(self, principal: Principal, name: str) -> None:
         """Raises `forbidden`. `name` is that in the path."""

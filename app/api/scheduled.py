@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.api.answers import Base64, Changing, Id, Json, Time, or_unset, stored
-from app.api.lists import page_by_id
+from app.api.lists import granted_names, page_by_id
 from app.http.parameters import IdCursor, Limit, Name
 from app.http.request import NO_CONTENT, Answer, Plain, Request
 from app.message.json import number
@@ -59,9 +59,9 @@ class ScheduledPage(msgspec.Struct):
     cursor: Id
 
 
-def _require(request: Request[Any], channel: str | None) -> None:
-    """Raises `forbidden` unless the scheduled messages of this channel, or of all, may be managed."""
-    request.principal.require((Action.MANAGE,), Noun.CHANNEL, (channel or ">",))
+def _require(request: Request[Any], channel: str) -> None:
+    """Raises `forbidden` unless the scheduled messages of this channel may be managed."""
+    request.principal.require((Action.MANAGE,), Noun.CHANNEL, (channel,))
 
 
 async def _require_one(request: Plain, schedules: AnnouncingSchedule) -> None:
@@ -73,12 +73,13 @@ async def _require_one(request: Plain, schedules: AnnouncingSchedule) -> None:
 async def list_scheduled(
     request: Request[ScheduledQuery], schedules: AnnouncingSchedule, gate: Gate
 ) -> Answer:
-    """List scheduled messages in the order of their arrival. `cursor` goes into the next request."""
+    """List scheduled messages in the order of their arrival, for the channels that may be managed. `cursor`
+    goes into the next request."""
     query = request.query
     name = check_channel(query.channel) if isinstance(query.channel, str) else None
-    _require(request, name)
+    names = granted_names(request.principal, name, Noun.CHANNEL, Action.MANAGE)
     gate.require(request.namespace)
-    read = partial(schedules.port.page, request.namespace, name)
+    read = partial(schedules.port.page, request.namespace, name, names_regex=names)
     return await page_by_id(ScheduledPage, read, encode_scheduled, query.cursor, query.limit)
 
 

@@ -168,7 +168,7 @@ _MANAGE_LATER: Final = Needs((Action.MANAGE,), Names.ASKED, _CHANNEL_ONLY)
 _MANAGE_ASKED: Final = Needs((Action.MANAGE,), Names.ASKED)
 _ADMIN: Final = Needs((Action.ADMIN,))
 _OPERATE: Final = Needs(operator=True)
-_ANYTHING: Final = Needs(tuple(Action), Names.ASKED)
+_CREDENTIAL: Final = Needs(names=Names.NONE)
 _NOTHING: Final = Needs()
 _NAMESPACE: Final = {200: returns("The namespace.", namespaces.Namespace)}
 _KEY_BODY: Final = json_body(
@@ -366,7 +366,7 @@ TABLE: Final[dict[str, tuple[Route, ...]]] = {
               {200: returns("It was published.", answers.Position)}),
     ),
     "credentials": (
-        Route("GET", "/v1/whoami", keys.whoami, _ANYTHING, {200: returns("Who asks.", keys.Who)}),
+        Route("GET", "/v1/whoami", keys.whoami, _CREDENTIAL, {200: returns("Who asks.", keys.Who)}),
         Route("POST", "/v1/tickets", tickets.create_ticket, _OPEN_STREAM,
               {201: returns("The ticket, for one stream.", tickets.Ticket)}, body=_TICKET_BODY),
         Route("GET", "/v1/keys", keys.list_keys, _ADMIN, {200: returns("All keys.", keys.Keys)}),

@@ -10,7 +10,7 @@ import typer
 from gapless_cli.failures import Failure, say, usage
 from gapless_cli.groups import AsJson, Yes, confirm
 from gapless_cli.helping import Command, Group
-from gapless_cli.options import seconds
+from gapless_cli.options import whole_seconds
 
 from app.cli.on_database import Home, on_database
 
@@ -104,7 +104,7 @@ def create(
         raise usage("say what it may do: --grant 'publish,subscribe:chat.>', or --operator")
     expires_us = None
     if expires is not None:
-        expires_us = time.time_ns() // 1000 + int(seconds(expires, "--expires") * 1_000_000)
+        expires_us = time.time_ns() // 1000 + whole_seconds(expires, "--expires") * 1_000_000
     grants = None if not grant else grants_of(grant)
     try:
         key, secret = new_key(namespace, name, grants, operator=operator, expires_us=expires_us)

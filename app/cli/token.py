@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from gapless_cli.failures import Failure, say, usage
-from gapless_cli.options import seconds
+from gapless_cli.options import whole_seconds
 
 if TYPE_CHECKING:
     from app.http.token_keys import TokenKey
@@ -58,15 +58,22 @@ def token(
     from app.cli.keys import grants_of
     from app.cli.settings import settings_from
     from app.message.grants import grant_documents
+    from subscriptions.domain.principal import Action
 
     settings, grants = settings_from(), grants_of(grant)
+    if any(Action.ADMIN in one.actions for one in grants):
+        raise usage("--grant: no token makes an admin; gapless keys create makes a key that does")
+    lifetime_s = whole_seconds(expires, "--expires")
+    if lifetime_s > settings.jwt_max_lifetime:
+        longest = f"{settings.jwt_max_lifetime:g} seconds, GAPLESS_JWT_MAX_LIFETIME"
+        raise usage(f"--expires {expires!r} is longer than the service accepts: {longest}")
     signing = _signing_key(settings.jwt_keys, key)
     now = int(time.time())
     claims = {
         "sub": name,
         "ns": namespace,
         "iat": now,
-        "exp": now + int(seconds(expires, "--expires")),
+        "exp": now + lifetime_s,
         "grants": msgspec.to_builtins(grant_documents(grants)),
     }
     if settings.jwt_issuer is not None:

@@ -106,15 +106,24 @@ class Gatekeeper:
         self._gate.close(self._gate.namespaces - shared - {self._served.own})
         self._told = {name: why for name, why in self._told.items() if name in shared}
         for name in sorted(shared - self._gate.namespaces):
-            try:
-                if name in named:
-                    await self._namespaces.put(name, None)
-                await self._load(name)
-                self._gate.open([name])
-            except (GaplessError, OSError, UnicodeDecodeError) as error:
-                if self._told.get(name) != str(error):
-                    self._told[name] = str(error)
-                    log.warning("the definitions of namespace %s cannot be loaded: %s", name, error)
+            await self._serve(name, make=name in named)
+
+    async def serve(self, namespace: str) -> None:
+        """Open the gate for another namespace that was just made, unless this process is not ready itself, or
+        the definitions cannot be loaded: then it opens later."""
+        if self._served.own in self._gate.namespaces and namespace not in self._gate.namespaces:
+            await self._serve(namespace, make=False)
+
+    async def _serve(self, name: str, *, make: bool) -> None:
+        try:
+            if make:
+                await self._namespaces.put(name, None)
+            await self._load(name)
+            self._gate.open([name])
+        except (GaplessError, OSError, UnicodeDecodeError) as error:
+            if self._told.get(name) != str(error):
+                self._told[name] = str(error)
+                log.warning("the definitions of namespace %s cannot be loaded: %s", name, error)
 
     async def check(self) -> None:
         """Raises GaplessError `unavailable` unless migrated, loaded, and the database reachable.

@@ -8,12 +8,13 @@ from gapless.schedule_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
 select * from gapless.scheduled s where s.namespace_id = $1 and s.id = $2
 
 -- name: scheduled_page
--- $1 namespace, $2 channel or null, $3 after this id, $4 limit, $5 bytes.
+-- $1 namespace, $2 channel or null, $3 after this id, $4 limit, $5 bytes, $6 channels whose names match.
 select * from (
     select s.*, sum(coalesce(octet_length(s.data), octet_length(s."binary"))) over (order by s.id)
                 - coalesce(octet_length(s.data), octet_length(s."binary")) as bytes_before
     from (select * from gapless.scheduled s
           where s.namespace_id = $1 and s.id > $3 and ($2::text is null or s.channel = $2)
+            and ($6::text is null or s.channel ~ $6)
           order by s.id limit $4) s
 ) s
 where s.bytes_before < $5

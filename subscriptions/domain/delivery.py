@@ -54,6 +54,19 @@ class AppliesTo(StrEnum):
     SUBSCRIPTIONS = "subscriptions"
 
 
+def without_order(settings: Settings) -> Settings:
+    """Settings to compare: `channels`, and `types` and `keys` of a filter, as sets, also in the `definition`
+    of a policy."""
+    found = dict(settings)
+    for name in ("channels", "types", "keys"):
+        if name in found:
+            found[name] = frozenset(found[name])
+    for name in ("filter", "definition"):
+        if name in found:
+            found[name] = without_order(found[name])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """What a client asks a subscription to be: its own settings, without policies and defaults."""

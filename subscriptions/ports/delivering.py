@@ -113,8 +113,10 @@ class DeparturePort(Protocol):
 class DeadLetterPort(Protocol):
     """The list of dead letters. Methods raise `unavailable`, `dead_letter_not_found`."""
 
-    async def page(self, which: DeadLetterFilter, after: int, limit: int) -> list[DeadLetter]:
-        """Dead letters with ids after `after`, in order of ids."""
+    async def page(
+        self, which: DeadLetterFilter, after: int, limit: int, names_regex: str | None = None
+    ) -> list[DeadLetter]:
+        """Dead letters with ids after `after`, in order of ids; only of subscriptions of such names."""
         ...
 
     async def get(self, namespace: str, dead_letter_id: int) -> DeadLetter: ...

@@ -54,6 +54,8 @@ def test_made_listed_revoked_and_opened(
     assert ask("list").stdout == ""
     assert "the actions before the colon are" in ask("create", "x", "--grant", "fly:>", code=2).stderr
     assert "say what it may do" in ask("create", "x", code=2).stderr
+    assert "at least one" in ask("create", "x", "--operator", "--expires", "0d", code=2).stderr
+    assert status(None) == 200, "a key that was refused closes nothing"
     assert (
         "namespace acme does not exist"
         in ask("create", "x", "--namespace", "acme", "--operator", code=1).stderr

@@ -35,6 +35,26 @@ def test_a_token_of_a_new_key(run: Run, tmp_path: Path) -> None:
     assert json.loads(file.read_text())["keys"][0]["k"] not in made.stderr
 
 
+def test_a_token_that_every_service_would_refuse_is_not_made(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    run("token", "--new-key", str(file))
+
+    def refused(*arguments: str, **settings: str) -> str:
+        done = run("token", "ann", *arguments, code=2, GAPLESS_JWT_KEYS=str(file), **settings)
+        assert done.stdout == ""
+        return done.stderr
+
+    assert "no token makes an admin" in refused("--grant", "admin:>")
+    assert "no token makes an admin" in refused("--grant", "publish:a", "--grant", "publish,admin:a")
+    reads = ("--grant", "subscribe:a")
+    assert "GAPLESS_JWT_MAX_LIFETIME" in refused(*reads, "--expires", "25h")
+    assert "60 seconds" in refused(*reads, GAPLESS_JWT_MAX_LIFETIME="60")
+    assert "at least one" in refused(*reads, "--expires", "0d")
+    made = run("token", "ann", *reads, "--expires", "24h", GAPLESS_JWT_KEYS=str(file)).stdout.strip()
+    tokens = Tokens(TokenKeys(load_keys(file)), TokenRules(), lambda: time.time_ns() // 1000)
+    assert tokens.read(made) is not None
+
+
 def test_what_is_missing_is_said(run: Run, tmp_path: Path) -> None:
     assert "say who will use it" in run("token", code=2).stderr
     assert "say what it may do" in run("token", "ann", code=2).stderr

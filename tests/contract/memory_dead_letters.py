@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from subscriptions.domain.delivery import DeadLetter, DeadLetterFilter
 from subscriptions.domain.errors import Code, GaplessError
 from tests.contract.memory import Pause, at_once
@@ -16,9 +18,12 @@ class MemoryDeadLetters:
         self._queues = queues
         self._pause = pause
 
-    async def page(self, which: DeadLetterFilter, after: int, limit: int) -> list[DeadLetter]:
+    async def page(
+        self, which: DeadLetterFilter, after: int, limit: int, names_regex: str | None = None
+    ) -> list[DeadLetter]:
         await self._pause("page")
-        return [entry.letter for entry in self._matching(which) if entry.letter.id > after][:limit]
+        found = [entry.letter for entry in self._matching(which) if entry.letter.id > after]
+        return [each for each in found if re.search(names_regex or "", each.subscription)][:limit]
 
     async def get(self, namespace: str, dead_letter_id: int) -> DeadLetter:
         await self._pause("get")

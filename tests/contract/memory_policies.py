@@ -14,6 +14,7 @@ from subscriptions.domain.delivery import (
     Policy,
     Settings,
     Tags,
+    without_order,
 )
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from tests.contract.memory import Pause, at_once
@@ -81,7 +82,7 @@ class MemoryPolicies:
             before = known.get((kind, name))
             if before is not None and kind == "subscription":
                 after = _kept(before, after)
-            if before != after:
+            if before is None or without_order(before) != without_order(after):
                 changes.append(Change(kind, name, before, after))
         for definition in wanted.subscriptions:
             if ("subscription", definition.name) not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Sequence
 
 from subscriptions.domain.delivery import Moment, Scheduled, Touched
@@ -56,10 +57,13 @@ class MemorySchedule:
         await self._pause("get")
         return self._one(namespace, scheduled_id)
 
-    async def page(self, namespace: str, channel: str | None, after: int, limit: int) -> list[Scheduled]:
+    async def page(
+        self, namespace: str, channel: str | None, after: int, limit: int, names_regex: str | None = None
+    ) -> list[Scheduled]:
         await self._pause("page")
         found = [s for ns, s in self.waiting.values() if ns == namespace and s.id > after]
-        return [s for s in found if channel in (None, s.message.channel)][:limit]
+        named = [s for s in found if re.search(names_regex or "", s.message.channel)]
+        return [s for s in named if channel in (None, s.message.channel)][:limit]
 
     async def cancel(self, namespace: str, scheduled_id: int) -> None:
         await self._pause("cancel")

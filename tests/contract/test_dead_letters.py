@@ -255,6 +255,15 @@ async def test_a_filter_narrows_the_list(bench: Bench, which: str) -> None:
     assert [letter.id for letter in await bench.letters(**members)] == [letters[n] for n in wanted]
 
 
+async def test_the_list_may_be_of_some_subscriptions(bench: Bench) -> None:
+    letters = await _mixed(bench)
+    for names, wanted in (("^a$", [0, 1]), ("^b$|^c", [2]), ("a|b", [0, 1, 2]), ("^c$", [])):
+        page = await bench.dead_letters.page(ALL_LETTERS, 0, 10, names)
+        assert [letter.id for letter in page] == [letters[n] for n in wanted], names
+    (last,) = await bench.dead_letters.page(ALL_LETTERS, letters[0], 1, "^b$")
+    assert last.id == letters[2], "the limit counts those of such names"
+
+
 async def test_pages_go_on_after_an_id(bench: Bench) -> None:
     q = await queue(bench, *range(5), ordering="none")
     dead = await bench.bury(q, 5)

@@ -116,6 +116,21 @@ async def test_what_differs_is_changed_and_what_is_not_named_stays(bench: Bench)
     assert (q.id, q.channels, q.settings["max_deliver"], q.settings["ack_wait"]) == (seen.id, ("c",), 5, 4)
 
 
+async def test_the_order_of_channels_types_and_keys_is_no_difference(bench: Bench) -> None:
+    def documents(types: list[str], *channels: str) -> Definitions:
+        lists = {"types": types, "keys": types, "changes": "none"}
+        policy = replace(POLICY, definition={"filter": lists, "backoff": [1, 2]})
+        return Definitions((), (Definition("q", channels, "earliest", {"filter": lists}),), (policy,))
+
+    await apply(bench, documents(["x", "y"], "b.*", "a"))
+    assert await apply(bench, documents(["y", "x"], "a", "b.*")) == ([], 2)
+    assert await bench.policies.definitions("default") == documents(["x", "y"], "b.*", "a")
+    assert await apply(bench, documents(["y", "z"], "a", "b.*")) == (["~policy:p", "~subscription:q"], 0)
+    other_delays = replace(POLICY, definition={"backoff": [2, 1]})
+    await apply(bench, Definitions(policies=(replace(POLICY, definition={"backoff": [1, 2]}),)))
+    assert await apply(bench, Definitions(policies=(other_delays,))) == (["~policy:p"], 0)
+
+
 async def test_a_channel_without_settings_is_made_once(bench: Bench) -> None:
     bare = Definitions((ChannelDefinition("bare", {}),))
     assert await apply(bench, bare) == (["channel:bare"], 0)

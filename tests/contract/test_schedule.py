@@ -131,6 +131,9 @@ async def test_what_waits_is_found_until_it_is_published(later: Later) -> None:
     assert await later.port.page("default", None, 0, 10) == [first, second, other]
     assert await later.port.page("default", None, first.id, 1) == [second]
     assert await later.port.page("default", "d", 0, 10) == [other]
+    assert await later.port.page("default", None, 0, 1, "^d$") == [other]
+    assert await later.port.page("default", None, 0, 10, "^e$|^c$") == [first, second]
+    assert await later.port.page("default", "d", 0, 10, "^c$") == []
     await later.pass_time(11)
     await later.due()
     assert await code_of(later.port.get("default", first.id)) is Code.MESSAGE_NOT_FOUND

@@ -136,6 +136,15 @@ def test_another_definition_of_one_name_is_a_conflict(client: httpx.Client) -> N
     put(client, "s", 200, ack_wait=5.0, backoff=None)
 
 
+def test_the_order_of_a_set_is_no_other_definition(client: httpx.Client) -> None:
+    lists = {"types": ["x", "y"], "keys": ["k", "l"]}
+    made = put(client, "s", channels=["b.b", "a.a"], filter=lists)
+    turned = {"types": ["y", "x"], "keys": ["l", "k"]}
+    assert put(client, "s", 200, channels=["a.a", "b.b"], filter=turned) == made
+    refused = put(client, "s", 409, channels=["a.a", "c.c"], filter={"types": ["x"]})
+    assert refused["detail"] == "subscription s exists and differs in channels, filter; PATCH changes it"
+
+
 def test_a_push_retries_as_its_standard_suggests(client: httpx.Client) -> None:
     made = put(client, "s", push=SETTINGS["push"])
     assert made["max_deliver"] == 10

@@ -162,6 +162,57 @@ async def test_a_key_may_do_what_it_was_granted(serve: Serve) -> None:
             assert not any("secret" in line for line in lines)
 
 
+async def test_a_key_that_expires_makes_none_that_outlives_it(
+    serve: Serve, owner: asyncpg.Connection
+) -> None:
+    async with http_client(serve().url) as client:
+        root = (await make(client, "root", EVERYTHING))["key"]
+        until, after = "2100-01-01T00:00:00Z", "2100-01-01T00:00:00.000001Z"
+        brief = (await make(client, "brief", EVERYTHING, root, expires_at=until))["key"]
+        for more in ({}, {"expires_at": None}, {"expires_at": after}):
+            asked = {"name": "heir", "grants": CHAT, **more}
+            answer = await client.post("/v1/keys", json=asked, headers=bearer(brief))
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), more
+            assert answer.json()["detail"].startswith(
+                "expires_at: must be 2100-01-01T00:00:00.000000Z or before"
+            )
+        made = await make(client, "heir", CHAT, brief, expires_at="2100-01-01T01:00:00+01:00")
+        assert made["expires_at"] == "2100-01-01T00:00:00.000000Z"
+        await make(client, "heir", CHAT, root)
+        await owner.execute("update gapless.keys set operator = true, grants = null where name = 'brief'")
+        await owner.execute("update gapless.log set keys_version = keys_version + 1")
+        await eventually(lambda: _operates(client, brief))
+        await make(client, "heir", CHAT, brief)
+
+
+async def test_only_an_operator_revokes_the_key_of_one(serve: Serve, owner: asyncpg.Connection) -> None:
+    """An admin of the namespace sees it in the list, so it is forbidden, and not as if it were not there."""
+    async with http_client(serve().url) as client:
+        ops = await make(client, "ops", EVERYTHING)
+        admin = await make(client, "admin", EVERYTHING, ops["key"])
+        await owner.execute("update gapless.keys set operator = true, grants = null where name = 'ops'")
+        await owner.execute("update gapless.log set keys_version = keys_version + 1")
+        await eventually(lambda: _operates(client, ops["key"]))
+        listed = (await client.get("/v1/keys", headers=bearer(admin["key"]))).json()["keys"]
+        assert [key["id"] for key in listed] == [ops["id"], admin["id"]]
+        path = f"/v1/keys/{ops['id']}"
+        assert await status(client, "DELETE", path, admin["key"]) == (403, "forbidden")
+        assert await _operates(client, ops["key"])
+        assert (
+            await client.put("/v1/namespaces/acme", json={}, headers=bearer(ops["key"]))
+        ).status_code == 201
+        there = (await make(client, "there", EVERYTHING, ops["key"], namespace="acme"))["key"]
+        assert await status(client, "DELETE", path, there) == (404, "not_found")
+        assert (
+            await client.delete(f"/v1/keys/{admin['id']}", headers=bearer(admin["key"]))
+        ).status_code == 204
+        assert (await client.delete(path, headers=bearer(ops["key"]))).status_code == 204
+
+
+async def _operates(client: httpx.AsyncClient, key: str) -> bool:
+    return bool((await client.get("/v1/whoami", headers=bearer(key))).json()["operator"])
+
+
 async def test_what_a_key_opened_ends_when_it_is_revoked(serve: Serve) -> None:
     service = serve()
     async with http_client(service.url) as client:
@@ -216,11 +267,7 @@ async def test_an_operator_makes_namespaces_and_their_keys(serve: Serve, owner: 
         root = (await make(client, "root", EVERYTHING))["key"]
         await owner.execute("update gapless.keys set operator = true, grants = null")
         await owner.execute("update gapless.log set keys_version = keys_version + 1")
-
-        async def operates() -> bool:
-            return bool((await client.get("/v1/whoami", headers=bearer(root))).json()["operator"])
-
-        await eventually(operates)
+        await eventually(lambda: _operates(client, root))
         made = await client.put("/v1/namespaces/acme", json={"limits": {"streams": 5}}, headers=bearer(root))
         assert (made.status_code, made.json()) == (201, {"name": "acme", "limits": {"streams": 5}})
         again = await client.put("/v1/namespaces/acme", json={}, headers=bearer(root))

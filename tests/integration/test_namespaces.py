@@ -11,6 +11,7 @@ import asyncpg
 from tests.conftest import Serve
 from tests.hook import Hook, hook
 from tests.integration.queueing import Host
+from tests.integration.test_keys import EVERYTHING, bearer
 from tests.integration.test_webhooks import ALLOW, OK
 from tests.patience import eventually
 
@@ -60,6 +61,30 @@ async def test_a_running_service_serves_a_namespace_that_is_made(
             await eventually(lambda: there.requests)
             assert _data(there, 0) == "acme"
             assert await waiting(owner) == ["blue"]
+
+
+async def test_a_namespace_is_served_when_its_making_is_answered(
+    serve: Serve, owner: asyncpg.Connection
+) -> None:
+    """Each of several, so that no look of the service at the namespaces comes just in between."""
+    async with Host(serve().url) as host:
+        root = (await host.ask("POST", "/v1/keys", 201, json={"name": "root", "grants": EVERYTHING}))["key"]
+        await owner.execute("update gapless.keys set operator = true, grants = null")
+        await owner.execute("update gapless.log set keys_version = keys_version + 1")
+        operator = {"headers": bearer(root)}
+
+        async def operates() -> bool:
+            return bool((await host.ask("GET", "/v1/whoami", **operator))["operator"])
+
+        await eventually(operates)
+        for name in ("a", "b", "c", "d", "e"):
+            await host.ask("PUT", f"/v1/namespaces/{name}", 201, json={}, **operator)
+            body = {"name": name, "grants": EVERYTHING, "namespace": name}
+            made = await host.ask("POST", "/v1/keys", 201, json=body, **operator)
+            there = {"headers": bearer(made["key"])}
+            assert (await host.ask("GET", "/v1/scheduled", **there))["scheduled"] == []
+            await host.ask("DELETE", f"/v1/namespaces/{name}", 204, **operator)
+            await host.ask("PUT", f"/v1/namespaces/{name}", 201, json={}, **operator)
 
 
 async def test_broken_definitions_close_one_namespace_only(

@@ -39,6 +39,7 @@ CODEC = ReceiptCodec(b"s" * 32)
 RECEIPT = CODEC.encode(Receipt(1, 1, 1))
 ACTIONS = frozenset(Action)
 GUARDED = [route for route in ROUTES if not route.needs.nothing]
+GRANTED = [route for route in GUARDED if route.needs.names is not Names.NONE]
 
 
 def name_of(route: Route) -> str:
@@ -158,16 +159,23 @@ def test_only_who_asks_whether_it_lives_needs_no_grant() -> None:
         "GET /healthz",
         "GET /readyz",
     }
+    assert [name_of(route) for route in GUARDED if route not in GRANTED] == ["GET /v1/whoami"]
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+async def test_who_was_granted_nothing_may_ask_who_they_are() -> None:
+    (route,) = [route for route in GUARDED if route not in GRANTED]
+    answer = await ask(Principal(NS, "alice", ()), route)
+    assert (answer.status_code, answer.json()["subject"], answer.json()["grants"]) == (200, "alice", [])
+
+
+@pytest.mark.parametrize("route", GRANTED, ids=name_of)
 async def test_who_has_every_other_action_on_everything_is_refused(route: Route) -> None:
     query = NEEDED.get(route.path, "")
     answer = await ask(granted(ACTIONS.difference(route.needs.actions), ">"), route, query)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+@pytest.mark.parametrize("route", GRANTED, ids=name_of)
 async def test_who_has_the_action_elsewhere_is_refused(route: Route) -> None:
     elsewhere = granted(ACTIONS, "elsewhere.>", "her", "here.>")
     if route.needs.names is not Names.ASKED:
@@ -209,7 +217,7 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
     ],
     "/v1/channels": [("?pattern=here", None), ("?pattern=hers.*", None)],
     "/v1/subscriptions": [("?pattern=here", None), ("?pattern=hers.>", None)],
-    "/v1/dead-letters": [("", None), ("?subscription=here", None)],
+    "/v1/dead-letters": [("?subscription=here", None)],
     "/v1/dead-letters/{dead_letter_id}": ONE,
     "/v1/dead-letters/{dead_letter_id}/replay": ONE,
     "/v1/dead-letters/replay": [("", {}), ("", {"subscription": "here"}), ("", {"ids": [1]})],
@@ -225,15 +233,13 @@ ASKING: dict[str, list[tuple[str, Any]]] = {
         ("", {"policies": [{"name": "elsewhere.a", "pattern": "here"} | POLICY]}),
         ("", {"policies": [{"name": "here", "pattern": "elsewhere.a"} | POLICY]}),
     ],
-    "/v1/scheduled": [("", None), ("?channel=here", None)],
+    "/v1/scheduled": [("?channel=here", None)],
     "/v1/scheduled/{scheduled_id}": ONE,
     "/v1/scheduled/{scheduled_id}/promote": ONE,
     "/v1/ack": RECEIPTS,
     "/v1/nack": RECEIPTS,
     "/v1/release": RECEIPTS,
     "/v1/extend": RECEIPTS,
-    # Whoever is granted anything may ask who they are.
-    "/v1/whoami": [],
     # Commands of such a client are looked at one by one, below.
     "/v1/ws": [],
     "/v1/ws/http_stream": [],
@@ -409,6 +415,29 @@ async def test_a_list_holds_what_is_granted() -> None:
     assert found == [["in.a", "in.a.x", "out"], ["in.a.x"]]
     assert (await ask(Principal(NS), route, dependencies=given)).status_code == 200
     assert asked[2] is None
+
+
+@pytest.mark.parametrize("path", ["/v1/dead-letters", "/v1/scheduled"])
+async def test_a_list_of_messages_holds_those_of_what_is_granted(path: str) -> None:
+    asked: list[str | None] = []
+
+    class Messages:
+        async def page(self, *which: Any, names_regex: str | None) -> list[Any]:
+            asked.append(names_regex)
+            return []
+
+    route = next(route for route in ROUTES if (route.method, route.path) == ("GET", path))
+    here = SimpleNamespace(port=Messages())
+    given = OnlyNames(dead_letters=here, schedules=here)
+    noun = "channel" if path == "/v1/scheduled" else "subscription"
+    some = granted({Action.MANAGE}, "in.>", "out")
+    for query in ("", f"?{noun}=in.a"):
+        assert (await ask(some, route, query, dependencies=given)).status_code == 200
+    assert (await ask(some, route, f"?{noun}=other", dependencies=given)).status_code == 403
+    assert (await ask(Principal(NS), route, dependencies=given)).status_code == 200
+    first, *others = asked
+    assert [name for name in NAMES if re.search(str(first), name)] == ["in.a", "in.a.x", "out"]
+    assert others == [None, None]
 
 
 def test_a_reader_of_a_pattern_reads_what_is_granted_of_it() -> None:
