@@ -74,7 +74,7 @@ async def test_a_namespace_is_served_when_its_making_is_answered(
         operator = {"headers": bearer(root)}
 
         async def operates() -> bool:
-            return bool((await host.ask("GET", "/v1/whoami", **operator))["operator"])
+            return bool((await host.ask("GET", "/v1/whoami", 200, **operator))["operator"])
 
         await eventually(operates)
         for name in ("a", "b", "c", "d", "e"):
@@ -82,7 +82,7 @@ async def test_a_namespace_is_served_when_its_making_is_answered(
             body = {"name": name, "grants": EVERYTHING, "namespace": name}
             made = await host.ask("POST", "/v1/keys", 201, json=body, **operator)
             there = {"headers": bearer(made["key"])}
-            assert (await host.ask("GET", "/v1/scheduled", **there))["scheduled"] == []
+            assert (await host.ask("GET", "/v1/scheduled", 200, **there))["scheduled"] == []
             await host.ask("DELETE", f"/v1/namespaces/{name}", 204, **operator)
             await host.ask("PUT", f"/v1/namespaces/{name}", 201, json={}, **operator)
 
