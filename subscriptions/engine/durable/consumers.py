@@ -237,20 +237,16 @@ class Consumers:
         return member
 
     def close(self, member: Member) -> None:
-        """End the stream and its leases: its messages are due again at once. What it took may have ended its
-        client, unless the service ended it. Deliveries that it never took do not count as delivered. Closing
-        it again does nothing."""
+        """End the stream and its leases: its messages are due again at once. Deliveries that it never took do
+        not count as delivered. Closing it again does nothing."""
         group = member.group
         if member not in group.members:
             return
         member.depart()
         untaken = [group.receipt(delivery) for delivery in member.inbox]
         unseen = {receipt.message_id for receipt in untaken}
-        taken = [
-            Receipt(group.subscription.id, message_id, lease)
-            for message_id, lease in member.forget()
-            if message_id not in unseen
-        ]
+        held = [Receipt(group.subscription.id, id_, lease) for id_, lease in member.forget()]
+        taken = [receipt for receipt in held if receipt.message_id not in unseen]
         self._remove(group, member)
         self._members -= 1
         self.attendance.go(group.subscription.id)
