@@ -242,7 +242,7 @@ analyze gapless.dead_letters, gapless.kept
 """
 FILTERS = [("few", None, None), (None, "few", None), (None, None, "hops"), ("none", None, None)]
 OF_LETTERS = [
-    ("dead_letters", (0, 100, BYTES)),
+    ("dead_letters", (0, 100, BYTES, None)),
     ("replay_some", (None, 0, LAST, 500, None, 0, None)),
     ("replayable", (None, None)),
     ("purge_dead_letters", (None, None, 5000)),
