@@ -14,7 +14,7 @@ select * from (
                 - coalesce(octet_length(s.data), octet_length(s."binary")) as bytes_before
     from (select * from gapless.scheduled s
           where s.namespace_id = $1 and s.id > $3 and ($2::text is null or s.channel = $2)
-            and ($6::text is null or s.channel ~ $6)
+            and case when $6::text is null then true else s.channel ~ $6 end
           order by s.id limit $4) s
 ) s
 where s.bytes_before < $5
