@@ -50,8 +50,8 @@ async def put_namespace(request: Plain, namespaces: NamespacePort, readiness: Re
     asked = decode(await read_json(request), NamespaceRequest)
     limits = None if isinstance(asked.limits, UnsetType) else asked.limits
     made = await namespaces.put(request.name, limits)
-    await readiness.serve(request.name)
     if made:
+        await readiness.serve(request.name)
         audit.info("namespace %s was made by %s", request.name, request.principal.subject)
     return Answer(_encode(await namespaces.get(request.name)), 201 if made else 200)
 

@@ -102,16 +102,19 @@ class Gatekeeper:
     async def _follow(self) -> None:
         """One look at the other namespaces. One whose definitions cannot be loaded stays closed by itself."""
         named = await asyncio.to_thread(self._served.named)
+        # One that is made, and opened, during the look is not among those that the look finds.
+        opened = self._gate.namespaces
         shared = await self._namespaces.shared() | named
-        self._gate.close(self._gate.namespaces - shared - {self._served.own})
+        self._gate.close(opened - shared - {self._served.own})
         self._told = {name: why for name, why in self._told.items() if name in shared}
         for name in sorted(shared - self._gate.namespaces):
             await self._serve(name, make=name in named)
 
     async def serve(self, namespace: str) -> None:
-        """Open the gate for another namespace that was just made, unless this process is not ready itself, or
-        the definitions cannot be loaded: then it opens later."""
-        if self._served.own in self._gate.namespaces and namespace not in self._gate.namespaces:
+        """Load the definitions of another namespace that was just made, and open the gate for it; later, if
+        this process is not ready itself, or they cannot be loaded. The gate may be open for a namespace of
+        that name that was removed a moment ago."""
+        if self._served.own in self._gate.namespaces:
             await self._serve(namespace, make=False)
 
     async def _serve(self, name: str, *, make: bool) -> None:
