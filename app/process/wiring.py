@@ -277,9 +277,10 @@ class Service:
     def dismiss(self) -> None:
         """Tell streams, members and webhooks that this process stops."""
         self._live.stop()
-        self._sessions.stop()
         self._webhooks.dismiss()
+        # Before their connections, which would end members as their clients do: with a strike.
         self._consumers.dismiss()
+        self._sessions.stop()
 
     def _measurements(self) -> list[tuple[str, Run]]:
         """The measurements. Only a supervisor's first worker measures values that are the same for all."""
