@@ -54,8 +54,8 @@ from subscriptions.ports import HistoryPort, ReadPort
 MAX_STRIKES: Final = 3
 MAX_EARLY: Final = 256
 """Commands that wait until it is known whose credential their `connect` has."""
-MAX_EARLY_BYTES: Final = 1024 * 1024
-"""Of these commands together."""
+MAX_EARLY_BYTES: Final = 128 * 1024
+"""Of these commands together. A thousand strangers of one address may be there."""
 PING_S: Final = 25.0
 PONG_S: Final = 10.0
 CONNECT_S: Final = 5.0

@@ -18,13 +18,14 @@ RETRY_S = 0.5
 
 
 class End(Enum):
-    """How leases end. What was delivered counts as an attempt."""
+    """How leases end."""
 
     DEPARTED = "departed"
-    """Their member is gone, perhaps because of what it held."""
+    """Their member is gone, perhaps because of what it held. It was an attempt."""
     WITHDRAWN = "withdrawn"
-    """The service ended them for a reason of its own."""
+    """The service ended them for a reason of its own. It was an attempt, too."""
     UNDELIVERED = "undelivered"
+    """Nobody got the message, so it was no attempt."""
 
 
 Part = tuple[list[Receipt], End]
