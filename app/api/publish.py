@@ -12,7 +12,7 @@ from msgspec import Meta
 from app.api.answers import Position, Time
 from app.http.body import read_body
 from app.http.request import Answer, Plain
-from app.message.changes import sendable
+from app.message.changes import check_sendable
 from app.message.head import PublishHead, read_head
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import Publication, parse_batch, parse_publication, refuse_expectation
@@ -63,14 +63,15 @@ async def publish(
     commit."""
     head = read_head(request.scope["headers"])
     body = await read_body(request.receive, head)
-    sender, now_us = request.principal.subject, time.time_ns() // 1000
-    publication = parse_publication(request.name, head, body, sender, now_us=now_us)
-    messages = sendable(request.principal, publication.messages)
+    now_us = time.time_ns() // 1000
+    publication = parse_publication(request.name, head, body, request.principal, now_us=now_us)
+    messages = publication.messages
+    check_sendable(request.principal, messages)
     if publication.ephemeral:
-        return _ephemeral(request, publication.messages[0], exchange)
+        return _ephemeral(request, messages[0], exchange)
     if publication.schedules:
         # Even if its time is past: the form of the answer must not depend on whose clock is ahead.
-        return await _later(request, publication, messages, head, body, schedules, gate)
+        return await _later(request, publication, head, body, schedules, gate)
     appended = await _append(request, messages, head, body, publisher)
     content = encode_positions(appended.positions)
     return committed(b'{"messages":[%b]}' % content if publication.is_array else content, appended)
@@ -81,7 +82,8 @@ async def publish_batch(request: Plain, publisher: Publisher) -> Answer:
     head = read_head(request.scope["headers"], events=False)
     refuse_expectation(head)
     body = await read_body(request.receive, head)
-    messages = sendable(request.principal, parse_batch(head, body, request.principal.subject))
+    messages = parse_batch(head, body, request.principal)
+    check_sendable(request.principal, messages)
     appended = await _append(request, messages, head, body, publisher)
     return committed(b'{"messages":[%b]}' % encode_positions(appended.positions), appended)
 
@@ -126,7 +128,6 @@ def _ephemeral(request: Plain, message: NewMessage, exchange: Exchange) -> Answe
 async def _later(
     request: Plain,
     publication: Publication,
-    messages: tuple[NewMessage, ...],
     head: PublishHead,
     body: bytes,
     schedules: AnnouncingSchedule,
@@ -136,7 +137,7 @@ async def _later(
     printed = b"" if head.idempotency_key is None else fingerprint(request.path, head, body)
     key = request.principal.own_key(head.idempotency_key)
     scheduled, replayed = await schedules.schedule(
-        request.namespace, messages, publication.schedules, key, printed, request.principal
+        request.namespace, publication.messages, publication.schedules, key, printed, request.principal
     )
     content = b",".join(map(encode_scheduled_at, scheduled))
     if publication.is_array:

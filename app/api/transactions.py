@@ -15,10 +15,10 @@ from app.api.publish import committed, fingerprint
 from app.http.body import read_body
 from app.http.request import Answer, Plain
 from app.message import json, limits
-from app.message.changes import sendable
+from app.message.changes import check_sendable
 from app.message.head import read_head
 from app.message.message import encode_positions
-from app.message.publish import AddressedMessage, addressed
+from app.message.publish import NOBODY, AddressedMessage, addressed
 from app.message.receipts import ReceiptCodec
 from app.message.refusals import FAILURES, members, refuse
 from app.message.settlement import ReceiptText
@@ -27,7 +27,7 @@ from subscriptions.domain.delivery import Receipt
 from subscriptions.domain.errors import Code, FieldError, GaplessError, invalid
 from subscriptions.domain.model import Append, Appended, NewMessage
 from subscriptions.domain.names import check_channel
-from subscriptions.domain.principal import Action, Noun
+from subscriptions.domain.principal import Action, Noun, Principal
 from subscriptions.engine.durable.announcing import AnnouncingTransactions
 from subscriptions.engine.durable.consumers import Consumers
 from subscriptions.engine.gate import Gate
@@ -70,7 +70,7 @@ class Transaction:
     acks: tuple[tuple[str, list[str]], ...]
 
 
-def parse_transaction(body: bytes, sender: str | None = None) -> Transaction:
+def parse_transaction(body: bytes, who: Principal = NOBODY) -> Transaction:
     """Messages and acks. It can also raise `payload_too_large`, as a publish does."""
     json.check_parts(body)
     try:
@@ -78,7 +78,7 @@ def parse_transaction(body: bytes, sender: str | None = None) -> Transaction:
         keys = members(asked)
         messages: tuple[NewMessage, ...] = ()
         if asked.publish:
-            messages, of_messages = addressed(asked.publish, "publish", sender, body)
+            messages, of_messages = addressed(asked.publish, "publish", who, body)
             keys += of_messages
         acks = asked.ack or []
         _check_acks(acks)
@@ -113,8 +113,8 @@ async def transact(
     refuse_unfit(head)
     body = await read_body(request.receive, head)
     principal = request.principal
-    asked = parse_transaction(body, principal.subject)
-    messages = sendable(principal, asked.messages)
+    asked = parse_transaction(body, principal)
+    check_sendable(principal, asked.messages)
     principal.require((Action.CONSUME,), Noun.SUBSCRIPTION, (name for name, _ in asked.acks))
     append = None
     if asked.messages:
@@ -122,7 +122,7 @@ async def transact(
         if head.idempotency_key is not None:
             printed = fingerprint(request.path, head, body)
         key = principal.own_key(head.idempotency_key)
-        append = Append(principal.namespace, messages, key, printed, None, len(body))
+        append = Append(principal.namespace, asked.messages, key, printed, None, len(body))
     elif head.idempotency_key is not None:
         raise invalid(
             "Idempotency-Key", "needs something to publish: acks alone are judged by their receipts"

@@ -52,8 +52,9 @@ class Asked(NamedTuple):
     remove: bool | Member
 
 
-def change_of(asked: Asked) -> Change | None:
-    """What a message to publish does to its target. Raises `invalid_request`."""
+def change_of(asked: Asked, channel: str, who: Principal) -> Change | None:
+    """What a message that `who` publishes to `channel` does to its target. A moderator of the channel changes
+    what others have sent. Raises `invalid_request`."""
     target, action = asked.target, asked.action
     if target is UNSET or target is None:
         for name, value in asked._asdict().items():
@@ -68,11 +69,12 @@ def change_of(asked: Asked) -> Change | None:
     if through is not None and through < target:
         raise invalid("through", "must not be before the target")
     if action == "annotate":
-        return Change(_annotation(target, asked))
-    for name, value in zip(asked._fields[3:], asked[3:], strict=True):
-        if value is not UNSET and value is not None:
-            raise invalid(name, "is for annotate")
-    return Change(change_text(target, action, through))
+        return Change(_annotation(target, asked), None, who.may(_MAY_MODERATE, Noun.CHANNEL, channel))
+    if not asked.annotation is asked.mode is asked.remove is UNSET:
+        for name, value in zip(asked._fields[3:], asked[3:], strict=True):
+            if value is not UNSET and value is not None:
+                raise invalid(name, "is for annotate")
+    return Change(change_text(target, action, through), None, who.may(_MAY_MODERATE, Noun.CHANNEL, channel))
 
 
 def _annotation(target: int, asked: Asked) -> bytes:
@@ -96,24 +98,13 @@ def with_version(messages: Sequence[NewMessage], is_array: bool, version: int) -
     return (messages[0]._replace(change=change._replace(version=version)),)
 
 
-def sendable(who: Principal, messages: tuple[NewMessage, ...]) -> tuple[NewMessage, ...]:
-    """The same messages, as `who` may send them: a moderator of a channel changes what others have sent, and
+def check_sendable(who: Principal, messages: tuple[NewMessage, ...]) -> None:
+    """Refuse messages that `who` may not send. A moderator of a channel changes what others have sent, and
     need not be a publisher for that; and sends in the name of others. Raises `forbidden`."""
-    if who.grants is not None:
-        for message in messages:
-            is_edit = message.change is not None and message.change.is_edit
-            who.require(_MAY_EDIT if is_edit else _MAY_PUBLISH, Noun.CHANNEL, (message.channel,))
-            if message.sender != who.subject:
-                who.require(_MAY_MODERATE, Noun.CHANNEL, (message.channel,))
+    if who.grants is None:
+        return
     for message in messages:
-        if message.change is not None:
-            return tuple([_as_sent(who, each) if each.change else each for each in messages])
-    return messages
-
-
-def _as_sent(who: Principal, message: NewMessage) -> NewMessage:
-    assert message.change is not None
-    if not who.may(_MAY_MODERATE, Noun.CHANNEL, message.channel):
-        return message
-    text, version, _ = message.change
-    return message._replace(change=Change(text, version, moderates=True))
+        is_edit = message.change is not None and message.change.is_edit
+        who.require(_MAY_EDIT if is_edit else _MAY_PUBLISH, Noun.CHANNEL, (message.channel,))
+        if message.sender != who.subject:
+            who.require(_MAY_MODERATE, Noun.CHANNEL, (message.channel,))

@@ -19,7 +19,10 @@ from app.message.refusals import FAILURES, refuse
 from subscriptions.domain.errors import Code, GaplessError, invalid
 from subscriptions.domain.model import Change, NewMessage, microseconds
 from subscriptions.domain.names import check_channel
+from subscriptions.domain.principal import Principal
 
+NOBODY: Final = Principal("", grants=())
+"""Sends messages of which only the form matters."""
 _Seconds = Annotated[float, Meta(ge=0, le=limits.MAX_TTL_S)]
 _Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -89,7 +92,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 def parse_publication(
-    channel: str, head: PublishHead, body: bytes, sender: str | None = None, *, now_us: int
+    channel: str, head: PublishHead, body: bytes, who: Principal = NOBODY, *, now_us: int
 ) -> Publication:
     """Read the body of a publish to one channel that came at `now_us`, in microseconds since the Unix epoch.
 
@@ -98,7 +101,7 @@ def parse_publication(
     check_channel(channel)
     if head.form is not Form.JSON:
         is_array = head.form is Form.EVENTS
-        events = cloudevents.parse(channel, head, body, sender)
+        events = cloudevents.parse(channel, head, body, who.subject)
         if head.expected_version is not None:
             changes.with_version(events, is_array, head.expected_version)
         return Publication(events, is_array)
@@ -106,14 +109,14 @@ def parse_publication(
     try:
         parsed = _decode_one_or_many(body)
         if parsed.__class__ is not list:
-            message, keys = _message(parsed, channel, sender, _is_plain(body))
+            message, keys = _message(parsed, channel, who, _is_plain(body))
             messages: tuple[NewMessage, ...] = (message,)
             schedule = _schedule(parsed)
             schedules: tuple[Schedule, ...] = () if schedule is None else (schedule,)
         else:
             schedules = _schedules(parsed)
             items = [(i, channel) for i in parsed]
-            messages, keys = _messages(items, "", sender, _is_plain(body), later=bool(schedules))
+            messages, keys = _messages(items, "", who, _is_plain(body), later=bool(schedules))
     except FAILURES as error:
         refuse(body, error)
     json.check_text(body, keys)
@@ -128,7 +131,7 @@ def parse_publication(
     return Publication(messages, is_array, schedules)
 
 
-def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tuple[NewMessage, ...]:
+def parse_batch(head: PublishHead, body: bytes, who: Principal = NOBODY) -> tuple[NewMessage, ...]:
     """Read the body of a publish to several channels; raises as `parse_publication` does."""
     if head.form is not Form.JSON:
         detail = "CloudEvents name no channel: publish them to one, or send application/json"
@@ -136,27 +139,27 @@ def parse_batch(head: PublishHead, body: bytes, sender: str | None = None) -> tu
     json.check_parts(body)
     try:
         parsed = _decode_batch(body)
-        messages, keys = addressed(parsed.messages, "messages", sender, body)
+        messages, keys = addressed(parsed.messages, "messages", who, body)
     except FAILURES as error:
         refuse(body, error)
     json.check_text(body, keys + 1)
     return messages
 
 
-def parse_addressed(item: AddressedMessage, sender: str | None, body: bytes) -> tuple[NewMessage, int]:
+def parse_addressed(item: AddressedMessage, who: Principal, body: bytes) -> tuple[NewMessage, int]:
     """The message of a command, and the number of its object keys. Raises as `parse_batch`."""
     check_channel(item.channel)
     if _schedule(item) is not None:
         raise invalid(_asked(item)[0], "is not for this way of publishing")
-    message, keys = _message(item, item.channel, sender, _is_plain(body))
+    message, keys = _message(item, item.channel, who, _is_plain(body))
     return message, keys + 1
 
 
 def addressed(
-    items: list[AddressedMessage], place: str, sender: str | None, body: bytes
+    items: list[AddressedMessage], place: str, who: Principal, body: bytes
 ) -> tuple[tuple[NewMessage, ...], int]:
     """The messages at `place` in a body, and the number of their object keys. Raises as `parse_batch`."""
-    messages, keys = _messages([(item, item.channel) for item in items], place, sender, _is_plain(body))
+    messages, keys = _messages([(item, item.channel) for item in items], place, who, _is_plain(body))
     return messages, keys + len(messages)
 
 
@@ -177,7 +180,7 @@ def _is_plain(body: bytes) -> bool:
 def _messages(
     items: Sequence[tuple[MessageToPublish, str]],
     place: str,
-    sender: str | None,
+    who: Principal,
     plain: bool,
     *,
     later: bool = False,
@@ -189,7 +192,7 @@ def _messages(
         try:
             if channel != checked:
                 checked = check_channel(channel)
-            message, of_item = _message(item, channel, sender, plain)
+            message, of_item = _message(item, channel, who, plain)
             if (item.delay is not UNSET or item.deliver_at is not UNSET) and not later and _schedule(item):
                 raise invalid(_asked(item)[0], "is for messages to one channel; these are published at once")
             if message.ephemeral:
@@ -201,7 +204,7 @@ def _messages(
     return tuple(messages), keys
 
 
-def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bool) -> tuple[NewMessage, int]:
+def _message(item: MessageToPublish, channel: str, who: Principal, plain: bool) -> tuple[NewMessage, int]:
     """The message, and the number of object keys in its JSON."""
     kind, key, headers, ttl = item.type, item.key, item.headers, item.ttl
     given = (
@@ -226,7 +229,8 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
     data, binary, inside = _payload(item, plain)
     if keys == 1:
         # The most common message: only a payload.
-        return NewMessage(channel, data, binary, sender=sender), 1 + inside
+        return NewMessage(channel, data, binary, sender=who.subject), 1 + inside
+    sender = who.subject if item.sender is UNSET or item.sender is None else limits.check_sender(item.sender)
     stored_headers = b""
     if headers is not UNSET:
         keys += len(headers)
@@ -240,18 +244,18 @@ def _message(item: MessageToPublish, channel: str, sender: str | None, plain: bo
         headers=stored_headers,
         ttl=None if ttl is UNSET else ttl,
         ephemeral=item.ephemeral is True,
-        sender=sender if item.sender is UNSET or item.sender is None else limits.check_sender(item.sender),
-        change=_change(item),
+        sender=sender,
+        change=_change(item, channel, who),
     )
     return message, keys + inside
 
 
-def _change(item: MessageToPublish) -> Change | None:
+def _change(item: MessageToPublish, channel: str, who: Principal) -> Change | None:
     """What it does to its target."""
     asked = changes.Asked(item.target, item.action, item.through, item.annotation, item.mode, item.remove)
     if asked.count(UNSET) == len(asked):
         return None
-    change = changes.change_of(asked)
+    change = changes.change_of(asked, channel, who)
     if change is not None and item.ephemeral is True:
         raise invalid("ephemeral", "cannot be given together with target")
     return change

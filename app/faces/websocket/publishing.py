@@ -9,7 +9,7 @@ from msgspec import UNSET
 from app.faces.websocket.commands import Command
 from app.faces.websocket.replies import Replies
 from app.message import json
-from app.message.changes import sendable
+from app.message.changes import check_sendable
 from app.message.message import encode_ephemeral, encode_positions
 from app.message.publish import parse_addressed
 from app.message.refusals import FAILURES, refuse
@@ -34,11 +34,12 @@ def publish(
     assert command.publish is not UNSET, "the command is a publish"
     json.check_parts(line)
     try:
-        message, keys = parse_addressed(command.publish, principal.subject, line)
+        message, keys = parse_addressed(command.publish, principal, line)
     except FAILURES as error:
         refuse(line, error)
     json.check_text(line, keys + 1 + (command.id is not UNSET))
-    messages = sendable(principal, (message,))
+    messages = (message,)
+    check_sendable(principal, messages)
     id_ = command.id or 0
     if message.ephemeral:
         body = encode_ephemeral(message, time.time_ns() // 1000)

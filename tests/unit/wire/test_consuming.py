@@ -14,6 +14,7 @@ from app.message.settlement import parse_extend, parse_nack, parse_receipts, par
 from subscriptions.domain.delivery import Nack
 from subscriptions.domain.errors import GaplessError
 from subscriptions.domain.model import NewMessage
+from subscriptions.domain.principal import Principal
 
 Parse = Callable[[bytes], object]
 INVALID = "invalid_request"
@@ -101,8 +102,9 @@ def test_transaction() -> None:
         NewMessage("b", b"1", key="k", headers=b'{"h":"v"}', sender="ann"),
     )
     acks = (("s", ["1", "2"]), ("t", ["3"]))
-    assert parse_transaction(encoded(body), "ann") == Transaction(messages, acks)
-    assert parse_transaction(encoded({"publish": body["publish"]}), "ann") == Transaction(messages, ())
+    ann = Principal("default", "ann")
+    assert parse_transaction(encoded(body), ann) == Transaction(messages, acks)
+    assert parse_transaction(encoded({"publish": body["publish"]}), ann) == Transaction(messages, ())
     assert parse_transaction(encoded({"publish": None, "ack": body["ack"]})) == Transaction((), acks)
     assert parse_transaction(encoded({"publish": [], "ack": body["ack"]})) == Transaction((), acks)
 

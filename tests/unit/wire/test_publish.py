@@ -13,6 +13,7 @@ from app.message.head import Form, PublishHead
 from app.message.publish import Publication, Schedule, parse_batch, parse_publication
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import NewMessage
+from subscriptions.domain.principal import Action, Grant, Principal
 
 HEAD = PublishHead(Form.JSON, "application/json", False, None, None, None, {})
 NOW_US = 1_795_000_000_000_000
@@ -211,10 +212,25 @@ def test_batch() -> None:
     body = {
         "messages": [{"channel": "a", "data": ":"}, {"channel": "b", "data": None, "headers": {"x": "y"}}]
     }
-    assert parse_batch(HEAD, json.dumps(body).encode(), "ann") == (
+    assert parse_batch(HEAD, json.dumps(body).encode(), Principal("default", "ann")) == (
         NewMessage("a", b'":"', sender="ann"),
         NewMessage("b", b"null", headers=b'{"x":"y"}', sender="ann"),
     )
+
+
+def test_who_moderates_a_channel_changes_what_others_sent_there() -> None:
+    grants = (
+        Grant(frozenset({Action.PUBLISH}), channels=(">",)),
+        Grant(frozenset({Action.MODERATE}), channels=("b",)),
+    )
+    edit = {"data": 1, "target": 1, "action": "update"}
+    body = json.dumps({"messages": [{"channel": "a", **edit}, {"channel": "b", **edit}]}).encode()
+    for who, wanted in (
+        (Principal("default", "ann", grants), [False, True]),
+        (Principal("default"), [True, True]),
+    ):
+        found = [message.change for message in parse_batch(HEAD, body, who)]
+        assert [change and change.moderates for change in found] == wanted
 
 
 @pytest.mark.parametrize(
