@@ -67,12 +67,33 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
           where p_channel_ids[m.channel] = c.id and p_statuses[m.request] = 0)
 $$;
 
+-- How many messages of a judged batch are stored. Channels that were made for others are removed; p_made: there may be
+-- such.
+create or replace function gapless_internal.count_accepted(
+    p_statuses smallint[], p_request integer[], p_channel integer[], p_channel_ids bigint[], p_made boolean
+) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    accepted integer;
+    judged integer;
+begin
+    select count(*) filter (where p_statuses[r] = 0), count(p_statuses[r]) into accepted, judged
+    from unnest(p_request) as r;
+    if judged < cardinality(p_request) then
+        raise exception 'a message belongs to no request' using errcode = '22023';
+    end if;
+    if p_made and accepted < cardinality(p_request) then
+        perform gapless_internal.unmake_channels(p_statuses, p_request, p_channel, p_channel_ids);
+    end if;
+    return accepted;
+end $$;
+
 -- Judges a batch: by its keys and expectations, by whether its channels exist, and by what it changes.
 create or replace function gapless_internal.judge_all(
     p_namespaces integer[], p_keys text[], p_fingerprints bytea[], p_expected bigint[], p_expected_channel integer[],
     p_request integer[], p_channel integer[], p_channel_ids bigint[], p_last_seqs bigint[], p_senders text[],
-    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[],
-    out statuses smallint[], out answers json
+    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[], p_targets bigint[],
+    p_actions text[], out statuses smallint[], out answers json
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if p_namespaces is not null then
@@ -86,7 +107,7 @@ begin
     if p_changes is not null then
         statuses := gapless_internal.judge_changes(
             statuses, p_request, p_channel, p_channel_ids, p_senders, p_message_keys, p_changes, p_versions,
-            p_moderates);
+            p_moderates, p_targets, p_actions);
     end if;
 end $$;
 
@@ -97,7 +118,7 @@ create or replace function gapless_internal.store_all(
     p_channel_ids bigint[], p_last_seqs bigint[], p_channel_ttls double precision[], p_statuses smallint[],
     p_live integer, p_now timestamptz, p_request integer[], p_channel integer[], p_types text[],
     p_message_keys text[], p_data text[], p_binary bytea[], p_headers text[], p_senders text[],
-    p_ttls double precision[], p_changes json[],
+    p_ttls double precision[], p_changes json[], p_actions text[],
     out ids bigint[], out seqs bigint[], out expires_at timestamptz[]
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -110,8 +131,8 @@ begin
         from (
             select m.*, nextval('gapless.message_id') as id
             from unnest(p_request, p_channel, p_types, p_message_keys, p_data, p_binary, p_headers,
-                        p_senders, p_ttls, p_changes) with ordinality
-                as m (request, channel, type, key, data, bin, headers, sender, ttl, change, ord)
+                        p_senders, p_ttls, p_changes, p_actions) with ordinality
+                as m (request, channel, type, key, data, bin, headers, sender, ttl, change, action, ord)
             where p_statuses is null or p_statuses[m.request] = 0
             order by m.ord -- What a query computes for its rows, it computes in their order.
         ) l
@@ -128,7 +149,7 @@ begin
         select p_channel_ids[m.channel] as id, p_last_seqs[m.channel] as before, max(m.seq) as last_seq,
                max(m.id) as last_id, min(m.id) as first_id,
                -- Null: no message of the channel has a target, so what its row says stays as it is.
-               sum(gapless.is_change(m.change)::integer) filter (where m.change is not null) as changes
+               sum((m.action <> 'reply')::integer) as changes
         from m
         group by m.channel
     ), moved as (
@@ -249,7 +270,9 @@ declare
     stored record;
     judgement record;
     live integer := cardinality(p_request);
-    judged integer;
+    -- What changes say that everything below asks for: each message's text is read once.
+    targets bigint[];
+    actions text[];
 begin
     perform gapless_internal.commit_to_disk();
     -- One null stands for a column of them; every other array goes with the messages, or with the requests. A channel's
@@ -259,6 +282,10 @@ begin
        or live <> cardinality(p_headers) or live <> cardinality(p_senders) or live <> cardinality(p_ttls)
        or live <> cardinality(p_changes) or cardinality(p_names) is distinct from cardinality(p_namespaces) then
         raise exception 'the arrays do not belong together' using errcode = '22023';
+    end if;
+    if p_changes is not null then
+        select array_agg((c ->> 'target')::bigint), array_agg(c ->> 'action') into targets, actions
+        from unnest(p_changes) c;
     end if;
     fences := gapless_internal.begin_to_publish();
     -- A function's value is assigned here, where a query would cost as much again.
@@ -270,26 +297,19 @@ begin
     if p_request_namespaces is not null or p_changes is not null or array_position(channel_ids, null) is not null then
         judgement := gapless_internal.judge_all(
             p_request_namespaces, p_keys, p_fingerprints, p_expected, p_expected_channel, p_request, p_channel,
-            channel_ids, last_seqs, p_senders, p_message_keys, p_changes, p_versions, p_moderates);
+            channel_ids, last_seqs, p_senders, p_message_keys, p_changes, p_versions, p_moderates, targets, actions);
         statuses := judgement.statuses;
         answers := judgement.answers;
     end if;
     if statuses is not null then
-        select count(*) filter (where statuses[r] = 0), count(statuses[r]) into live, judged
-        from unnest(p_request) as r;
-        if judged < cardinality(p_request) then
-            raise exception 'a message belongs to no request' using errcode = '22023';
-        end if;
-        if locked.made and live < cardinality(p_request) then
-            perform gapless_internal.unmake_channels(statuses, p_request, p_channel, channel_ids);
-        end if;
+        live := gapless_internal.count_accepted(statuses, p_request, p_channel, channel_ids, locked.made);
     end if;
 
     appended_at := clock_timestamp();
     if live > 0 then
         stored := gapless_internal.store_all(
             channel_ids, last_seqs, locked.ttls, statuses, live, appended_at, p_request, p_channel, p_types, p_message_keys,
-            p_data, p_binary, p_headers, p_senders, p_ttls, p_changes);
+            p_data, p_binary, p_headers, p_senders, p_ttls, p_changes, actions);
         ids := stored.ids;
         seqs := stored.seqs;
         expires_at := stored.expires_at;
@@ -303,7 +323,8 @@ begin
             p_request_namespaces, p_keys, p_fingerprints, statuses, p_names, p_request, p_channel, ids, seqs, appended_at);
     end if;
     if live > 0 and p_changes is not null then
-        perform gapless_internal.fold_changes(p_channel, channel_ids, ids, p_message_keys, p_senders, p_changes);
+        perform gapless_internal.fold_changes(
+            p_channel, channel_ids, ids, p_message_keys, p_senders, p_changes, targets, actions);
     end if;
 end $$;
 

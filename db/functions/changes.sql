@@ -2,14 +2,15 @@
 
 -- Judges the changes of a batch whose channels are locked, after gapless_internal.judge. `change` is what readers get;
 -- p_versions: the version that its target has to have, or null; p_moderates: whether its sender may change anybody's
--- messages. Status: 5 no message of this channel is its target, 6 the target is a change itself, 7 the target has
--- another version, 8 somebody else sent it, 9 it has the most annotations that are counted by themselves. Null statuses:
--- all are 0.
+-- messages; p_targets, p_actions: as the changes say. Status: 5 no message of this channel is its target, 6 the target is
+-- a change itself, 7 the target has another version, 8 somebody else sent it, 9 it has the most annotations that are
+-- counted by themselves. Null statuses: all are 0.
 -- The settings: without them small batches are planned anew each time, which takes a third of all time. A plan that is
 -- kept must not read whole tables because they were small when it was made.
 create or replace function gapless_internal.judge_changes(
     p_statuses smallint[], p_request integer[], p_channel integer[], p_channel_ids bigint[], p_senders text[],
-    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[]
+    p_message_keys text[], p_changes json[], p_versions bigint[], p_moderates boolean[], p_targets bigint[],
+    p_actions text[]
 ) returns smallint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -18,6 +19,7 @@ declare
     most constant integer := 1000;
     trimmed bigint[];
     heads bigint[];
+    ends bigint[];
     refused record;
 begin
     -- What became of a target is read after its channel was locked.
@@ -25,19 +27,23 @@ begin
         perform gapless_internal.needs_fresh_snapshots();
     end if;
     -- Once a channel, where the statement below would look its row up for each message.
-    select array_agg(c.trimmed_id order by w.ord), array_agg(c.last_id order by w.ord) into trimmed, heads
+    select array_agg(c.trimmed_id order by w.ord), array_agg(c.last_id order by w.ord),
+           (select array[min(t), max(t)] from unnest(p_targets) t)
+    into trimmed, heads, ends
     from unnest(p_channel_ids) with ordinality as w (id, ord) left join gapless.channels c on c.id = w.id;
     for refused in
         select m.request, x.status
-        from unnest(p_request, p_channel, p_senders, p_message_keys, p_changes, p_versions, p_moderates) with ordinality
-            as m (request, channel, sender, key, change, version, moderates, ord)
-        cross join lateral (select (m.change ->> 'target')::bigint as target, m.change ->> 'action' as action,
-                                   (m.change ->> 'through')::bigint as through) c
+        from unnest(p_request, p_channel, p_senders, p_message_keys, p_changes, p_versions, p_moderates, p_targets,
+                    p_actions) with ordinality
+            as m (request, channel, sender, key, change, version, moderates, target, action, ord)
+        cross join lateral (select (m.change ->> 'through')::bigint as through) c
         -- One at a time: so only the segment of each target is read, and never all that was changed before.
         left join lateral (
             select t.id, t.sender, gapless.is_change(t.change) as is_change, heads[m.channel] as last_id
             from gapless.messages t
-            where t.id = c.target and t.channel_id = p_channel_ids[m.channel] and t.id > trimmed[m.channel]
+            where t.id = m.target and t.channel_id = p_channel_ids[m.channel] and t.id > trimmed[m.channel]
+              -- A segment that has none of the targets is not even opened.
+              and t.id between ends[1] and ends[2]
             offset 0) t on true
         left join lateral (
             select greatest(t.id, gapless_internal.deleted_by(p_channel_ids[m.channel], t.id),
@@ -48,13 +54,13 @@ begin
         cross join lateral (
             select (case when t.id is null then 5
                          when t.is_change then 6
-                         when c.action in ('update', 'delete') and m.moderates is not true
+                         when m.action in ('update', 'delete') and m.moderates is not true
                               -- A stretch that goes beyond what is there could hide what others send in this batch.
                               and ((t.sender = m.sender) is not true or c.through > t.last_id or c.through is not null
                                    and not gapless_internal.sent_all(p_channel_ids[m.channel], t.id, c.through, m.sender))
                               then 8
                          when m.version <> v.version then 7
-                         when c.action = 'annotate' and (m.change ->> 'remove') is null and exists (
+                         when m.action = 'annotate' and (m.change ->> 'remove') is null and exists (
                                   select from gapless.annotation_counts a where a.channel_id = p_channel_ids[m.channel]
                                     and a.target = t.id offset most - 1) and not exists (
                                   select from gapless.annotation_counts a where a.channel_id = p_channel_ids[m.channel]
@@ -207,24 +213,21 @@ $$;
 -- messages that were not stored are null.
 create or replace function gapless_internal.fold_changes(
     p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_message_keys text[], p_senders text[],
-    p_changes json[]
+    p_changes json[], p_targets bigint[], p_actions text[]
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    targets bigint[];
-    actions text[];
     made record;
 begin
-    select array_agg((c ->> 'target')::bigint), array_agg(c ->> 'action') into targets, actions from unnest(p_changes) c;
-    if 'delete' = any(actions) then
-        perform gapless_internal.count_deletions(p_channel, p_channel_ids, p_ids, p_changes);
+    if 'delete' = any(p_actions) then
+        perform gapless_internal.count_deletions(p_channel, p_channel_ids, p_ids, p_changes, p_targets, p_actions);
     end if;
     with x as materialized (
         select p_channel_ids[m.channel] as channel_id, m.target, m.id, m.action,
                -- How many of its channel come after it in this batch.
                count(*) filter (where m.action <> 'reply') over (
                    partition by m.channel order by m.id desc rows unbounded preceding exclude current row) as after
-        from unnest(p_channel, p_ids, targets, actions) as m (channel, id, target, action)
+        from unnest(p_channel, p_ids, p_targets, p_actions) as m (channel, id, target, action)
         where m.action is not null and m.id is not null
     ), noted as (
         insert into gapless.changes (channel_id, target, id, action, number)
@@ -239,13 +242,13 @@ begin
     on conflict (channel_id, id) do update
     set version = excluded.version, updated_by = coalesce(excluded.updated_by, l.updated_by),
         deleted = l.deleted or excluded.deleted, replies = l.replies + excluded.replies;
-    if not actions && array['delete', 'annotate'] then
+    if not p_actions && array['delete', 'annotate'] then
         return;
     end if;
     for made in
         select p_channel_ids[m.channel] as channel_id, m.id, m.target, m.action, m.change, coalesce(m.key, '') as key,
                coalesce(m.sender, '') as annotator, (m.change ->> 'through')::bigint as through
-        from unnest(p_channel, p_ids, p_message_keys, p_senders, p_changes, targets, actions) with ordinality
+        from unnest(p_channel, p_ids, p_message_keys, p_senders, p_changes, p_targets, p_actions) with ordinality
             as m (channel, id, key, sender, change, target, action, ord)
         where m.id is not null and (m.action = 'annotate' or m.action = 'delete' and m.change ->> 'through' is not null)
         order by m.ord

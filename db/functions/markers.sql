@@ -3,20 +3,23 @@
 -- Counts the originals that deletions without a stretch delete anew, before gapless_internal.fold_changes notes that they
 -- do. Ids of messages that were not stored are null. A deletion of a stretch is counted by gapless_internal.hide.
 create or replace function gapless_internal.count_deletions(
-    p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[]
+    p_channel integer[], p_channel_ids bigint[], p_ids bigint[], p_changes json[], p_targets bigint[], p_actions text[]
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
+    lowest constant bigint := (select min(t) from unnest(p_targets) t);
+    highest constant bigint := (select max(t) from unnest(p_targets) t);
     gone record;
 begin
     for gone in
         select x.channel_id, array_agg(t.seq) as seqs
         from (
-            select distinct p_channel_ids[m.channel] as channel_id, (m.change ->> 'target')::bigint as target
-            from unnest(p_channel, p_ids, p_changes) as m (channel, id, change)
-            where m.id is not null and m.change ->> 'action' = 'delete' and m.change ->> 'through' is null
+            select distinct p_channel_ids[m.channel] as channel_id, m.target
+            from unnest(p_channel, p_ids, p_changes, p_targets, p_actions) as m (channel, id, change, target, action)
+            where m.id is not null and m.action = 'delete' and m.change ->> 'through' is null
         ) x
-        cross join lateral (select m.seq from gapless.messages m where m.id = x.target offset 0) t
+        cross join lateral (
+            select m.seq from gapless.messages m where m.id = x.target and m.id between lowest and highest offset 0) t
         where gapless_internal.deleted_by(x.channel_id, x.target) is null
           and not exists (select from gapless.latest l where l.channel_id = x.channel_id and l.id = x.target and l.deleted)
         group by x.channel_id

@@ -161,3 +161,14 @@ async def check_log(owner: asyncpg.Connection) -> None:
         " from gapless.messages m join gapless.channels c on c.id = m.channel_id) x where seq <> before + 1"
     )
     assert not crossed, crossed
+
+
+async def opened_segments(session: asyncpg.Connection) -> set[str]:
+    """The segments whose indexes statements of this transaction have opened to read."""
+    query = """
+    select distinct i.indrelid::regclass::text as segment
+    from pg_locks l join pg_index i on i.indexrelid = l.relation
+    join pg_inherits s on s.inhrelid = i.indrelid and s.inhparent = 'gapless.messages'::regclass
+    where l.pid = pg_backend_pid()
+    """
+    return {row["segment"] for row in await session.fetch(query)}

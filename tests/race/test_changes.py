@@ -10,12 +10,13 @@ from collections import defaultdict
 import asyncpg
 
 from app.message.message import change_text
-from db.appender import Appender
+from db.appender import Appender, arguments_of
+from db.queries import load
 from subscriptions.domain.errors import Code, GaplessError
 from subscriptions.domain.model import Append, Appended, Change, NewMessage
 from tests.conftest import Database
 from tests.patience import eventually
-from tests.race.support import appenders, check_log
+from tests.race.support import appenders, check_log, opened_segments
 
 SENDERS = 6
 ACTIONS = ("update", "reply", "delete")
@@ -51,6 +52,32 @@ async def stored(appender: Appender, *messages: NewMessage) -> list[int]:
     answer = await append(appender, *messages)
     assert isinstance(answer, Appended), answer
     return [position.id for position in answer.positions]
+
+
+async def test_a_change_opens_the_segments_of_targets_and_no_others(
+    database: Database, owner: asyncpg.Connection
+) -> None:
+    targets = []
+    async with appenders(database, 1) as (appender,):
+        for _ in range(4):
+            targets += await stored(appender, message())
+            while not await owner.fetchval("select gapless.roll_segment(0)"):
+                await asyncio.sleep(0.01)
+        of = "select tableoid::regclass::text from gapless.messages where id = $1"
+        segments = [await owner.fetchval(of, target) for target in targets]
+        missing = await append(appender, message(targets[1]), message(targets[2] + 1))
+    assert isinstance(missing, GaplessError)
+    assert missing.code is Code.MESSAGE_NOT_FOUND
+    namespace: int = await owner.fetchval("select id from gapless.namespaces")
+    several = (message(targets[1]), message(targets[2]))
+    _, arguments = arguments_of([Append("default", several)], {"default": namespace}, True)
+    opened: set[str] = set()
+    # Planning opens all: only the first transaction plans. Storing gives its locks on indexes back at once.
+    for _ in range(2):
+        async with owner.transaction():
+            await owner.fetchrow(load()["append"], *arguments)
+            opened = await opened_segments(owner)
+    assert opened == {segments[1], segments[2]}
 
 
 async def test_of_many_that_expect_one_version_one_wins(
