@@ -99,6 +99,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     copies constant bigint[] := array(select coalesce(d.kept_id, nextval('gapless.kept_id_seq'))
                                       from unnest(p_deaths) with ordinality as d order by d.ordinality);
+    lowest constant bigint := (select min(d.message_id) from unnest(p_deaths) d);
+    highest constant bigint := (select max(d.message_id) from unnest(p_deaths) d);
 begin
     insert into gapless.kept (id, channel_id, message_id, channel, seq, created_at, expires_at, type, key, sender,
                               headers, data, "binary", size, change)
@@ -106,7 +108,7 @@ begin
     select copies[d.ordinality], m.channel_id, m.id, c.name, m.seq, m.created_at, m.expires_at, m.type, m.key,
            m.sender, m.headers, m.data, m."binary", m.size, m.change
     from unnest(p_deaths) with ordinality as d
-    join gapless.messages m on m.id = d.message_id
+    join gapless.messages m on m.id = d.message_id and m.id between lowest and highest
     join gapless.channels c on c.id = m.channel_id
     where d.kept_id is null;
     return copies;

@@ -23,13 +23,14 @@ declare
     ahead record;
     deaths gapless.death[];
     taken bigint[];
+    ends bigint[];
     idle boolean;
     touched json;
 begin
     perform gapless_internal.lock_subscriptions(array[p_subscription_id]);
+    kind := 1;
     select * into s from gapless.subscriptions where id = p_subscription_id;
     if not found then
-        kind := 1;
         note := '{"status": "gone"}';
         return next;
         return;
@@ -65,9 +66,9 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     if taken <> '{}' then
-        return query select 0, x.* from gapless_internal.handed_messages(s.id, taken) x;
+        select array[min(i), max(i)] into ends from unnest(taken) i;
+        return query select 0, x.* from gapless_internal.handed_messages(s.id, taken, ends[1], ends[2]) x;
     end if;
-    kind := 1;
     deadline := gapless_internal.next_due(s.id, t);
     note := json_build_object(
         'status', case when s.paused then 'paused' else 'ok' end, 'more', due.more or ahead.more, 'doubt', p.doubt,
@@ -96,8 +97,11 @@ end $$;
 
 -- The messages that were leased just now, in this order, as gapless.claim returns them. A message that
 -- retention removes at this moment is left out; the end of its lease finds that. It has no security definer,
--- so that it is planned as a part of the claim.
-create or replace function gapless_internal.handed_messages(p_subscription_id integer, p_ids bigint[]) returns table (
+-- so that it is planned as a part of the claim. p_lowest and p_highest of the ids: so segments that have none of
+-- them are not even opened.
+create or replace function gapless_internal.handed_messages(
+    p_subscription_id integer, p_ids bigint[], p_lowest bigint, p_highest bigint
+) returns table (
     id bigint, channel text, seq bigint, created_at timestamptz, expires_at timestamptz, type text, key text,
     sender text, headers json, data json, "binary" bytea, attempts integer, lease bigint, deadline timestamptz,
     member bigint, company integer, change json
@@ -115,7 +119,7 @@ language sql stable as $$
     from unnest(p_ids) with ordinality as x (id, ord)
     join gapless.deliveries d on d.subscription_id = p_subscription_id and d.message_id = x.id
     left join gapless.kept k on k.id = d.kept_id
-    left join gapless.messages m on m.id = d.message_id and d.kept_id is null
+    left join gapless.messages m on m.id = d.message_id and d.kept_id is null and m.id between p_lowest and p_highest
     left join gapless.channels c on c.id = d.channel_id
     where k.id is not null or m.id is not null and c.id is not null
     order by x.ord
@@ -191,6 +195,8 @@ create or replace function gapless_internal.lease_seated(
 ) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     streamed_by constant bigint := gapless_internal.streaming_process();
+    lowest constant bigint := (select min(i) from unnest(p_ids) i);
+    highest constant bigint := (select max(i) from unnest(p_ids) i);
 begin
     with due as materialized (
         select d.message_id, d.seat, d.size, case
@@ -204,7 +210,7 @@ begin
             from (select d.*, x.seat, x.ord
                   from unnest(p_ids, p_seats) with ordinality as x (id, seat, ord)
                   join gapless.deliveries d on d.subscription_id = s.id and d.message_id = x.id) d
-            left join gapless.messages m on m.id = d.message_id
+            left join gapless.messages m on m.id = d.message_id and m.id between lowest and highest
             left join gapless.kept k on k.id = d.kept_id
             cross join lateral (select coalesce(k.size, m.size, 0) as size) x
         ) d

@@ -15,7 +15,7 @@ from subscriptions.domain.model import EPOCH, NewMessage
 from tests.conftest import Database
 from tests.race.laws import nothing_left
 from tests.race.queues import ALL, CLAIM, Queues, attempts, bodies, step
-from tests.race.support import IMMEDIATE, blocked, publish, sessions
+from tests.race.support import IMMEDIATE, blocked, opened_segments, publish, sessions
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -30,6 +30,30 @@ async def test_the_second_claim_waits_for_the_first(
         await first.end(commits=commits)
         assert bodies(await second) == (["3"] if commits else ["1", "2"])
         assert len(first.rows) == 3
+
+
+async def test_a_claim_opens_no_segment_before_what_it_hands_out(
+    database: Database, queues: Queues, owner: asyncpg.Connection
+) -> None:
+    for _ in range(3):
+        await queues.publish("q", 0)
+        while not await queues.maintenance.roll_segment(0):
+            await asyncio.sleep(0.01)
+    rows = await owner.fetch("select tableoid::regclass::text as segment from gapless.messages")
+    old = {row["segment"] for row in rows}
+    subscription = await queues.subscribe("q", start="now", max_deliver=0, backoff=[])
+    (id_,) = await queues.publish("q", 1)
+    async with sessions(database.service_url, 1) as (session,):
+        # It is handed out, then again and again. Postgres keeps a plan only after it has made several.
+        for _ in range(8):
+            claim = await step(session, CLAIM, subscription.id, ALL, 2)
+            assert id_ in [row["id"] for row in claim.rows]
+            opened = await opened_segments(session)
+            await claim.end()
+            await owner.execute("update gapless.deliveries set state = 1, at = 'epoch'")
+            await owner.execute("update gapless.progress set leased = 0")
+    assert opened
+    assert not opened & old
 
 
 async def test_a_crowd_gets_each_message_once(queues: Queues, owner: asyncpg.Connection) -> None:
